@@ -1,19 +1,19 @@
-"""Parts beside the log: how topics come from Kafka and go there, payload formats, the page, policies of rights.
+"""Optional parts beside the log: copies from and to Kafka, payload formats, the page, policies.
 
     kafka      ``cluster.mirror``, ``compare``, ``export``, ``serve``
     mirror     topics of a Kafka cluster, record for record
-    live       such a topic and its source as one relation
-    export     ... and back to one
+    live       a mirrored topic and its source as one relation
+    export     copies to a Kafka cluster
     serve      topics of this cluster for clients of Kafka, by Kafka's protocol
     formats    bytes of records as values of a declared type: Avro, JSON, Protobuf
     state      ``cluster.report``, ``serve_page``
     page       the state of the cluster as a page of HTML
     rights     ``cluster.policy``
-    policy     the least rights of a role, in the words of each storage
+    policy     the least rights of a role, as a policy of each storage
     jobs       their jobs
 
 A bridge imports the core; the core imports no bridge, and finds it by name (``stratalog.engine.config.bridges``).
-Without this folder appends, reads, upkeep and their tests work as they do with it.
+Appends, reads, upkeep and their tests work without this folder.
 """
 
 if __name__ != "stratalog.bridges":

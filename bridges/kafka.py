@@ -1,5 +1,4 @@
-"""Topics of Kafka clusters in this one, and of this one for clients of Kafka, as the door has them:
-``cluster.mirror``, ``cluster.serve`` and their like."""
+"""The methods of ``Cluster`` for Kafka: ``mirror``, ``compare``, ``export``, ``serve`` and others."""
 
 from __future__ import annotations
 
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class Kafka:
-    """An open cluster, as it takes part with Kafka. ``bootstrap`` are addresses of its brokers, ``configs`` more
-    of librdkafka's (``security.protocol``, ``sasl.*``, ``ssl.*``), and those of a schema registry
-    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). It takes ``confluent-kafka``
+    """The Kafka methods of an open cluster. ``bootstrap`` has the addresses of Kafka's brokers; ``configs`` has
+    configs of librdkafka (``security.protocol``, ``sasl.*``, ``ssl.*``) and of a schema registry
+    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). They need ``confluent-kafka``
     (``pip install 'stratalog[kafka]'``).
     """
 
@@ -86,8 +85,8 @@ class Kafka:
             dry_run: list the topics and partitions that would be created; read and append nothing
 
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, also for a topic that is
-            mirrored under another name than ``rename`` says; UnknownTopicOrPartitionError; RetriableError where
-            the source does not answer.
+            mirrored under another name than ``rename`` says; UnknownTopicOrPartitionError; RetriableError if the
+            source does not answer.
         """
         there, registry = _divided(configs)
         options = MirrorOptions(
@@ -171,8 +170,8 @@ class Kafka:
         fail_on_data_loss: bool = True,
     ) -> DataFrame:
         """A mirrored topic and its source in Kafka as one DataFrame, with the columns of ``read``: records below
-        the end of the log here come from here, in either tier, and newer ones from Kafka, up to the last stable
-        offset. Each is there once, at its offset. All offsets are fixed now, also while a mirror runs.
+        the end of the mirrored log come from either tier here, newer ones from Kafka, up to the last stable
+        offset. The frame has each record once. All offsets are fixed by this call, even while a mirror runs.
 
         ``start`` and ``end`` are offsets, offsets by partition, or times, ``[start, end)``. ``topic`` is the name
         here. Values are decoded as ``mirror`` does. If Kafka had deleted records before they were mirrored, the
@@ -180,8 +179,8 @@ class Kafka:
 
             cluster.read_live("trips", "kafka-1:9092").groupBy("value").count()
 
-        Raises: as ``mirror``; InvalidCallError for a topic that is no mirror; SourceTruncatedError where an
-            unclean election at the source has replaced records that are here; OffsetOutOfRangeError.
+        Raises: as ``mirror``; InvalidCallError for a topic that is not a mirror; SourceTruncatedError if an
+        unclean election at the source has replaced mirrored records; OffsetOutOfRangeError.
         """
         spark = session(self._spark, "reading")
         from stratalog.bridges.live.frame import live_frame
@@ -221,10 +220,10 @@ class Kafka:
         message: str | None = None,
         **options: object,
     ) -> DataStreamWriter:
-        """A stream over a mirrored topic and its source in Kafka. It begins at any offset, or time of the history,
-        and goes over to Kafka by itself. ``function(frame, batch_id)`` gets each batch as ``read_live`` would read
-        it. The checkpoint is one set of offsets, so records that Kafka has deleted when the stream gets there are
-        read here, if they were mirrored. The other arguments are those of ``read_live``, and ``options`` those of
+        """A stream over a mirrored topic and its source in Kafka. It begins at any offset or time of the history,
+        and continues with Kafka's records automatically. ``function(frame, batch_id)`` gets each batch as a frame
+        of ``read_live``. The checkpoint is one set of offsets, so the stream reads records that Kafka has deleted
+        meanwhile from the mirror. The other arguments are those of ``read_live``, and ``options`` those of
         ``for_each_batch``, except ``group`` and ``maxBytesPerTrigger``.
 
             writer = cluster.for_each_live_batch("trips", "kafka-1:9092", upsert, startingOffsets="earliest")
@@ -351,8 +350,7 @@ class Kafka:
             from stratalog.bridges.serve.endpoint import KafkaEndpoint, ServeOptions
         except ModuleNotFoundError as error:
             raise EnvironmentUnusableError(
-                f"clients of Kafka are served by {error.name}, which is not installed: "
-                "pip install 'stratalog[serve]'"
+                f"serving Kafka clients needs {error.name}, which is not installed: pip install 'stratalog[serve]'"
             ) from error
         options = ServeOptions(
             listen=listen,
@@ -373,7 +371,7 @@ class Kafka:
 
 
 def _divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Those of the brokers, and those of the schema registry."""
+    """The configs of the brokers, and those of the schema registry."""
     given = configs or {}
     of_registry = {name: value for name, value in given.items() if name.startswith(PREFIX)}
     return {name: value for name, value in given.items() if name not in of_registry}, of_registry

@@ -8,7 +8,7 @@ from stratalog.engine.driver.opening import Ports
 
 
 class Rights:
-    """An open cluster, as those use it who grant rights on its storage."""
+    """The method of an open cluster that prints policies."""
 
     _ports: Ports
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class StatePages:
-    """An open cluster, as those see it who look at the page of its state."""
+    """The method of an open cluster that makes the page of its state."""
 
     _ports: Ports
 
     @operation("report", leaves_event=False)
     def report(self) -> StatePage:
         """The state of the cluster as one page of HTML: health, topics, partitions and their tiers, brokers,
-        groups, and what was done. It only reads, and costs what ``health`` costs.
+        groups and past operations. It only reads, at the cost of ``health``.
 
             cluster.report().save("report.html")
         """

@@ -17,7 +17,7 @@ Purpose
     standard library.
 
 May not know
-    How anything is stored, replicated or tiered: that belongs to ``engine`` and below.
+    The formats and protocols of storage, replication and tiering: they belong to ``engine`` and below.
 """
 
 if __name__ != "stratalog.jobs":

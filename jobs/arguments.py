@@ -84,7 +84,7 @@ class _JobParser(argparse.ArgumentParser):
         super().error(message + hint)
 
     def _without_option(self, word: str) -> str:
-        """The hint for ``--topic t`` of a parser that takes the topic as a word of its own."""
+        """The hint for ``--topic t``, if the parser takes the topic as a positional argument."""
         positional = {action.dest.rstrip("s"): action for action in self._actions if not action.option_strings}
         action = positional.get(word.removeprefix("--").rstrip("s"))
         return "" if action is None else f"; give {action.metavar} without an option"
@@ -101,7 +101,7 @@ class _JobParser(argparse.ArgumentParser):
 
 def job_parser(name: str, description: str, runs: str = "threads") -> argparse.ArgumentParser:
     """A parser with the options of every job: ``--cluster``, ``--cluster-key-file``, ``--credentials``,
-    ``--json``. ``runs`` names where the work is done if spark-submit did not start the job: in ``threads``, in a
+    ``--json``. ``runs`` names where the work runs if spark-submit did not start the job: in ``threads``, in a
     Spark ``session``, or in the ``driver``.
     """
     parser = _JobParser(

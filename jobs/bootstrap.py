@@ -1,8 +1,8 @@
 """Set up brokers that are new or have lost their storage: format and register their roots, and bring their
-replicas into the ISR. The report lists per partition what was copied, and what was not copied because it is
-tiered.
+replicas into the ISR. The report lists for each partition the records that were copied, and those that were not
+copied because they are tiered.
 
-  stratalog bootstrap 2                          everything that broker 2 had before it lost its disk
+  stratalog bootstrap 2                          the replicas that broker 2 had before it lost its disk
   stratalog bootstrap 4 --add --topics trips     also put replicas of all partitions of a topic on broker 4
   stratalog bootstrap 4 --instead-of 2           move all replicas of broker 2 to broker 4; broker 2 keeps none
 

@@ -1,4 +1,4 @@
-"""Test whether a storage gives the guarantees that a log needs. Each rule is tried, and reported.
+"""Test whether a storage gives the guarantees that a log needs. The report has one row per rule.
 
   stratalog check_store s3://bucket/prefix --endpoint-url https://s3.example.org
   stratalog check_store /mnt/nfs/folder

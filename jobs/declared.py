@@ -146,7 +146,7 @@ def _literal(annotation: str, tree: ast.Module) -> str:
 
 
 def _texts(section: str) -> dict[str, str]:
-    """``name: text`` of each parameter; a text goes on in lines that are indented more."""
+    """``name: text`` of each parameter; a text continues on lines that are indented more."""
     found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE)
     return {parameter: " ".join(text.split()).replace("``", "") for parameter, text in found}
 
@@ -199,7 +199,7 @@ class _Pairs(argparse.Action):
 
 
 def _kind(one: Parameter) -> dict[str, Any]:
-    """How a parameter is written, by its annotation and its unit."""
+    """The syntax of a parameter, from its annotation and its unit."""
     kind = one.annotation.removesuffix(" | None")
     if kind == "bool":
         return {"action": "store_false" if one.default == "True" else "store_true"}
@@ -247,14 +247,14 @@ def _milliseconds(text: str) -> int:
 
 
 def call(method: Callable[..., Any], given: argparse.Namespace, **more: Any) -> Any:
-    """Call a method with the arguments that were given, by their names; its report has its failures."""
+    """Call a method with the given arguments, by name; its report has its failures."""
     taken = inspect.signature(method).parameters
     words = {name: value for name, value in vars(given).items() if name in taken and value is not None}
     return method(**{**words, **more}, **({"check": False} if "check" in taken else {}))
 
 
 Confirm = Callable[[argparse.Namespace], str | None]
-"""The step of a call that cannot be undone and has to be confirmed, if it has one."""
+"""The irreversible step of a call, which the user must confirm; None if there is none."""
 
 
 def operation_job(

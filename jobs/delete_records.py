@@ -62,11 +62,11 @@ def delete_records(job: Job) -> Report:
     for one in _wanted(given):
         offsets = by_topic.setdefault(one.topic, {})
         if one.partition in offsets:
-            raise InvalidCallError(f"partition {one.partition} of topic {one.topic!r} is named twice")
+            raise InvalidCallError(f"partition {one.partition} of topic {one.topic!r} is given twice")
         offsets[one.partition] = one.offset
     cluster = job.cluster()
     with cluster.measured() as measure:
-        # An error in the last of several topics is found before the first one is changed.
+        # Check all topics before the first one is changed.
         reports = [
             cluster.topics.delete_records(topic, before, dry_run=True, check=False)
             for topic, before in by_topic.items()
@@ -98,7 +98,7 @@ def _wanted(given: argparse.Namespace) -> list[_Partition]:
     """Raises: InvalidCallError."""
     if given.offset_json_file is None:
         if given.before is None:
-            raise InvalidCallError("no records are named: give --before, such as --before 0:1000,1:latest")
+            raise InvalidCallError("no partitions were given: use --before, such as --before 0:1000,1:latest")
         return [_Partition(given.topic, partition, offset) for partition, offset in given.before]
     check_options(given, bars=[("offset_json_file", "before")])
     if not (wanted := _read(given.offset_json_file)):

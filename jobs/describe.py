@@ -82,7 +82,7 @@ def _partition(replicas: Sequence[Row]) -> Row:
 
 
 def _state(replicas: Sequence[Row], leader: Row | None) -> str:
-    """The trouble of a partition in a few words, or ``ok``."""
+    """The problem of a partition in a few words, or ``ok``."""
     away = [row for row in replicas if row["log_end"] is None]
     if leader is None:
         return "unavailable"

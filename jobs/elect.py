@@ -1,7 +1,7 @@
 """Elect leaders: by default the preferred replicas of partitions that another replica leads, to spread the load
 again.
 
---unclean elects, for each partition without a leader, the replica that holds most, even if the topic's
+--unclean elects, for each partition without a leader, the replica with the most records, even if the topic's
 unclean.leader.election.enable is false. Acknowledged records that only lost storage had are then lost for good.
 Look at the plan first (--dry-run), and bring that storage back if you can.
 """

@@ -27,8 +27,9 @@ _AGE, _MS = "-age-ms", "-ms"
 
 
 class Exposition(Collector):
-    """One cluster, as this process knows it, for a scraper. Thread-safe: each look replaces the previous one as a
-    whole."""
+    """The metrics of one cluster in this process, for a scraper. Thread-safe: each health check replaces all
+    gauges at once.
+    """
 
     def __init__(self, cluster: str) -> None:
         """``cluster`` is its id."""
@@ -61,7 +62,7 @@ class Exposition(Collector):
         }
 
     def look(self, found: HealthReport | None) -> None:
-        """Replace the gauges by those of this look; None: the look failed, and the gauges are unknown."""
+        """Replace the gauges by those of this health check; None: the check failed, and the gauges are unknown."""
         self._seen = found
 
     def add(self, report: Report) -> None:
@@ -87,13 +88,15 @@ class Exposition(Collector):
         """The gauges."""
         seen = self._seen
         yield self._gauge(
-            "stratalog_up", "Whether the latest health check could look at the cluster", seen is not None
+            "stratalog_up", "Whether the latest health check could open the cluster", seen is not None
         )
         if seen is None:
             return
         yield self._gauge("stratalog_healthy", "Whether no problem needs an operator", seen.ok)
         findings = GaugeMetricFamily(
-            "stratalog_findings", "Subjects of each finding of health", labels=["cluster", "severity", "finding"]
+            "stratalog_findings",
+            "Objects that each finding of health names",
+            labels=["cluster", "severity", "finding"],
         )
         for (severity, kind), count in seen.counted.items():
             findings.add_metric([self._cluster, severity, kind], count)

@@ -1,4 +1,4 @@
-"""How Hadoop's file systems, through which Spark reads Parquet and Delta, reach the same buckets as our stores.
+"""Hadoop's settings for the buckets of our stores. Spark reads Parquet and Delta through Hadoop's file systems.
 
 Resolved options contain the address of a bucket, so Hadoop looks up none. No setting contains a secret: S3A and
 Google's connector find credentials in the environment, the profile or the machine; Azure's setting names the
@@ -27,7 +27,9 @@ _PROVIDERS = (
     _PROFILE_PROVIDER,
     "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
 )
-"""S3A's own order, with a profile where the AWS SDK has it: S3A knows none by itself."""
+"""S3A's default providers, with the profile at the place where the AWS SDK has it: S3A has no provider for
+profiles.
+"""
 _AZURE = "org.apache.hadoop.fs.azurebfs"
 _AZURE_KEY = "AZURE_STORAGE_ACCOUNT_KEY"
 _PRINT_KEY_OF_STRING = f"printenv {CONNECTION_STRING} | tr ';' '\\n' | sed -n 's/^AccountKey=//p'"
@@ -36,7 +38,7 @@ _NO_KEY = "environment="
 _GOOGLE = {
     "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
     "fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
-    # Hadoop's own connector has defaults with units for these names, which Google's cannot parse as numbers.
+    # Hadoop's connector has defaults with units for these names, and Google's connector cannot parse units.
     "fs.gs.block.size": "67108864",
     "fs.gs.inputstream.inplace.seek.limit": "8388608",
     "fs.gs.inputstream.min.range.request.size": "2097152",

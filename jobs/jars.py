@@ -151,7 +151,7 @@ def pyspark_version() -> str:
 
 
 def _versions() -> Mapping[str, str]:
-    """The versions that the pins of ``conf`` leave open, taken from the installed pyspark."""
+    """The versions of the installed pyspark, for the pins of ``conf`` that leave the version open."""
     hadoop = Path(_shipped_jar("hadoop-client-api")).stem.rpartition("-")[2]
     spark = pyspark_version()
     return {"spark": spark, "spark.minor": ".".join(spark.split(".")[:2]), "hadoop": hadoop}

@@ -14,7 +14,7 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.printable import printable
 
 FORMATS = ("text", "json", "hex", "base64")
-"""Those that take no schema."""
+"""The formats without a schema."""
 
 Show = Callable[[dict[str, Any]], str]
 """Formats a record as a line."""

@@ -5,8 +5,7 @@
 
 Retention deletes nothing; delete_records, snapshots, topics delete and the end of tiering are refused
 (POLICY_VIOLATION). The time can be moved later, never earlier. It is the config protect.until.ms of the topic. The
-storage itself does not enforce it: SECURITY.md, "Protected records", lists what the owner of the storage sets as
-well.
+storage itself does not enforce it: SECURITY.md, "Protected records", lists the settings of the storage that do.
 """
 
 from __future__ import annotations

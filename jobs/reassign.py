@@ -65,7 +65,7 @@ def moves(text: str) -> dict[int, int]:
             raise argparse.ArgumentTypeError(f"{text!r}: write moves as FROM:TO, separated by commas")
         source, destination = int(pair[0]), int(pair[1])
         if source == destination or source in found:
-            raise argparse.ArgumentTypeError(f"{text!r}: broker {source} has to move to one other broker")
+            raise argparse.ArgumentTypeError(f"{text!r}: give broker {source} only one target, another broker")
         found[source] = destination
     return found
 

@@ -1,4 +1,4 @@
-"""Export records that were truncated but that replicas still hold, as Parquet files with all record columns.
+"""Export truncated records that replicas still have, as Parquet files with all record columns.
 
   stratalog recover flights --to recovered
   stratalog recover flights --keep remote --dry-run
@@ -6,9 +6,9 @@
 This does not change the log, and may be repeated. verify --discarded lists the records. To put the records back
 into the log, append them: recovered/manifest.json explains how.
 
---keep is for partitions whose leader and remote log hold different records at the same offsets (verify, health
-and appends report this). It keeps one side, and discards the records of the other from the offset where they
-differ. With --dry-run it shows the offsets of both sides.
+--keep is for partitions whose leader and remote log hold different records at the same offsets (verify, health and
+appends report this). It keeps one of the two, and discards the records of the other from the offset where they
+differ. With --dry-run it shows the offsets of both.
 
 --keep brokers is also for partitions that had records, but have none on any broker or in a remote log (LOG_LOST):
 the log begins again at the last known offset.

@@ -1,12 +1,12 @@
-"""Restore a cluster to empty brokers from its remote tier, or rehearse this beside the living cluster.
+"""Restore a cluster to empty brokers from its remote tier, or rehearse this beside the live cluster.
 
   stratalog restore --cluster new.toml --from flights     the file names the same remote, other brokers, another id
   stratalog restore --cluster cluster.toml --drill        restore to a temporary folder, compare, remove it again
 
 Restores topics, configs, records, leader epochs and producers as far as they were tiered. The report lists what is
 not restored: records that were not tiered yet, topics that were not tiered at all, offsets of consumer groups,
-transactions. Afterwards the former cluster, if any of it is left, can neither write to the remote tier nor read
-it. If a restore stops, run it again. A drill changes nothing.
+transactions. Afterwards the former cluster can neither write to the remote tier nor read it. If a restore stops,
+run it again. A drill changes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     add_declared(what, _METHOD, only=["former"], special={"former": {"flags": ("--from",), "metavar": "ID"}})
     what.add_argument(
-        "--drill", action="store_true", help="rehearse a restore beside this living cluster, and compare"
+        "--drill", action="store_true", help="rehearse a restore beside this live cluster, and compare"
     )
     add_declared(
         parser,
@@ -43,7 +43,7 @@ def restore(job: Job) -> Report:
     check_options(given, needs=[("deep", "drill")], bars=[("drill", "dry_run", "yes")])
     if given.drill:
         return job.cluster().drill(deep=given.deep)
-    job.confirm(f"restore {given.former!r}: what is left of that cluster will lose access to its remote tier")
+    job.confirm(f"restore {given.former!r}: that cluster will lose access to its remote tier")
     return stratalog.Cluster.restore(
         given.cluster,
         given.former,

@@ -64,7 +64,7 @@ class Job:
         return key_of_environment if path is None else key_file(path)
 
     def cluster(self) -> stratalog.Cluster:
-        """The cluster, with its work in threads of this process. Topics that the call names are known to exist.
+        """The cluster, with its work in threads of this process. The topics of the call exist in it.
 
         Raises: as ``Cluster.open``; UnknownTopicOrPartitionError for a topic that does not exist.
         """
@@ -80,7 +80,7 @@ class Job:
             image = cluster.image if named else None
             for name in named:
                 assert image is not None
-                if name != METADATA_TOPIC:  # not in the image: each job decides whether it accepts this name
+                if name != METADATA_TOPIC:  # not in the metadata: each job decides whether it accepts this name
                     image.topic(name)
             self._opened = cluster
         return self._opened

@@ -4,7 +4,7 @@ There are four cases; all but the last give the same session:
 
     stratalog append, a test       no JVM yet: one is started with absolute paths to jars and log settings
     spark-submit jobs/append.py    the JVM and its settings are spark-submit's; ours fill the gaps
-    a notebook, another job        a session is active: it is used unchanged
+    a notebook, another job        the active session, unchanged
     a master sc://..., or $SPARK_REMOTE   a session of Spark Connect: its server has its own settings and jars
 
 No secret is ever put in a Spark setting: S3A reads the environment, the profile or the instance. Spark itself
@@ -163,7 +163,7 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     chosen["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"]
 
     if local_cores(chosen["spark.master"]) is not None:
-        # Spark then needs no name service, and no address of a network that may disappear.
+        # Spark then needs no name service, and no network address that may change.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
     spark_home = Path(pyspark.__file__).parent
@@ -196,13 +196,14 @@ def _placed_here(master: str, folder: Path) -> dict[str, str]:
     }
     cores = local_cores(master)
     if cores is None:
-        # Executors elsewhere get copies; one process needs none.
+        # Executors in other processes get copies; a single process needs none.
         return placed | {"spark.jars": ",".join(map(str, session_jars(folder)))}
     return placed | {
         # No other machine talks to a local driver, and no host name needs to resolve.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # A shuffle's tasks cost more than its bytes here; adaptive execution merges small partitions.
+        # In a local session the tasks of a shuffle cost more than its bytes; adaptive execution merges small
+        # partitions.
         "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
     }
 

@@ -1,7 +1,7 @@
 """A stream as a run of appends: it appends what is new since the last run, batch by batch, each exactly once.
 
-Spark records a batch in the checkpoint before and after it is processed. A batch that was cut short comes again
-with the same id, by which the log recognizes it.
+Spark records a batch in the checkpoint before and after it is processed. It repeats an interrupted batch under the
+same id, by which the log recognizes it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Batches:
             self.stopped.append(told)
 
     def hear(self, frame: DataFrame) -> None:
-        """Keep the reports that a copy has left, in the order of the batches."""
+        """Keep the reports of a copy, in the order of the batches."""
         conf = frame.sparkSession.conf
         letters = {key: text for key, text in conf.getAll.items() if key.startswith(self._letters)}
         told = [pickle.loads(base64.b64decode(text)) for text in letters.values()]  # noqa: S301 - of the copy
@@ -107,7 +107,7 @@ class Batches:
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:
-    """Whether a log record is anything but one of our errors, which py4j would show as a traceback."""
+    """False for a log record of one of our errors, which py4j would show as a traceback."""
     return record.exc_info is None or not isinstance(record.exc_info[1], StratalogError)
 
 

@@ -7,7 +7,7 @@
   stratalog tail flights --format json | stratalog produce copy --format json
 A line is partition, offset, timestamp, key and value, separated by tabs. In a key or value, \\t is a tab, \\n and
 \\r end a line, \\\\ is a backslash, and \\xff, \\u202e and the like are bytes that are not UTF-8 and characters
-that no terminal should receive. A time beyond the year 9999 is a number of microseconds. --format hex and base64
+that could control a terminal. A time beyond the year 9999 is a number of microseconds. --format hex and base64
 show keys and values as bytes; those of other types as the bytes of their JSON. --format json prints one object per
 line, in which bytes are text if they are UTF-8, else {"base64": "..."}. --format avro does the same with values
 decoded by --schema; confluent-avro expects the id of a schema before each value. The report goes to standard
@@ -103,7 +103,7 @@ def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in table.to_batches(max_chunksize=1000):
         try:
             rows = batch.to_pylist()
-        except (OverflowError, UnicodeDecodeError):  # Python has no times after 9999, and only UTF-8 text
+        except (OverflowError, UnicodeDecodeError):  # Python has no times after 9999, and text must be UTF-8
             names = batch.schema.names
             rows = [{name: as_it_is(batch.column(name)[row]) for name in names} for row in range(len(batch))]
         yield from rows

@@ -124,7 +124,7 @@ def _present(image: ClusterImage, topic: str | None) -> Mapping[str, str]:
     """The configs that are set on a topic, or on the cluster if ``topic`` is None."""
     if topic == METADATA_TOPIC:
         from stratalog.engine.state.internal_topics import (
-            METADATA_CONFIGS,  # here: ``--help`` does not need what this loads
+            METADATA_CONFIGS,  # imported here, because ``--help`` does not need it
         )
 
         return METADATA_CONFIGS

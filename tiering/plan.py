@@ -91,8 +91,8 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
         if log.local_start > log_start:
             raise LogGapError(
                 f"{what}: the leader has dropped offsets [{log_start}, {log.local_start}), "
-                "which were tiered, but the remote log lacks them: is the remote tier mounted, "
-                "and is it the right one? "
+                "which were tiered, but the remote log lacks them: check that the right remote "
+                "tier is mounted. "
                 f"{_way_out(log)}"
             )
         return log_start

@@ -1,39 +1,39 @@
-"""Records of topics here, in topics of a Kafka cluster: the way out.
+"""Export: writes records of this cluster's topics to topics of a Kafka cluster, the target.
 
-target         the questions and orders of an export to the cluster that it writes to; and its findings there
-kafka_target   that by ``confluent-kafka`` (the extra ``kafka``), without a JVM
-kafka_groups   offsets of consumer groups there
-journal        what an export has written, as entries of a topic there, and the state that they add up to
-options        how an export is to work
-parts          one run's state of each partition: where it is, the pieces that are due, at which pace
-export         the operation: topics made, pieces written, reports
-kept           pieces that are written at the offsets that they have here
-offset_map     offsets here as offsets there; and that map as a Delta table
-group_offsets  consumer groups go on there where they stopped here
+target         the interface to the target cluster
+kafka_target   its implementation by ``confluent-kafka`` (the extra ``kafka``), without a JVM
+kafka_groups   offsets of consumer groups in the target
+journal        the entries of an export's journal, and its state
+options        the options of an export
+parts          the state of each partition in a run: position, due pieces, pace
+export         the operation: creates topics, writes pieces, reports
+kept           pieces at the same offsets
+offset_map     the map from our offsets to those of the target, as a Delta table
+group_offsets  committed offsets of consumer groups
 
-An export has a name, and by it one topic there, its journal (``stratalog-export.NAME``), and one transactional id,
-which is called the same. Nothing here remembers how far an export has come.
+An export has a name. Its journal is the topic ``stratalog-export.NAME`` in the target, which is also its
+transactional id. Only the journal stores the progress of an export.
 
 Exactly once, at new offsets
-    A piece of records is a transaction of that transactional id, and an entry of the journal is part of it: which
-    offsets of which partition these are. So a piece and the place behind it are both there, or neither is. A run
-    begins by ``InitProducerId``: it ends the transaction that an earlier run has left, and from then on nothing of
-    that run is committed. Then it reads the journal, as committed records only, and goes on at the place that it
-    tells. Any number of runs, dead ones and slow ones among them, make one copy for a reader of committed records.
-    The place is no offset of a consumer group, for these expire (``offsets.retention.minutes``).
+    A piece of records is one transaction, which includes an entry of the journal with the piece's partition and
+    offsets. So the target has both the piece and the new position, or neither. A run begins with
+    ``InitProducerId``, which ends an open transaction of an earlier run and fences that run. Then it reads the
+    committed entries of the journal, and continues at the last position. So any number of runs, even killed and
+    slow ones, make one copy for readers of committed records. The position is not a consumer group's offset,
+    because these expire (``offsets.retention.minutes``).
 
 Exactly once, at the same offsets
-    A transaction that is given up takes offsets, and they are lost for good. So the records are written by an
-    idempotent producer without transactions; the place is the end of the log there, which nobody else writes to.
-    Before a piece is written, its offsets are an entry of the journal: a run that was fenced begins no further
-    piece, and its successor knows what may be under way: nothing beyond that piece. Where the log ends inside of
-    it, the successor waits until what is under way has arrived or timed out at its producer (``settle_s``).
-    One case is left: a run was stopped between handing bytes to its socket and their departure, for longer than
-    that time, and goes on beside its successor. Then records land at other offsets than they should. Both see it,
-    by the broker's answer or the end of the log, stop, and say so (``RECORDS_DIFFER``); ``compare`` names them.
+    An aborted transaction would use up offsets permanently. So an idempotent producer without transactions writes
+    the records. The position is the end of the target's log, to which nothing else may write. Before a piece is
+    written, the journal gets an entry with its offsets. So a fenced run begins no further piece, and its successor
+    knows that only records of that piece may still be in flight. If the log ends within the piece, the successor
+    waits until these have arrived or timed out at their producer (``settle_s``). One case remains: a run is paused
+    between writing bytes to its socket and their departure, for longer than that time, and continues beside its
+    successor. Then records get wrong offsets. Both runs detect this, by the broker's answer or the end of the log,
+    and end with ``RECORDS_DIFFER``; ``compare`` names the records.
 
 Gaps, at the same offsets
-    An offset that has no committed record here has to be taken there. A marker of a transaction takes one: a gap
-    of one offset is a transaction without records, a longer one an aborted transaction of one record less. Each
-    is written by the transactional id, so it is fenced.
+    An offset without a committed record here must be used up in the target. A transaction's marker uses one: a gap
+    of one offset becomes a transaction without records, a longer gap an aborted transaction with one record fewer.
+    The transactional id writes each, so fencing covers gaps.
 """

@@ -1,12 +1,12 @@
-"""Export: records of topics here into topics of another cluster.
+"""The operation ``export``: writes records of topics to another cluster, the target.
 
 For each topic, one after the other:
-1. plan the range: of offsets, of times, from a group's offsets on; or all of the topic
-2. begin: earlier runs of the export are fenced, and the journal is read
-3. make the topic there, or look whether it is the one that the export has begun with
-4. read here, and write there piece by piece, each once
-5. of a whole topic: log starts, and groups go on there
-6. the map of offsets, as a Delta table
+1. plan the range: by offsets, by times, from a group's offsets; or the whole topic
+2. begin: fence earlier runs of the export, and read the journal
+3. create the topic in the target, or check that it is still the topic of this export
+4. read here, and write to the target piece by piece, each once
+5. for a whole topic: set log starts, and commit groups' offsets
+6. update the map of offsets, a Delta table
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lookup import TimeRange
 
 _ROUND_BYTES = 64 * 1024 * 1024
-"""Of all partitions."""
+"""The limit of waiting records of all partitions, in bytes."""
 _LEAST_S = 0.1
-"""Between two pieces that wait for their time."""
+"""The sleep between two pieces that are not due yet, in seconds."""
 _LONGEST_NAME = 249
-"""Of a Kafka topic."""
+"""The greatest length of a Kafka topic's name."""
 
 
 def export(
@@ -66,8 +66,8 @@ def export(
     topics: Sequence[str],
     options: ExportOptions,
 ) -> Report:
-    """Export these topics, once. A row a partition; a topic that cannot be exported is a failure, and the others
-    go on. ``lag`` is of offsets here, when the run ended.
+    """Export these topics once. The report has one row per partition. A topic that cannot be exported is a
+    failure, and the others continue. ``lag`` is the number of our offsets left at the end of the run.
 
     Raises: InvalidCallError for no topics, for a ``target_topic`` of several.
     """
@@ -127,7 +127,7 @@ class _ExportedTopic:
         self.journal = Journal()
 
     def export(self, pace: Pace, throttle: Throttle | None, began_s: float) -> None:
-        """Raises: the error that ends it; records that are there by then stay, and rows tell of them."""
+        """Raises: the error that ends it; records written before it remain, and the rows include them."""
         ranges, times = self._planned()
         topic = PREFIX + self.export_name
         if len(topic) > _LONGEST_NAME:
@@ -151,7 +151,7 @@ class _ExportedTopic:
     # ---------------------------------------------------------------------------------- beginning
 
     def _planned(self) -> tuple[dict[int, Range], TimeRange | None]:
-        """By partition the offsets that are asked for, as they are now; and the times."""
+        """The requested offsets by partition, resolved now, and the times."""
         query = ReadQuery(
             (self.here.name,), start=self.options.start, end=self.options.end, isolation=Isolation.READ_COMMITTED
         )
@@ -159,7 +159,7 @@ class _ExportedTopic:
         return {one.partition: (one.start, one.end) for one in plan.partitions}, plan.times
 
     def _made(self) -> SourceTopic:
-        """The topic there, with all partitions."""
+        """The topic in the target, with all partitions."""
         wanted = len(self.here.partitions)
         there = self.target.topic(self.there)
         if there is None:
@@ -175,12 +175,13 @@ class _ExportedTopic:
         if there.configs.get("message.timestamp.type", "CreateTime") != "CreateTime":
             raise InvalidConfigError(
                 f"topic {self.there!r} of the target has message.timestamp.type="
-                f"{there.configs['message.timestamp.type']}: records would lose their timestamps; set CreateTime"
+                f"{there.configs['message.timestamp.type']}: records would lose their timestamps; set it to "
+                "CreateTime"
             )
         return there
 
     def _begun(self, there: SourceTopic, ranges: Mapping[int, Range]) -> Begun:
-        """The first entry of the journal; it is written where the export begins now."""
+        """The first entry of the journal; writes it if the export begins now."""
         source = f"{self.storage.file.cluster_id}/{self.here.topic_id}"
         bounds = self.target.bounds(self.there, range(there.partitions))
         empty = all(found.log_end == 0 for found in bounds.values())
@@ -191,16 +192,17 @@ class _ExportedTopic:
             return begun
         if self.options.keep and not empty:
             raise OffsetsNotKeptError(
-                f"topic {self.there!r} of the target has records already, and offsets are kept in an empty one "
-                "only; export to another one (--to-topic), or at new offsets (--new-offsets)"
+                f"topic {self.there!r} of the target already has records, but only an empty topic can keep "
+                "offsets; export to another topic (--to-topic), or at new offsets (--new-offsets)"
             )
         begun = Begun(source, there.source, self.options.keep, asked, dict(ranges))
         self._record([begun])
         return begun
 
     def _check(self, begun: Begun, there: SourceTopic, source: str, asked: str) -> None:
-        """Raises: InconsistentTopicIdError, InvalidCallError where this is another export than the one that has
-        begun."""
+        """Raises: InconsistentTopicIdError, InvalidCallError if this is not the export that the journal
+        describes.
+        """
         for side, was, now in (("here", begun.source, source), ("there", begun.target_id, there.source)):
             if was != now:
                 raise InconsistentTopicIdError(
@@ -211,13 +213,13 @@ class _ExportedTopic:
             how = "kept" if begun.kept else "new"
             raise InvalidCallError(
                 f"export {self.export_name!r} began with {how} offsets and {begun.asked or 'all of the topic'}: "
-                "go on with these, or give it another --name"
+                "continue with these, or use another --name"
             )
 
     def _parts(
         self, begun: Begun, ranges: Mapping[int, Range], times: TimeRange | None
     ) -> list[ExportedPartition]:
-        """The partitions, each where the export has come to."""
+        """The partitions, each at the export's position."""
         wanted = dict(begun.ranges) if begun.asked else dict(ranges)
         numbers = sorted(wanted)
         there = (
@@ -236,8 +238,8 @@ class _ExportedTopic:
             part = ExportedPartition(partition, place, end, log_start, first, read)
             if place > end:
                 part.error = LogTruncationError(
-                    f"{self.here.name}-{partition}: it was exported up to offset {place}, and ends at {end}: it "
-                    "has lost its last records; delete the topic there and its journal, and export anew",
+                    f"{self.here.name}-{partition}: it was exported up to offset {place}, but ends at {end}: it "
+                    "has lost its last records; delete the topic and its journal in the target, and export again",
                     end,
                 )
             elif 0 < place < log_start:
@@ -264,7 +266,7 @@ class _ExportedTopic:
                 isolation=Isolation.READ_COMMITTED,
             )
             if found.next_offset <= offset < end:
-                raise RetriableError(f"{name}-{partition}: nothing is read at offset {offset}; try again")
+                raise RetriableError(f"{name}-{partition}: no records were read at offset {offset}; try again")
             return list(records_of(_of_times(found.records, times))), found.next_offset
 
         return read
@@ -327,14 +329,14 @@ class _ExportedTopic:
             parts[piece.partition].written(piece)
 
     def _record(self, entries: Sequence[Entry]) -> None:
-        """Entries of the journal, without records."""
+        """Write entries of the journal, without records."""
         self.target.transact(self.there, {}, lambda _: [encode(entry) for entry in entries])
         self.journal.add(entries)
 
     # ------------------------------------------------------------------------------------- ending
 
     def _follow(self, parts: Sequence[ExportedPartition]) -> None:
-        """Log starts, groups and the map, after all that is written."""
+        """Set log starts, commit groups and update the map, after all records are written."""
         options, name = self.options, self.here.name
         if options.keep:
             there = self.target.bounds(self.there, [part.partition for part in parts])
@@ -388,7 +390,7 @@ class _ExportedTopic:
 
 
 def configs_there(config: TopicConfig) -> dict[str, str]:
-    """The configs of a topic that is made there: those that mean the same."""
+    """The configs of a topic that is created in the target: those with the same meaning."""
     return {
         "retention.ms": str(config.retention_ms),
         "retention.bytes": str(config.retention_bytes),

@@ -1,6 +1,6 @@
-"""Consumer groups go on there where they stopped here: what they have committed here is committed there.
+"""Commits the offsets of consumer groups in the target, so that they continue there where they stopped here.
 
-An offset only moves on, as a mirror's does. One that is beyond what is exported waits for the run that brings it.
+An offset only moves forward, as with a mirror. An offset beyond the exported records waits for a later run.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def commit_there(
     journal: Journal,
     places: Mapping[int, int],
 ) -> int:
-    """Commit what groups have committed for the topic here, all of which is there below ``places``; how many
-    offsets moved. A group that cannot be committed is a failure of its name.
+    """Commit the groups' offsets for the topic, whose records below ``places`` are in the target. Returns the
+    number of offsets that moved. A group that cannot be committed is a failure with its name.
     """
     image = metadata.image()
     found, failures = all_groups(storage, clock, memory, image)

@@ -1,6 +1,6 @@
-"""The entries of an export's journal, which tell its progress, and the state that they add up to. Pure.
+"""The entries of an export's journal, which record its progress, and the resulting state. Pure.
 
-The journal is a topic there with one partition, of which nothing is deleted. Entries are JSON.
+The journal is a topic in the target with one partition and no retention. Entries are JSON.
 """
 
 from __future__ import annotations
@@ -16,47 +16,50 @@ PREFIX = "stratalog-export."
 """The beginning of a journal's name; the name of the export follows."""
 
 Range = tuple[int, int]
-"""Offsets here, half open."""
+"""Our offsets, ``[start, end)``."""
 Run = tuple[int, int, int]
-"""Records that are side by side here and there: the first one's offset here, its offset there, how many."""
+"""Records with consecutive offsets on both sides: the first offset here, the first offset in the target, their
+number.
+"""
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
-    """An export begins, or begins anew in a topic that was made anew."""
+    """An export begins, or begins again in a topic that was created again."""
 
     source: str
-    """The topic here: cluster id and topic id."""
+    """Our topic: cluster id and topic id."""
     target_id: str
-    """The topic id there."""
+    """The topic id in the target."""
     kept: bool
-    """Whether offsets there are those here."""
+    """Whether offsets are kept."""
     asked: str
-    """Which records were asked for, in words."""
+    """A text that describes the requested records."""
     ranges: dict[int, Range] = {}
-    """By partition, as they were then. Where all of the topic was asked for, the end moves on."""
+    """The ranges by partition at that time. For a whole topic, later runs extend the end."""
 
 
 class Written(msgspec.Struct, frozen=True, tag="written"):
-    """The records of the offsets ``[start, end)`` of a partition are written; where offsets are kept: will be, by
-    nobody but the run that says so, or its successors."""
+    """The records ``[start, end)`` of a partition are written. If offsets are kept: this run, or a successor, is
+    going to write them.
+    """
 
     partition: int
     start: int
     end: int
     runs: list[Run] = []
-    """Where they are there; where offsets are kept: empty."""
+    """Their offsets in the target; empty if offsets are kept."""
 
 
 Entry = Begun | Written
 
 
 def encode(entry: Entry) -> bytes:
-    """As it stands in the journal."""
+    """The entry in the journal."""
     return msgspec.json.encode(entry)
 
 
 def decode(data: bytes, what: str) -> Entry:
-    """Raises: CorruptionError for anything else than an entry of ``what``."""
+    """Raises: CorruptionError, which names ``what``, for anything but an entry."""
     entry: Entry = decode_json(data, Entry, f"{what} is no entry of an export's journal")
     return entry
 
@@ -67,15 +70,15 @@ class Journal:
 
     begun: Begun | None = None
     places: dict[int, int] = field(default_factory=dict)
-    """By partition, where the last piece ends."""
+    """The end of the last piece, by partition."""
     last: dict[int, Range] = field(default_factory=dict)
-    """By partition, the last piece."""
+    """The last piece, by partition."""
     runs: dict[int, list[Run]] = field(default_factory=dict)
-    """By partition, in the order of offsets."""
+    """The runs by partition, in the order of offsets."""
     entries: list[Entry] = field(default_factory=list)
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """These come next."""
+        """Add the next entries."""
         for entry in entries:
             self.entries.append(entry)
             match entry:
@@ -88,7 +91,7 @@ class Journal:
 
 
 def runs_of(here: Sequence[int], there: Sequence[int]) -> list[Run]:
-    """The offsets of records here and there, both ascending, as runs."""
+    """The offsets of records on both sides, both ascending, as runs."""
     found: list[Run] = []
     for one, other in zip(here, there, strict=True):
         if found:

@@ -15,17 +15,17 @@ R = TypeVar("R")
 
 
 class KafkaGroups:
-    """Their offsets, asked and committed by a consumer that is no member. (An admin client of librdkafka dies
-    where there is no coordinator yet.) Errors of both: NonEmptyGroupError, and those of ``translated``.
+    """Reads and commits groups' offsets by a consumer that is not a member. (An admin client of librdkafka crashes
+    if there is no coordinator yet.) Both raise NonEmptyGroupError, and errors of ``translated``.
     """
 
     def __init__(self, configs: Mapping[str, Any], clock: Clock) -> None:
-        """``configs`` are librdkafka's, of the cluster."""
+        """``configs`` are librdkafka's, for the cluster."""
         self._configs = configs
         self._clock = clock
 
     def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
-        """By partition the offset that the group has committed; partitions without one are left out."""
+        """The group's committed offsets by partition; omits partitions without one."""
         from confluent_kafka import TopicPartition as Asked
 
         asked = [Asked(topic, partition) for partition in range(partitions)]
@@ -49,7 +49,7 @@ class KafkaGroups:
         self._as_group(group, ask)
 
     def _as_group(self, group: str, ask: Callable[[Any], R]) -> R:
-        """The answer of the group's coordinator, which a new cluster has to find first."""
+        """The answer of the group's coordinator; waits until a new cluster has found one."""
         began_s = self._clock.monotonic_s()
         while True:
             try:
@@ -76,5 +76,5 @@ def _translated(error: Any, group: str) -> StratalogError:
     from confluent_kafka import KafkaError
 
     if error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION):
-        return NonEmptyGroupError(f"group {group!r} has members there: their own commits count")
+        return NonEmptyGroupError(f"group {group!r} has members in the target, and keeps its own commits")
     return translated(error, f"group {group!r} of the target")

@@ -1,7 +1,7 @@
 """A Kafka cluster as the target of an export, by ``confluent-kafka``: librdkafka, in this process, without a JVM.
 
-Two producers: one of the export's transactional id, for the journal, for records at new offsets and for gaps; and
-an idempotent one without transactions, for records whose offsets are kept.
+There are two producers: one with the export's transactional id, for the journal, records at new offsets and gaps;
+and an idempotent one without transactions, for records at the same offsets.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ _OURS = frozenset({"transactional.id", "enable.idempotence", "acks", "linger.ms"
 _JOURNAL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _MESSAGE_TIMEOUT_MS = 10_000
 _LINGER_MS = 5_000
-"""Of transactions: everything is flushed, and a record that is not to leave waits for it."""
+"""``linger.ms`` of the transactional producer. A flush sends everything; until then a record can be held back."""
 _JOIN_S, _LATE_S = 0.02, 0.5
-"""In which a partition joins a transaction; and behind a commit, whose markers brokers are writing."""
+"""The wait for a partition to join a transaction, also after a commit whose markers brokers are still writing."""
 _FILLERS = 100_000
-"""Of one aborted transaction."""
+"""The greatest number of records of one aborted transaction."""
 _LARGEST = 64 * 1024 * 1024
 _log = logging.getLogger("stratalog.export.librdkafka")
 
 
 def open_target(bootstrap: str, configs: Mapping[str, str] | None, clock: Clock) -> ExportTarget:
-    """A Kafka cluster at ``host:port,...``. ``configs`` are more of librdkafka's, as of a mirror's source;
-    ``message.timeout.ms`` says how long a record may be under way.
+    """A Kafka cluster at ``host:port,...``. ``configs`` are further ones of librdkafka, as for a mirror's source;
+    ``message.timeout.ms`` limits the time that a record may be in flight.
 
-    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for a config that it does not
-        take, or that is the export's own.
+    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or one
+    that the export sets itself.
     """
     given = dict(configs or {})
     if own := sorted(_OURS.intersection(given)):
-        raise InvalidCallError(f"{own[0]} is not to be set: an export has it by itself")
+        raise InvalidCallError(f"do not set {own[0]}: the export sets it itself")
     timeout = given.pop("message.timeout.ms", str(_MESSAGE_TIMEOUT_MS))
     if not timeout.isdecimal() or not 0 < int(timeout) < 60_000:
-        raise InvalidCallError(f"message.timeout.ms = {timeout!r}: it is above 0, and below 60000")
+        raise InvalidCallError(f"message.timeout.ms = {timeout!r}: it must be above 0 and below 60000")
     return KafkaTarget(bootstrap, given, clock, int(timeout))
 
 
@@ -76,8 +76,9 @@ class KafkaTarget:
         self._journal = ""
         self._producer: Any = None
         self._joins_late = True
-        """Whether the coordinator may still be at work on a commit. Before its end no partition joins a
-        transaction, and an abort without one ends the producer."""
+        """Whether the coordinator may still be working on a commit. Until then no partition can join a
+        transaction, and an abort without a partition would end the producer.
+        """
         self._plain: Any = None
 
     def begin(self, journal: str, replication_factor: int) -> list[bytes]:
@@ -123,7 +124,7 @@ class KafkaTarget:
         wanted = NewTopic(name, partitions, replication_factor, config=dict(configs))
         (future,) = self._admin.create_topics([wanted], request_timeout=TIMEOUT_S).values()
         self._unless(KafkaError.TOPIC_ALREADY_EXISTS, future, f"topic {name!r} of the target")
-        self._until(lambda: self._has(name, 1), f"topic {name!r} of the target is made")
+        self._until(lambda: self._has(name, 1), f"topic {name!r} of the target is being created")
 
     def create_partitions(self, name: str, partitions: int) -> None:
         from confluent_kafka import KafkaError
@@ -140,7 +141,7 @@ class KafkaTarget:
         for partition in partitions:
             if (topic, partition) not in found:
                 what = f"{topic}-{partition} of the target"
-                raise RetriableError(f"{what} has no leader, or it does not answer; try again")
+                raise RetriableError(f"{what} has no leader, or the leader does not answer; try again")
         return {partition: bounds for (_, partition), bounds in found.items()}
 
     def transact(self, topic: str, records: Records, entries: Callable[[Offsets], Sequence[bytes]]) -> Offsets:
@@ -188,7 +189,7 @@ class KafkaTarget:
                 filler = SourceRecord(0, None, b"", None, (), None)
                 self._produce(self._producer, topic, partition, [filler] * fillers, delivered)
                 self._flush(self._producer, delivered)
-            else:  # the partition joins the transaction at once, and the record has not left when it is purged
+            else:  # the partition joins the transaction at once, and the record is purged before it is sent
                 self._producer.produce(topic, b"", partition=partition)
                 self._producer.poll(waits_s)
                 waits_s *= 2
@@ -201,7 +202,9 @@ class KafkaTarget:
                 self._clock.sleep(waits_s)
                 offset = self._end(topic, partition)
             else:
-                raise RetriableError(f"{topic}-{partition}: offset {offset} of the target is not taken; try again")
+                raise RetriableError(
+                    f"{topic}-{partition}: offset {offset} of the target could not be used up; try again"
+                )
 
     def delete_records(self, topic: str, offsets: Mapping[int, int]) -> None:
         from confluent_kafka import TopicPartition as Asked
@@ -251,11 +254,11 @@ class KafkaTarget:
                         headers=list(record.headers) or None,
                     )
                     break
-                except BufferError:  # what has been delivered leaves it
+                except BufferError:  # removes delivered records from the queue
                     producer.poll(0.1)
 
     def _flush(self, producer: Any, delivered: _Delivered) -> None:
-        """Raises: the error of the first record that is not there; no record after it is sent from then on."""
+        """Raises: the error of the first record that was not delivered; later records are not sent."""
         began_s = self._clock.monotonic_s()
         left = _left(producer, delivered)
         while left and delivered.error is None and self._clock.monotonic_s() - began_s < TIMEOUT_S:
@@ -265,7 +268,7 @@ class KafkaTarget:
         if delivered.error is not None:
             raise _translated(delivered.error, f"{delivered.topic} of the target")
         if left:
-            raise RetriableError(f"{left} records have had no answer within {TIMEOUT_S:g} s; try again")
+            raise RetriableError(f"{left} records got no answer within {TIMEOUT_S:g} s; try again")
 
     def _tried(self, act: Callable[[], object], what: str) -> None:
         from confluent_kafka import KafkaException
@@ -276,7 +279,7 @@ class KafkaTarget:
             raise _translated(error.args[0], what) from error
 
     def _abort(self) -> ProducerFencedError | None:
-        """After an error: the next run does it, if this cannot; the error where that has begun already."""
+        """Abort after an error. If this fails, the next run aborts. Returns the error if another run has begun."""
         try:
             self._tried(lambda: self._producer.abort_transaction(TIMEOUT_S), "abort a transaction")
         except ProducerFencedError as error:
@@ -292,12 +295,12 @@ class KafkaTarget:
         return self._end(topic, partition) >= offset
 
     def _has(self, name: str, partitions: int) -> bool:
-        """Whether leaders answer for the first ``partitions`` of the topic. Raises: errors of others."""
-        self._reading = self._open()  # a client that has asked before the topic was there goes by that answer
+        """Whether leaders answer for the first ``partitions`` of the topic. Raises: errors of other kinds."""
+        self._reading = self._open()  # a client that asked before the topic existed caches that answer
         return len(self.bounds(name, range(partitions))) == partitions
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Raises: RetriableError where it takes too long."""
+        """Raises: RetriableError if it takes too long."""
         began_s, why = self._clock.monotonic_s(), ""
         while True:
             try:
@@ -310,7 +313,7 @@ class KafkaTarget:
             self._clock.sleep(0.01)
 
     def _unless(self, fine: int, future: Any, what: str) -> None:
-        """The order is carried out, or there was nothing to do: the error is that one."""
+        """Wait for an admin request; ignores the error that means that there was nothing to do."""
         from confluent_kafka import KafkaException
 
         try:
@@ -331,13 +334,16 @@ class _Delivered:
     def __call__(self, error: Any, message: Any) -> None:
         if error is None:
             self.offsets.setdefault(message.partition(), []).append(message.offset())
-        elif self.error is None or self.error.name() == "_INVALID_DIFFERENT_RECORD":  # another one of its batch
+        elif (
+            self.error is None or self.error.name() == "_INVALID_DIFFERENT_RECORD"
+        ):  # the error of another record of its batch
             self.error = error
 
 
 def _left(producer: Any, delivered: _Delivered) -> int:
-    """How many records have no answer after a moment. An error that ends the producer comes before the answers
-    that say why."""
+    """The number of records without an answer after a moment. An error that ends the producer arrives before the
+    answers with the reason.
+    """
     from confluent_kafka import KafkaException
 
     try:
@@ -351,24 +357,26 @@ def _left(producer: Any, delivered: _Delivered) -> int:
 
 
 def _told(error: Any) -> None:
-    """An error of no record. (Without this, one that ends the producer would be raised among answers.)"""
+    """Called for errors of no record. (Without this callback, polling would raise an error that ends the
+    producer.)
+    """
     _log.info("%s", printable(error.str()))
 
 
 def _translated(error: Any, what: str) -> StratalogError:
-    """Our error for one of librdkafka's, of a producer."""
+    """Our error for a producer's librdkafka error."""
     from confluent_kafka import KafkaError
 
     if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
-        return ProducerFencedError(f"{what}: another run of this export has begun, and goes on; this one ends")
+        return ProducerFencedError(f"{what}: another run of this export has begun and continues; this run ends")
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return RecordTooLargeError(
             f"{what}: a record is larger than its max.message.bytes: raise that, and export again"
         )
     if error.code() in (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD):
         return InvalidCallError(
-            f"{what}: it refuses a record ({error.name()}). Either its timestamp is further in the future or the "
-            "past than message.timestamp.after.max.ms and message.timestamp.before.max.ms there allow: set both "
-            "to 9223372036854775807; or it has no key, and the topic compacts"
+            f"{what}: it refuses a record ({error.name()}). Either the timestamp is too far away for the topic's "
+            "message.timestamp.after.max.ms and message.timestamp.before.max.ms: set both to "
+            "9223372036854775807; or the record has no key, and the topic is compacted"
         )
     return translated(error, what)

@@ -1,4 +1,4 @@
-"""Pieces that are written at the offsets that they have here: see the package, "at the same offsets"."""
+"""Writes pieces at the same offsets: see the package, "Exactly once, at the same offsets"."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from stratalog.bridges.mirror.source import SourceBounds, SourceRecord
 from stratalog.partitions.clock import Clock
 
 MOST_GAP = 10_000_000
-"""Offsets without a record, one after the other, that are taken there."""
+"""The greatest number of consecutive offsets without a record that are used up."""
 _POLL_S = 0.1
 
 
 def settled(
     target: ExportTarget, topic: str, journal: Journal, partitions: Sequence[int], clock: Clock
 ) -> Mapping[int, SourceBounds]:
-    """The logs there, when nothing of earlier runs is under way any more. They have been fenced before.
-
-    Raises: RecordsDifferError where others have written to the topic.
+    """The target's logs, once no records of earlier runs, which are fenced, are in flight. Raises:
+    RecordsDifferError if others have written to the topic.
     """
     began_s = clock.monotonic_s()
     while True:
@@ -33,24 +32,23 @@ def settled(
     for partition, found in bounds.items():
         known = journal.places.get(partition, 0)
         if found.log_end > known:
-            raise _differ(topic, partition, f"it ends at offset {found.log_end}, and was written up to {known}")
+            raise _differ(topic, partition, f"it ends at offset {found.log_end}, but was written up to {known}")
     return bounds
 
 
 def check_gap(topic: str, piece: ExportPiece) -> None:
-    """Raises: OffsetsNotKeptError for a piece with a gap that is too long to be made there."""
+    """Raises: OffsetsNotKeptError for a piece with a gap that is too long."""
     for start, records in _runs(piece):
         if (gap := records[0].offset - start) > MOST_GAP:
             raise OffsetsNotKeptError(
-                f"{topic}-{piece.partition}: {gap} offsets from {start} have no record, and Kafka would need a "
-                f"record at each; the limit is {MOST_GAP}: export at new offsets with --new-offsets"
+                f"{topic}-{piece.partition}: {gap} offsets from {start} have no record, and Kafka would need an "
+                f"aborted record at each; the limit is {MOST_GAP}: export at new offsets with --new-offsets"
             )
 
 
 def write(target: ExportTarget, topic: str, piece: ExportPiece) -> None:
-    """Write the piece, whose first offset is the end of the log there.
-
-    Raises: RecordsDifferError where a record has come to another offset.
+    """Write the piece, whose first offset is the end of the target's log. Raises: RecordsDifferError if a record
+    got another offset.
     """
     offset = piece.start
     for start, records in _runs(piece):
@@ -58,17 +56,17 @@ def write(target: ExportTarget, topic: str, piece: ExportPiece) -> None:
             target.take(topic, piece.partition, start, records[0].offset - start)
         wanted = [record.offset for record in records]
         if list(target.append(topic, piece.partition, records)) != wanted:
-            raise _differ(topic, piece.partition, f"records of the offsets from {wanted[0]} on are at others")
+            raise _differ(topic, piece.partition, f"records from offset {wanted[0]} on have other offsets")
         offset = wanted[-1] + 1
     if offset < piece.end:
         target.take(topic, piece.partition, offset, piece.end - offset)
     end = target.bounds(topic, [piece.partition])[piece.partition].log_end
     if end != piece.end:
-        raise _differ(topic, piece.partition, f"it ends at offset {end}, and was written up to {piece.end}")
+        raise _differ(topic, piece.partition, f"it ends at offset {end}, but was written up to {piece.end}")
 
 
 def _runs(piece: ExportPiece) -> Iterator[tuple[int, list[SourceRecord]]]:
-    """Records without a gap between them, each with the end of the ones before."""
+    """Groups of records without a gap, each with the end of the previous group."""
     before, run = piece.start, list[SourceRecord]()
     for record in piece.records:
         if run and record.offset != run[-1].offset + 1:
@@ -81,6 +79,6 @@ def _runs(piece: ExportPiece) -> Iterator[tuple[int, list[SourceRecord]]]:
 
 def _differ(topic: str, partition: int, how: str) -> RecordsDifferError:
     return RecordsDifferError(
-        f"{topic}-{partition} of the target: {how}: somebody else has written to it. Let nobody else, delete the "
-        "topic there, and export anew"
+        f"{topic}-{partition} of the target: {how}: another producer has written to it. Stop that producer, "
+        "delete the topic in the target, and export again"
     )

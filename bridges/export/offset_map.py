@@ -1,7 +1,6 @@
-"""Offsets here as offsets there, where they are not kept; and that map as a Delta table.
-
-A row of the table is a run of records that are side by side on both sides. It is derived from the journal, and
-holds as many of its entries as its own application transaction says: a row is there once.
+"""The map from our offsets to those of the target, if offsets are not kept, as a Delta table. A row is a run of
+records with consecutive offsets on both sides. The table is derived from the journal. Its application transaction
+counts the journal's entries in it, so each row is added once.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _TRIES = 10
 
 
 def translated(runs: Sequence[Run], place: int, offset: int) -> int | None:
-    """Where a reader goes on there whose next record here is the one at ``offset``, or the first one behind it;
-    None where that is not told yet. All below ``place`` is there.
+    """The offset in the target at which a reader continues whose next record here is at ``offset`` or later; None
+    if unknown so far. All records below ``place`` are in the target.
     """
     at = bisect_right(runs, (offset, float("inf"), 0)) - 1
     if at >= 0 and offset < runs[at][0] + runs[at][2]:
@@ -46,10 +45,9 @@ def translated(runs: Sequence[Run], place: int, offset: int) -> int | None:
 def write_map(
     table: str, export: str, topic: str, target_topic: str, journal: Journal, options: StoreOptions
 ) -> int:
-    """Append the runs of those entries that the table does not have yet; how many rows these are. The table is
-    made where it is not there.
+    """Append the runs of the entries that the table lacks; creates a missing table. Returns the number of rows.
 
-    Raises: InvalidCallError for an address or a table that does not do; StorageError kinds.
+    Raises: InvalidCallError for an unusable address or table; StorageError kinds.
     """
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
     from deltalake.exceptions import CommitFailedError, DeltaError
@@ -72,7 +70,7 @@ def write_map(
                 done = CommitProperties(app_transactions=[Transaction(export, len(journal.entries))])
                 appended = pa.Table.from_pylist(rows, _SCHEMA)
                 write_deltalake(here, appended, mode="append", commit_properties=done)
-        except CommitFailedError as error:  # another writer was faster
+        except CommitFailedError as error:  # another writer committed first
             if attempt == _TRIES - 1:
                 raise StorageError(f"the map {table}: {said(error)}") from None
         except (DeltaError, OSError) as error:

@@ -1,4 +1,4 @@
-"""How an export is to work."""
+"""The options of an export."""
 
 from __future__ import annotations
 
@@ -11,45 +11,47 @@ from stratalog.partitions.store.address import parse_address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """How to export."""
+    """The options of an export."""
 
     name: str | None = None
-    """Of the export; None: the cluster's id, where all of a topic is exported."""
+    """The name of the export; None: the cluster's id, for a whole topic."""
     target_topic: str | None = None
-    """The topic there; None: of the same name."""
+    """The topic in the target; None: the same name."""
     keep: bool = True
-    """Whether offsets there are those here."""
+    """Whether offsets are kept."""
     start: Bound = None
     end: Bound = None
-    """Where neither is given, all of the topic is exported, and each run brings what is new."""
+    """The range; without either bound, the whole topic is exported, and each run exports the new records."""
     groups: bool = True
-    """Whether groups come along, where all of a topic is exported."""
+    """Whether to export the offsets of groups, for a whole topic."""
     offset_map: str | None = None
-    """The address of the Delta table."""
+    """The address of the Delta table of offsets."""
     replication_factor: int = -1
-    """Of topics that are made there; -1: the default there."""
+    """The replication factor of created topics; -1: the target's default."""
     throttle_bytes_per_s: float | None = None
-    """Bytes of records a second, at most."""
+    """The limit in bytes of records per second."""
     pace: float | None = None
-    """A speed: 1 is as far apart as the timestamps of records are, 10 ten times as fast; None: no waiting."""
+    """The pace: 1 spaces records as their timestamps are, 10 is ten times as fast; None: no waiting."""
     budget_s: float | None = None
-    """After so long no further piece is begun; the next run goes on there."""
+    """After this time no further piece begins; the next run continues there."""
     dry_run: bool = False
     piece_bytes: int = 8 * 1024 * 1024
-    """Of a partition, at once."""
+    """The greatest size of a piece, in bytes."""
 
     @property
     def whole(self) -> bool:
-        """Whether all of a topic is exported."""
+        """Whether the whole topic is exported."""
         return self.start is None and self.end is None
 
     def __post_init__(self) -> None:
-        """Raises: InvalidCallError for what contradicts itself."""
+        """Raises: InvalidCallError for contradictory options."""
         if not self.whole and self.keep:
-            raise InvalidCallError("a range of a topic is exported at new offsets: --new-offsets")
+            raise InvalidCallError("a range needs new offsets: add --new-offsets")
         if not self.whole and self.name is None:
-            raise InvalidCallError("name the export of a range: --name; one that is repeated is written once")
+            raise InvalidCallError("a range needs a --name, under which a repeated export writes each record once")
         if self.offset_map is not None and self.keep:
-            raise InvalidCallError("offsets are kept, and need no map: leave --map out, or export --new-offsets")
+            raise InvalidCallError(
+                "without --new-offsets there is no map of offsets: omit --map, or add --new-offsets"
+            )
         if self.offset_map is not None:
             parse_address(self.offset_map, "the table of offsets")

@@ -1,4 +1,4 @@
-"""One run's state of each partition: where it is, the pieces that are due, and at which pace."""
+"""The state of each partition in a run: its position, the due pieces, and the pace."""
 
 from __future__ import annotations
 
@@ -11,43 +11,44 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 Read = Callable[[int, int], tuple[Sequence[SourceRecord], int]]
-"""Of a partition: some records from an offset on, and the offset behind them."""
+"""Reads records of a partition from an offset on; returns them and the offset after them."""
 
 
 _NOT_SENT_MS = {
-    0: "librdkafka cannot send it, and would give the record the present time",
-    NO_TIMESTAMP_MS: "Kafka takes it for none",
+    0: "librdkafka would send the present time instead",
+    NO_TIMESTAMP_MS: "in Kafka it means no timestamp",
 }
-"""Timestamps that would be others there, and why."""
+"""Timestamps that Kafka would change, and the reason."""
 
 
 def _not_sent(record: SourceRecord) -> InvalidCallError:
     return InvalidCallError(
         f"the record at offset {record.offset} has the timestamp {record.timestamp_ms} ms: "
-        f"{_NOT_SENT_MS[record.timestamp_ms or 0]}. The export stops before the record. Export what is behind it "
-        "with --name, --start and --new-offsets; or delete the records up to it here (stratalog delete-records)"
+        f"{_NOT_SENT_MS[record.timestamp_ms or 0]}. The export stops before this record. Export the later "
+        "records with --name, --start and --new-offsets; or delete the records up to this one (stratalog "
+        "delete_records)"
     )
 
 
 class Pace:
-    """Records go as far apart as their timestamps are, ``speed`` times as fast; None: as fast as they can."""
+    """Spaces records by their timestamps, ``speed`` times as fast; None: without waiting."""
 
     def __init__(self, speed: float | None, clock: Clock) -> None:
         """Raises: InvalidCallError for a speed that is not above 0."""
         if speed is not None and not speed > 0:
-            raise InvalidCallError(f"pace = {speed:g}: it is how many times as fast, above 0")
+            raise InvalidCallError(f"pace = {speed:g}: give a factor above 0")
         self._speed, self._clock = speed, clock
         self._began_s = clock.monotonic_s()
         self._first_ms: int | None = None
 
     def begin(self, records: Sequence[SourceRecord]) -> None:
-        """These are the first ones of each partition: the earliest of them is due now."""
+        """Set the first timestamp of each partition: the earliest is due now."""
         stamps = [record.timestamp_ms for record in records if record.timestamp_ms is not None]
         if self._first_ms is None and stamps:
             self._first_ms, self._began_s = min(stamps), self._clock.monotonic_s()
 
     def wait_s(self, record: SourceRecord) -> float:
-        """So long until the record is due. One without a timestamp is."""
+        """The seconds until the record is due; 0 without a timestamp."""
         if self._speed is None or record.timestamp_ms is None or self._first_ms is None:
             return 0.0
         due_s = self._began_s + (record.timestamp_ms - self._first_ms) / 1000 / self._speed
@@ -56,7 +57,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class ExportPiece:
-    """Written at once: the offsets ``[start, end)`` here, and all records of them that are to be exported."""
+    """A unit of writing: our offsets ``[start, end)``, with all records to export."""
 
     partition: int
     start: int
@@ -65,7 +66,7 @@ class ExportPiece:
 
     @property
     def size_bytes(self) -> int:
-        """About what the records take."""
+        """The approximate size of the records."""
         return sum(record.size_bytes for record in self.records)
 
 
@@ -75,17 +76,17 @@ class ExportedPartition:
 
     partition: int
     position: int
-    """Here: all below it is written."""
+    """Our offset below which all records are written."""
     end: int
-    """Here: the run goes up to it."""
+    """Our offset at which the run ends."""
     log_start: int
-    """Here."""
+    """Our log start."""
     first: int
     """The first offset of the export."""
     read: Read
     waiting: list[SourceRecord] = field(default_factory=list)
     read_to: int = 0
-    """Up to here the log was read."""
+    """The offset up to which the log was read."""
     began: int = 0
     records: int = 0
     gaps: int = 0
@@ -101,8 +102,9 @@ class ExportedPartition:
         return self.error is not None or self.position >= self.end
 
     def look(self) -> None:
-        """Read on, if nothing waits. Raises: errors of reading; InvalidCallError where the next record has a
-        timestamp that cannot be sent."""
+        """Read more records, if none are waiting. Raises: errors of reading; InvalidCallError if the next record's
+        timestamp cannot be sent.
+        """
         if self.waiting or self.read_to >= self.end:
             return
         found, read_to = self.read(max(self.read_to, self.log_start), self.end)
@@ -114,7 +116,7 @@ class ExportedPartition:
         self.read_to = min(self.end, read_to) if at is None else found[at].offset
 
     def cut(self, pace: Pace) -> ExportPiece | None:
-        """The next piece, if anything is due. It is written (``written``) before the next one is asked for."""
+        """The next piece, if any is due. Call ``written`` before the next call."""
         due = 0
         while due < len(self.waiting) and pace.wait_s(self.waiting[due]) <= 0:
             due += 1
@@ -127,7 +129,7 @@ class ExportedPartition:
         return ExportPiece(self.partition, self.position, end, tuple(self.waiting[:due]))
 
     def written(self, piece: ExportPiece) -> None:
-        """The piece is there."""
+        """Record that the piece is written."""
         self.waiting = self.waiting[len(piece.records) :]
         self.position = piece.end
         self.records += len(piece.records)

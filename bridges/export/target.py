@@ -1,4 +1,4 @@
-"""The questions and orders of an export to the cluster that it writes to, in terms of Kafka."""
+"""The interface of an export to its target cluster, in Kafka's terms."""
 
 from __future__ import annotations
 
@@ -11,72 +11,75 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicPartition
 
 Records = Mapping[int, Sequence[SourceRecord]]
-"""By partition."""
+"""Records by partition."""
 Offsets = Mapping[int, Sequence[int]]
-"""By partition: where each record is there."""
+"""The target's offset of each record, by partition."""
 
 
 class OffsetsNotKeptError(InvalidCallError):
-    """Records cannot be at the offsets there that they have here."""
+    """The target cannot store the records at the same offsets."""
 
     code = "OFFSETS_NOT_KEPT"
 
 
 class ExportTarget(Protocol):
-    """A cluster as the target of one export. Errors of all calls: RetriableError kinds; StorageAuthorizationError
-    kinds; ProducerFencedError of all that writes, once another run of the export has begun."""
+    """The target cluster of one export. All calls raise RetriableError kinds and StorageAuthorizationError kinds;
+    writing calls raise ProducerFencedError once another run of the export has begun.
+    """
 
     settle_s: float
-    """After so long, what a run has written is there, or never will be."""
+    """The time after which records of a run are either in the log or lost."""
 
     def begin(self, journal: str, replication_factor: int) -> list[bytes]:
-        """Fence all other runs, end what they have left, and read the journal, which is made where it is not
-        there, with -1 as the cluster's default replication factor: all its entries."""
+        """Fence all other runs, end their transactions, and read all entries of the journal. Creates a missing
+        journal; a replication factor of -1 is the target's default.
+        """
         ...
 
     def topic(self, name: str) -> SourceTopic | None:
-        """The topic, if it is there."""
+        """The topic, or None."""
         ...
 
     def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int
     ) -> None:
-        """Make a topic; -1 is the cluster's default replication factor. One that is there is fine."""
+        """Create a topic, unless it exists; a replication factor of -1 is the target's default."""
         ...
 
     def create_partitions(self, name: str, partitions: int) -> None:
-        """From now on the topic has this number of them. A topic that has is fine."""
+        """Increase the topic's partitions to this number, unless it has them."""
         ...
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, SourceBounds]:
-        """Where logs start and end now."""
+        """The present start and end of logs."""
         ...
 
     def transact(self, topic: str, records: Records, entries: Callable[[Offsets], Sequence[bytes]]) -> Offsets:
-        """One transaction: records, and entries of the journal made of where these are; all or nothing."""
+        """One atomic transaction: records, and entries of the journal that are made from their offsets."""
         ...
 
     def append(self, topic: str, partition: int, records: Sequence[SourceRecord]) -> Sequence[int]:
-        """Append without a transaction, each record once and in order; where they are."""
+        """Append without a transaction, each record once and in order. Returns the offsets."""
         ...
 
     def take(self, topic: str, partition: int, offset: int, count: int) -> None:
-        """Take the next ``count`` offsets, from ``offset`` on, where the log ends, without a record that anybody
-        reads: by aborted transactions and their markers."""
+        """Use up the next ``count`` offsets from ``offset``, the end of the log, by aborted transactions and their
+        markers, without committed records.
+        """
         ...
 
     def delete_records(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Logs start there."""
+        """Set the start of logs."""
         ...
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The offsets that a group has committed for a topic there, by partition."""
+        """A group's committed offsets for a topic of the target, by partition."""
         ...
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets for a group that has no members there now. Raises: NonEmptyGroupError."""
+        """Commit offsets for a group without members. Raises: NonEmptyGroupError."""
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release connections and clients."""
         ...

@@ -1,4 +1,4 @@
-"""Values of Avro, by ``fastavro``; and the declared type that an Avro schema stands for."""
+"""Decodes Avro values by ``fastavro``, and translates an Avro schema to a declared type."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ _UNKNOWN = frozenset({"time-millis", "time-micros", "duration", "timestamp-nanos
 
 
 class AvroValues:
-    """Values of a schema of Avro; of a ``framed`` one the id of a schema stands before each, which is passed
-    over."""
+    """Decodes values of one Avro schema. If ``framed``, each value begins with the id of a schema, which is
+    skipped.
+    """
 
     def __init__(self, path: Path, *, framed: bool) -> None:
         """Raises: InvalidCallError; EnvironmentUnusableError without fastavro."""
@@ -49,8 +50,8 @@ class AvroValues:
             ) from error
         try:
             self._parsed: Any = fastavro.schema.load_schema(str(path))
-        except Exception as error:  # of many kinds: whatever it stumbles upon in a file
-            raise InvalidCallError(f"{path} holds no schema of Avro that can be read: {error}") from error
+        except Exception as error:  # fastavro raises many kinds of errors for an invalid file
+            raise InvalidCallError(f"{path} is not a readable Avro schema: {error}") from error
         self.path, self._framed = path, framed
 
     def decode(self, value: bytes) -> Any:
@@ -58,37 +59,43 @@ class AvroValues:
         import fastavro
 
         if self._framed and (value[:1] != b"\0" or len(value) < _FRAME):
-            raise UndecodedError("no id of a schema stands before the value: try --format avro")
+            raise UndecodedError("the value does not begin with the id of a schema: try --format avro")
         writer, reader = self._schemas(int.from_bytes(value[1:_FRAME]) if self._framed else None)
         source = io.BytesIO(value[_FRAME:] if self._framed else value)
         try:
             found = fastavro.schemaless_reader(source, writer, reader)
         except Exception as error:  # of many kinds, too
-            raise UndecodedError(f"the value is not of {self.path}: {type(error).__name__}: {error}") from error
+            raise UndecodedError(
+                f"the value does not match {self.path}: {type(error).__name__}: {error}"
+            ) from error
         if rest := len(source.read()):
-            raise UndecodedError(f"the value is not of {self.path}: it has {rest} bytes more than that")
+            raise UndecodedError(f"the value does not match {self.path}: {rest} bytes follow it")
         return found
 
     def _schemas(self, number: int | None) -> tuple[Any, Any]:
-        """The schema that a value was written by, which has this id, and another one that it is resolved to."""
+        """The writer's schema of a value, under its id, and the schema to which it is resolved."""
         return self._parsed, None
 
 
 class AvroRecords(AvroValues):
     """See ``stratalog.bridges.formats.decoder.Decoder``. With a registry a value is read by the schema of its id,
-    and resolved to the schema of the file (Avro, "Schema Resolution"); without one all are read by that."""
+    and resolved to the schema of the file (Avro, "Schema Resolution"); without one, the schema of the file decodes
+    all values.
+    """
 
     def __init__(self, path: Path, *, framed: bool, registry: SchemaRegistry | None = None) -> None:
         """Raises: as ``AvroValues``; InvalidCallError for a schema that no topic can have."""
         super().__init__(path, framed=framed)
         self._tree = _spark(self._parsed, {}, str(path))
         if not isinstance(self._tree, dict) or self._tree["type"] != "struct":
-            raise InvalidCallError(f"{path} is no schema of records of Avro: their fields are a topic's columns")
+            raise InvalidCallError(
+                f"{path} is not the Avro schema of a record, whose fields would be the topic's columns"
+            )
         self.schema = json.dumps(self._tree)
         self._uuids = '"uuid"' in json.dumps(self._parsed, default=str)
         self._registry = registry
         self._writers: dict[int, Any] = {}
-        """Schemas by id; None for one by which nothing is decoded."""
+        """Schemas by id; None if the id's values are not decoded."""
 
     def decode(self, value: bytes) -> Any:
         """Raises: UndecodedError; as ``SchemaRegistry.schema``."""
@@ -105,7 +112,7 @@ class AvroRecords(AvroValues):
         return self._writers[number], self._parsed
 
     def _usable(self, schema: Any) -> Any:
-        """The schema, parsed; None for one whose values would lose something."""
+        """The parsed schema; None if its values would lose a field."""
         import fastavro
 
         if schema is None:
@@ -114,7 +121,7 @@ class AvroRecords(AvroValues):
             parsed = fastavro.parse_schema(schema)
             tree = _spark(parsed, {}, "a writer")
             return None if _has_more(tree, self._tree) or _has_empty_items(tree) else parsed
-        except Exception:  # of many kinds: the registry says what it likes
+        except Exception:  # a registry's text may raise any kind of error
             return None
 
 
@@ -124,7 +131,7 @@ def avro_decoder(path: Path, *, framed: bool, registry: SchemaRegistry | None = 
 
 
 def _has_more(writer: Any, reader: Any) -> bool:
-    """Whether the one has fields that the other lacks."""
+    """Whether one schema has fields that the other lacks."""
     match writer, reader:
         case {"fields": wrote}, {"fields": reads}:
             kinds = {field["name"]: field["type"] for field in reads}
@@ -139,7 +146,7 @@ def _has_more(writer: Any, reader: Any) -> bool:
 
 
 def _has_empty_items(tree: Any) -> bool:
-    """Whether an array has items of no bytes: a value of ten bytes could be billions of them."""
+    """Whether an array has items of zero bytes: ten bytes could encode billions of them."""
     match tree:
         case {"elementType": items}:
             return _takes_no_bytes(items) or _has_empty_items(items)
@@ -158,7 +165,7 @@ def _takes_no_bytes(tree: Any) -> bool:
 
 
 def _texts(value: Any) -> Any:
-    """With uuids as texts."""
+    """The schema with uuids as texts."""
     import uuid
 
     if isinstance(value, dict):
@@ -169,21 +176,21 @@ def _texts(value: Any) -> Any:
 
 
 def _spark(node: Any, named: dict[str, Any], path: str) -> Any:
-    """The tree of the declared type. ``named``: those above, None, and beside, which are finished.
+    """The tree of the declared type. ``named``: the named types so far; None for those that enclose this one.
 
     Raises: InvalidCallError.
     """
     if isinstance(node, list):
         kinds = [one for one in node if one != "null"]
         if len(kinds) != 1:
-            raise InvalidCallError(f"{path} has a union of {len(kinds)} types: a column has one, or null")
+            raise InvalidCallError(f"{path} has a union of {len(kinds)} types, but a column has one type, or null")
         return _spark(kinds[0], named, path)
     if isinstance(node, str):
         if node in _PLAIN:
             return _PLAIN[node]
         if named.get(node) is None:
             raise InvalidCallError(
-                f"{path} has the type {node!r}, which is unknown or in itself: no column can be"
+                f"{path} has the type {node!r}, which is unknown or recursive, so it cannot be a column"
             )
         return named[node]
     kind, logical = node["type"], node.get("logicalType")
@@ -203,7 +210,7 @@ def _spark(node: Any, named: dict[str, Any], path: str) -> Any:
         named[node["name"]] = {"type": "struct", "fields": fields}
         return named[node["name"]]
     if kind == "fixed" and not node["size"]:
-        raise InvalidCallError(f"{path} has a type of no bytes, {node['name']!r}: no column can be")
+        raise InvalidCallError(f"{path} has a type of zero bytes, {node['name']!r}, which cannot be a column")
     if logical == "decimal":
         made = f"decimal({node['precision']},{node.get('scale', 0)})"
     else:

@@ -1,4 +1,6 @@
-"""The seam of all formats: bytes become a value of a declared type, or an error says why not."""
+"""The interface of all formats: a decoder turns bytes into a value of a declared type, or raises an error with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ DECODED: tuple[str, ...] = get_args(Decoded)
 
 
 class UndecodedError(ValueError):
-    """The bytes are no value of the schema."""
+    """The bytes are not a value of the schema."""
 
 
 class Decoder(Protocol):
@@ -24,12 +26,12 @@ class Decoder(Protocol):
     """The type of the values, as Spark's JSON text: a struct."""
 
     def decode(self, value: bytes) -> dict[str, Any]:
-        """A value, as ``pyarrow.array`` takes it. Raises: UndecodedError; errors of asking a registry."""
+        """A value, as accepted by ``pyarrow.array``. Raises: UndecodedError; errors of a registry."""
         ...
 
 
 def schema_bytes(path: Path) -> bytes:
-    """The bytes of a schema's file. Raises: InvalidCallError."""
+    """Read the file of a schema. Raises: InvalidCallError."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -1,5 +1,6 @@
-"""Texts of JSON as values of a declared type. Nothing is left out and nothing is rounded: an object with a name
-that is not declared, or a number that does not fit, is not decoded."""
+"""Decodes JSON texts to values of a declared type, without omitting or rounding: an object with an undeclared
+name, or a number that does not fit, is not decoded.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +25,21 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 _LARGEST_FLOAT = 3.4028234663852886e38
 _EXACT_DIGITS = 15
-"""Of a decimal number that has gone through a double."""
+"""The significant digits of a decimal that was a double."""
 
 
 class JsonValues:
     """See ``stratalog.bridges.formats.decoder.Decoder``."""
 
     def __init__(self, schema: str) -> None:
-        """``schema`` as ``declared`` gives it. Raises: InvalidCallError for one whose maps have other keys than
-        texts, or that is no struct."""
+        """``schema`` is the result of ``declared``. Raises: InvalidCallError unless it is a struct whose maps have
+        texts as keys.
+        """
         self.schema = schema
         self._tree = parse_json(schema)
         if not isinstance(self._tree, dict) or self._tree.get("type") != "struct":
             raise InvalidCallError(
-                "a schema of JSON has fields, which are a topic's columns: id LONG, at TIMESTAMP"
+                "a schema for JSON must have fields, the topic's columns: id LONG, at TIMESTAMP"
             )
         _check(self._tree)
 
@@ -55,7 +57,7 @@ class JsonValues:
 
 
 def json_decoder(path: Path) -> JsonValues:
-    """By a type in a file, as DDL or as Spark's JSON text. Raises: InvalidCallError."""
+    """A decoder for the type in a file, as DDL or as Spark's JSON text. Raises: InvalidCallError."""
     try:
         return JsonValues(declared(schema_bytes(path).decode().strip()))
     except (UnicodeDecodeError, InvalidCallError) as error:
@@ -71,12 +73,12 @@ def _check(tree: Any) -> None:
             _check(element)
         case {"type": "map", "keyType": key, "valueType": value}:
             if key != "string":
-                raise InvalidCallError(f"keys of a JSON object are texts: a MAP has no keys of type {key} here")
+                raise InvalidCallError(f"keys of a JSON object are texts, so a MAP cannot have keys of type {key}")
             _check(value)
 
 
 def _of(tree: Any, value: Any) -> Any:
-    """Raises: UndecodedError; ValueError, ArithmeticError for a text that is no such value."""
+    """Raises: UndecodedError; ValueError, ArithmeticError for a text that does not match."""
     if value is None:
         return None
     match tree:
@@ -90,7 +92,7 @@ def _of(tree: Any, value: Any) -> Any:
             for field in fields:
                 one = made[field["name"]] = _of(field["type"], value.get(field["name"]))
                 if one is None and not field["nullable"]:
-                    raise UndecodedError(f"{field['name']!r} is NOT NULL, and null or not there")
+                    raise UndecodedError(f"{field['name']!r} is NOT NULL, but null or missing")
             return made
         case {"type": "array", "elementType": element} if isinstance(value, list):
             return [_of(element, one) for one in value]
@@ -113,7 +115,7 @@ def _atom(kind: str, value: Any) -> Any:
     if kind in ("timestamp", "timestamp_ntz"):
         when = datetime.fromisoformat(value)
         if (when.tzinfo is None) != (kind == "timestamp_ntz"):
-            raise UndecodedError(f"{value!r} is no {kind}: only a TIMESTAMP_NTZ is without an offset from UTC")
+            raise UndecodedError(f"{value!r} is not a {kind}: only a TIMESTAMP_NTZ has no offset from UTC")
         return when
     if kind == "float" and isinstance(value, float) and math.isfinite(value) and abs(value) > _LARGEST_FLOAT:
         raise UndecodedError(f"{value!r} is no float")

@@ -1,4 +1,4 @@
-"""Values of a topic as a caller names them: a format, and the file of its schema."""
+"""Opens a decoder from the name of a format and the file of its schema."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ def typed_values(
     message: str | None = None,
     registry: Mapping[str, str] | None = None,
 ) -> TypedValues | None:
-    """Values of the format ``how`` by the schema in a file, as ``open_decoder`` takes them; None for neither.
-
-    Raises: InvalidCallError for one without the other; as ``open_decoder``, ``TypedValues``.
+    """The typed values of the format ``how`` and a schema file, see ``open_decoder``; None if neither is given.
+    Raises: InvalidCallError if only one is given; see ``open_decoder``, ``TypedValues``.
     """
     if how is None and schema is None and message is None and not registry:
         return None
@@ -35,17 +34,19 @@ def open_decoder(
     how: str, schema_file: str, message: str | None = None, registry: Mapping[str, str] | None = None
 ) -> Decoder:
     """The decoder of the format ``how`` (``DECODED``) by the schema in a file: an Avro schema; a type as DDL or
-    Spark's JSON text; a FileDescriptorSet, of which ``message`` is the full name of one. ``registry`` has the
-    configs of one that tells the schemas of Confluent's ids.
+    Spark's JSON text; a FileDescriptorSet, in which ``message`` is the full name of a message. ``registry`` has
+    the configs of a registry with the schemas of Confluent's ids.
 
-    Raises: InvalidCallError for a file that holds no such schema, or one that no topic can have;
-        EnvironmentUnusableError without the package that reads it.
+    Raises: InvalidCallError for a file without such a schema, or a schema that no topic can have;
+    EnvironmentUnusableError if the format's package is not installed.
     """
     path = Path(schema_file)
     if (message is not None) != (how == PROTOBUF):
-        raise InvalidCallError("a name of a message goes together with the format protobuf, and is needed there")
+        raise InvalidCallError("the format protobuf needs the name of a message, and no other format takes one")
     if registry and how != CONFLUENT_AVRO:
-        raise InvalidCallError(f"a registry of schemas is for {CONFLUENT_AVRO}: other values have no id of one")
+        raise InvalidCallError(
+            f"a schema registry is for {CONFLUENT_AVRO}: values of other formats have no schema id"
+        )
     if how in (AVRO, CONFLUENT_AVRO):
         asked = SchemaRegistry(registry) if registry else None
         return avro_decoder(path, framed=how == CONFLUENT_AVRO, registry=asked)

@@ -1,8 +1,8 @@
-"""Messages of Protobuf, by ``protobuf`` and a file of descriptors (``protoc --include_imports
---descriptor_set_out=FILE``); and the declared type that a message stands for.
+"""Messages of Protobuf, by ``protobuf`` and a file of descriptors
+(``protoc --include_imports --descriptor_set_out=FILE``); and the declared type of a message.
 
-A field that can tell that it was not set is null then; one that cannot has its default value, as Protobuf says. A
-message with fields that its descriptor does not know is not decoded: they would be left out.
+An unset field is null if Protobuf tracks its presence; otherwise it has its default value. A message with fields
+that its descriptor lacks is not decoded, because they would be lost.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ProtobufValues:
             for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
                 pool.Add(file)
             found = pool.FindMessageTypeByName(message)
-        except Exception as error:  # of many kinds: whatever it stumbles upon in a file
-            raise InvalidCallError(f"it holds no descriptor of {message!r} that can be read: {error}") from error
+        except Exception as error:  # protobuf raises many kinds of errors for an invalid file
+            raise InvalidCallError(f"it has no readable descriptor of {message!r}: {error}") from error
         self._class = message_factory.GetMessageClass(found)
         self.schema = json.dumps(_struct(found, ()))
 
@@ -74,7 +74,7 @@ def protobuf_decoder(path: Path, message: str) -> ProtobufValues:
 def _struct(message: Descriptor, above: tuple[str, ...]) -> Any:
     """Raises: InvalidCallError."""
     if message.full_name in above:
-        raise InvalidCallError(f"{message.full_name} is in itself: no column can be")
+        raise InvalidCallError(f"{message.full_name} is recursive, so it cannot be a column")
     inside = (*above, message.full_name)
     fields = [
         {"name": field.name, "type": _type(field, inside), "nullable": True, "metadata": {}}
@@ -155,5 +155,5 @@ def _one(value: Any, field: FieldDescriptor) -> Any:
         return _values(value)
     micros, rest = divmod(value.nanos, 1000)
     if rest:
-        raise UndecodedError("a time has parts of microseconds")
+        raise UndecodedError("a time is not a whole number of microseconds")
     return _BEGIN + timedelta(seconds=value.seconds, microseconds=micros)

@@ -1,4 +1,4 @@
-"""A schema registry, as far as a reader needs it: the schema of an id (Confluent's REST interface)."""
+"""A client of a schema registry that looks up the schema of an id (Confluent's REST interface)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from stratalog.partitions.printable import printable
 from stratalog.partitions.store.address import parse_server
 
 PREFIX = "schema.registry."
-"""Of configs that are the registry's, by the names that Confluent's clients have."""
+"""The prefix of the registry's configs, as in Confluent's clients."""
 _URL, _USER, _CA = (PREFIX + name for name in ("url", "basic.auth.user.info", "ssl.ca.location"))
 _TIMEOUT_S = 30.0
 _MOST_BYTES = 4 * 1024 * 1024
 _SAID = 200
-"""Characters of an error that an error of ours repeats."""
+"""The number of characters of a library's error to repeat in ours."""
 
 
 class SchemaRegistry:
     """Gives schemas by their ids. It can be pickled."""
 
     def __init__(self, configs: Mapping[str, str]) -> None:
-        """Raises: InvalidCallError for a config that it does not have, or for none that says where it is."""
+        """Raises: InvalidCallError for an unknown config, or a missing address."""
         if unknown := sorted(configs.keys() - {_URL, _USER, _CA}):
             raise InvalidCallError(f"{unknown[0]} is no config of the registry: there are {_URL}, {_USER}, {_CA}")
         url = configs.get(_URL, "")
@@ -31,12 +31,10 @@ class SchemaRegistry:
         self._url, self._user, self._ca = url.rstrip("/"), configs.get(_USER), configs.get(_CA)
 
     def schema(self, number: int) -> Any | None:
-        """The schema of an id, as JSON tells it; None for an id that the registry does not have.
-
-        Raises: RetriableError where it does not answer, or not within 30 s; StorageAuthorizationError where it
-            refuses to.
+        """The schema of an id, as parsed JSON; None for an unknown id. Raises: RetriableError if the registry does
+        not answer within 30 s; StorageAuthorizationError if it refuses.
         """
-        # Here, as the client of HTTP: it takes longer to load than most runs ask of a registry.
+        # Imported here, because loading the HTTP client takes longer than most runs use the registry.
         from stratalog.bridges.formats.registry_http import RefusedError, get
 
         what = f"the schema registry {self._url}, asked for schema {number}"

@@ -1,8 +1,8 @@
-"""One request to a registry of schemas, which may be anybody's: bounded in time and bytes, and its errors named.
+"""One request to a schema registry, which is untrusted: bounded in time and bytes.
 
-A redirect is followed to a server of the same scheme, or from ``http`` to ``https``, and nowhere else; credentials
-stay behind. ``urllib`` bounds each read of a socket, and a registry that sends a byte now and then would be waited
-for as long as it likes: so the connection is ended when the time of the whole request is over.
+A redirect is followed only to the same scheme, or from ``http`` to ``https``, and without credentials. ``urllib``
+limits only each read of a socket, and a registry could send one byte at a time forever. So the connection is
+closed when the time of the whole request is over.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from urllib.error import HTTPError
 from stratalog.partitions.printable import printable
 
 _REASON = 100
-"""Characters of the reason that a registry gives."""
+"""The number of characters of a registry's reason to repeat."""
 
 
 class RefusedError(Exception):
-    """The registry has answered, and not with what it was asked for."""
+    """The registry answered with an error."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"{status} {printable(reason)[:_REASON]}")
@@ -34,14 +34,14 @@ class RefusedError(Exception):
 
 
 def get(url: str, user: str | None, ca: str | None, timeout_s: float, most_bytes: int) -> bytes:
-    """The first ``most_bytes`` bytes of what is at ``url``. ``user``: *name:password*; ``ca``: a file of
+    """The first ``most_bytes`` bytes of the answer of ``url``. ``user``: *name:password*; ``ca``: a file of
     certificates.
 
     Raises: RefusedError, OSError, ValueError.
     """
     asked = request.Request(url, headers={"Accept": "application/json"})
     if user is not None:
-        # Which a redirect does not take along: it may lead to a stranger.
+        # A redirect drops this header, because it may lead to another server.
         basic = base64.b64encode(user.encode()).decode()
         asked.add_unredirected_header("Authorization", f"Basic {basic}")
     with _deadline(timeout_s) as sockets:
@@ -57,7 +57,7 @@ def get(url: str, user: str | None, ca: str | None, timeout_s: float, most_bytes
             opener.add_handler(handler)
         try:
             answer = opener.open(asked, timeout=timeout_s)
-            if answer is None:  # a scheme that nobody handles
+            if answer is None:  # an unknown scheme
                 raise RefusedError(0, "it leads elsewhere")
             with answer:
                 return bytes(answer.read(most_bytes))
@@ -73,12 +73,12 @@ class _Redirects(request.HTTPRedirectHandler):
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if not newurl.startswith(("https://", f"{req.type}://")):
-            raise RefusedError(code, "it leads to an address of another kind")
+            raise RefusedError(code, "it redirects to another scheme")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 class _Sockets:
-    """The sockets of one request. Once its time is over they are ended, and there are no others."""
+    """The sockets of one request. When its time is over, they are closed, and no new ones are opened."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,7 +89,7 @@ class _Sockets:
         with self._lock:
             if self._over:
                 raise TimeoutError("the time of the request is over")
-            self._open.append(one.dup())  # TLS takes the socket itself over
+            self._open.append(one.dup())  # TLS replaces the socket
 
     def end(self) -> None:
         with self._lock:
@@ -139,7 +139,7 @@ class _Secure(request.HTTPSHandler):
 
 
 def _noted(make: Any, sockets: _Sockets, host: str, **options: Any) -> http.client.HTTPConnection:
-    """A connection whose socket is noted as soon as it is there: ``urllib`` lets go of it after the headers."""
+    """A connection that registers its socket at once, because ``urllib`` drops it after the headers."""
     connection: http.client.HTTPConnection = make(host, **options)
     create = connection._create_connection  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Formats of ``tail``: from the file of a schema to a function that decodes the bytes of a value."""
+"""Formats of ``tail``: each takes a schema file and returns a function that decodes the bytes of a value."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def avro(schema: Path) -> Callable[[bytes], Any]:
 
 
 def confluent_avro(schema: Path) -> Callable[[bytes], Any]:
-    """As ``avro``, with the id of a schema before each value."""
+    """Like ``avro``, with the id of a schema before each value."""
     return AvroValues(schema, framed=True).decode

@@ -1,8 +1,7 @@
-"""Columns of decoded values: a struct of the declared fields, and before them ``_undecoded``, the bytes of a value
-that could not be decoded. Where these are there, every other field is null; a value that is null is null.
-
-No field of a source's value is dropped: a decoder refuses a value with a field that its schema lacks, and the
-value stays as bytes. So there is no ``on_unknown_field`` here.
+"""Columns of decoded values: a struct with ``_undecoded``, the bytes of a value that could not be decoded, and
+then the declared fields. If ``_undecoded`` is set, every other field is null; a null value is null. No field of a
+source's value is dropped: if the schema lacks a field, the value stays as bytes. So there is no
+``on_unknown_field`` here.
 """
 
 from __future__ import annotations
@@ -19,33 +18,35 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.records import type_from_json
 
 UNDECODED = "_undecoded"
-"""The first field of a typed value: fields that the schema gets later stand at its end."""
+"""The first field of a typed value, because a schema grows at its end."""
 
 _WRONG = (pa.ArrowException, UndecodedError, OverflowError, TypeError, ValueError, ArithmeticError)
-"""Errors of a value that is not of the type."""
+"""Errors for a value that does not match the type."""
 
 
 class TypedValues:
-    """Values of a topic, decoded. It can be pickled where the decoder can."""
+    """The decoded values of a topic. It can be pickled if the decoder can."""
 
     def __init__(self, decoder: Decoder) -> None:
         """Raises: InvalidCallError for a schema that has a field ``_undecoded`` itself."""
         self._decoder = decoder
         fields = parse_json(decoder.schema)["fields"]
         if any(field["name"].lower() == UNDECODED for field in fields):
-            raise InvalidCallError(f"the schema has a field {UNDECODED!r}: bytes that are not decoded stand there")
+            raise InvalidCallError(
+                f"the schema has a field {UNDECODED!r}: that name is reserved for bytes that are not decoded"
+            )
         first = {"name": UNDECODED, "type": "binary", "nullable": True, "metadata": {}}
         every = [first, *({**field, "nullable": True} for field in fields)]
         self.schema = json.dumps({"type": "struct", "fields": every}, separators=(",", ":"))
-        """The topic's, as Spark's JSON text."""
+        """The topic's type of values, as Spark's JSON text."""
         self.type = type_from_json(self.schema)
 
     def column(self, values: Sequence[bytes | None]) -> pa.Array:
-        """The values as the topic has them."""
+        """The values as a column of the topic."""
         decoded = [None if value is None else self._decoded(value) for value in values]
         try:
             return pa.array(decoded, self.type)
-        except _WRONG:  # a value that its decoder let pass does not fit: which one?
+        except _WRONG:  # some decoded value does not fit: find it
             return pa.array(
                 [self._fitting(one, value) for one, value in zip(decoded, values, strict=True)], self.type
             )
@@ -65,15 +66,15 @@ class TypedValues:
 
 
 def undecoded(values: pa.Array) -> int:
-    """How many of a column of a topic could not be decoded; 0 for one of bytes."""
+    """The number of values in a topic's column that could not be decoded; 0 for a column of bytes."""
     if not pa.types.is_struct(values.type) or values.type.get_field_index(UNDECODED) != 0:
         return 0
-    kept = values.flatten()[0]  # which is null where the struct is
+    kept = values.flatten()[0]  # null if the struct is null
     return len(kept) - int(kept.null_count)
 
 
 def canonical(value: Any) -> bytes | None:
-    """The bytes that stand for a value of Python as Arrow gives it; of one that was not decoded its own."""
+    """The bytes to compare for a Python value from Arrow; for an undecoded value its original bytes."""
     if value is None or isinstance(value, bytes):
         return value
     kept = value.get(UNDECODED) if isinstance(value, dict) else None

@@ -1,16 +1,16 @@
 """The tier of a Kafka cluster (KIP-405), read from its bucket or folder while its brokers stay idle.
 
     tier                      ``KafkaTier``: plans a read, and gives a DataFrame or Arrow
-    segment, segment_states   what ``__remote_log_metadata`` says of each upload; ``fields`` (its bytes)
-    metadata_log              that topic from the files of its log
-    brokers                   that topic, and the present history, from brokers that run
-    layout                    how a plugin lays segments out: the interface; ``local``, ``aiven`` (with
+    segment, segment_states   the uploads in ``__remote_log_metadata``; ``fields`` (its bytes)
+    metadata_log              that topic, from the files of its log
+    brokers                   that topic, and the present history, from running brokers
+    layout                    the interface to a plugin's layout of segments; ``local``, ``aiven`` (with
                               ``aiven_manifest`` and ``aiven_keys``)
-    lineage, plan             which segments count, and which offsets are unclear
-    indexes, times            Kafka's indexes of a segment; bounds that are times
-    committed                 transactions that were aborted, and those that are open where the tier ends
-    batches, columns          record batches, checked (``checksum``); their records as columns
-    reading                   the range of a segment that a task reads
+    lineage, plan             the segments of the log, and the unclear offsets
+    indexes, times            Kafka's indexes of a segment; bounds by time
+    committed                 aborted transactions, and transactions that are open at the end of the tier
+    batches, columns          checked record batches (``checksum``); their records as columns
+    reading                   a task's read of a range of a segment
 
-Nothing here writes. A function that meets bytes of a stranger raises an error of ours, in bounded memory.
+Nothing here writes. Functions that decode untrusted bytes raise errors of ours, in bounded memory.
 """

@@ -67,7 +67,7 @@ class AivenSegment:
         if place is None:
             if kind is IndexKind.TRANSACTION:
                 return b""
-            raise CorruptionError(f"{self.named}: its manifest names no {kind} index")
+            raise CorruptionError(f"{self.named}: its manifest has no {kind} index")
         data = self._object("indexes", place[0], place[0] + place[1])
         return data if self.data_key is None or not data else self._plain(data, f"{kind} index")
 
@@ -77,7 +77,7 @@ class AivenSegment:
         except FileNotFoundError as error:
             raise gone(self.named, what) from error
         if len(data) != end - start:
-            raise CorruptionError(f"{self.named}: its {what} ends before byte {end}, which its manifest promises")
+            raise CorruptionError(f"{self.named}: its {what} ends before byte {end}, contrary to its manifest")
         return data
 
     def _chunk(self, number: int, data: bytes) -> bytes:
@@ -91,7 +91,7 @@ class AivenSegment:
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise CorruptionError(f"{self.named}: {what} is not {size} bytes compressed by zstd") from error
         if len(data) != size:
-            raise CorruptionError(f"{self.named}: {what} has {len(data)} bytes, and its manifest says {size}")
+            raise CorruptionError(f"{self.named}: {what} has {len(data)} bytes, but its manifest says {size}")
         return data
 
     def _plain(self, data: bytes, what: str) -> bytes:
@@ -105,7 +105,9 @@ class AivenLayout:
     name = "aiven"
 
     def __init__(self, options: LayoutOptions) -> None:
-        """Raises: InvalidCallError for keys that are none; EnvironmentUnusableError where no package decrypts."""
+        """Raises: InvalidCallError for invalid keys; EnvironmentUnusableError if the package for decryption is
+        missing.
+        """
         self._prefix = options.prefix
         self._keys = KeyRing(options.keys)
 
@@ -119,7 +121,7 @@ class AivenLayout:
         kept = _custom(segment)
         stem = kept.get(_OBJECT_PREFIX, self._prefix) + kept.get(_OBJECT_KEY, usual)
         if ".." in stem.split("/") or stem.startswith("/") or segment.segment_id not in stem:
-            raise CorruptionError(f"{segment}: its custom metadata name an object that is not its own")
+            raise CorruptionError(f"{segment}: its custom metadata name an object of another segment")
         return {what: f"{stem}.{what}" for what in ("log", "indexes", "rsm-manifest")}
 
     def open(self, store: Store, segment: RemoteLogSegment) -> AivenSegment:
@@ -137,7 +139,7 @@ class AivenLayout:
 
 
 def _custom(segment: RemoteLogSegment) -> dict[int, str]:
-    """The prefix and the key that the plugin keeps in the custom metadata (SegmentCustomMetadataSerde)."""
+    """The prefix and the object key in the plugin's custom metadata (SegmentCustomMetadataSerde)."""
     found: dict[int, str] = {}
     if segment.custom_metadata is None:
         return found
@@ -146,6 +148,6 @@ def _custom(segment: RemoteLogSegment) -> dict[int, str]:
         if tag in (_OBJECT_PREFIX, _OBJECT_KEY):
             text = Fields(data, fields.what).compact_string()
             if not _SAFE.match(text):
-                raise CorruptionError(f"{segment}: its custom metadata hold a name with unusual characters")
+                raise CorruptionError(f"{segment}: its custom metadata have a name with unusual characters")
             found[tag] = text
     return found

@@ -1,6 +1,5 @@
-"""Encryption of Aiven's plugin: a data key per segment, itself encrypted by an RSA key that the user has.
-
-pycryptodome decrypts: OAEP with SHA3-512 is refused by OpenSSL, and with it by the package cryptography.
+"""Encryption of Aiven's plugin: a data key per segment, encrypted with the user's RSA key. pycryptodome decrypts
+it, because OpenSSL, and so the package cryptography, refuses OAEP with SHA3-512.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ def _crypto() -> tuple[Any, Any, Any, Any]:
         from Crypto.PublicKey import RSA
     except ModuleNotFoundError as error:
         raise EnvironmentUnusableError(
-            "encrypted segments are decrypted by pycryptodome, which is not installed: "
-            "pip install 'stratalog[kafka-tier]'"
+            "decrypting segments needs pycryptodome, which is not installed: pip install 'stratalog[kafka-tier]'"
         ) from error
     return AES, PKCS1_OAEP, SHA3_512, RSA
 
@@ -32,30 +30,32 @@ class KeyRing:
     """Private keys by their ids."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
-        """Raises: InvalidCallError for bytes that are no private RSA key in PEM or DER."""
+        """Raises: InvalidCallError for bytes that are not a private RSA key in PEM or DER."""
         self._keys = {}
         for name, data in keys.items():
             try:
                 key = _crypto()[3].import_key(data)
             except (ValueError, IndexError, TypeError) as error:
-                raise InvalidCallError(f"key {name!r} is no RSA key in PEM or DER without a passphrase") from error
+                raise InvalidCallError(
+                    f"key {name!r} is not an RSA key in PEM or DER without a passphrase"
+                ) from error
             if not key.has_private():
-                raise InvalidCallError(f"key {name!r} is a public key: the data keys take the private one")
+                raise InvalidCallError(f"key {name!r} is a public key: data keys need the private one")
             self._keys[name] = key
 
     def data_key(self, encrypted: str, named: str) -> bytes:
         """The data key of a segment, from ``KEY_ID:BASE64``.
 
-        Raises: InvalidCallError for a key that is not given; CorruptionError for one that does not fit.
+        Raises: InvalidCallError for a missing key; CorruptionError for a wrong one.
         """
         name, colon, text = encrypted.partition(":")
         if not colon:
-            raise CorruptionError(f"{named}: its manifest has a data key without the id of a key")
+            raise CorruptionError(f"{named}: its manifest has a data key without a key id")
         if name not in self._keys:
             known = ", ".join(map(repr, self._keys)) or "none"
             raise InvalidCallError(
-                f"{named} is encrypted with key {name!r}, which is not given (given: {known}): "
-                "name its private key"
+                f"{named} is encrypted with key {name!r}, which is not among the given keys ({known}): pass its "
+                "private key"
             )
         _, oaep, sha3, _ = _crypto()
         try:
@@ -64,7 +64,7 @@ class KeyRing:
         except (ValueError, binascii.Error, TypeError) as error:
             raise CorruptionError(f"{named}: key {name!r} does not decrypt its data key") from error
         if len(data_key) not in (16, 24, 32):
-            raise CorruptionError(f"{named}: its data key has {len(data_key)} bytes, and AES takes 16, 24 or 32")
+            raise CorruptionError(f"{named}: its data key has {len(data_key)} bytes, but AES needs 16, 24 or 32")
         return data_key
 
 
@@ -78,5 +78,5 @@ def decrypted(data: bytes, data_key: bytes, aad: bytes, what: str) -> bytes:
     try:
         plain: bytes = cipher.decrypt_and_verify(data[IV_BYTES:-TAG_BYTES], data[-TAG_BYTES:])
     except ValueError as error:
-        raise CorruptionError(f"{what} was changed after it was encrypted, or its key is another one") from error
+        raise CorruptionError(f"{what} was changed after it was encrypted, or the key is wrong") from error
     return plain

@@ -19,10 +19,10 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError
 
 MOST_MANIFEST_BYTES = 16 * 1024 * 1024
 MOST_CHUNK_BYTES = 64 * 1024 * 1024
-"""A chunk is decompressed in memory. The plugin's default is 4 MiB."""
+"""The greatest chunk, which is decompressed in memory. The plugin's default is 4 MiB."""
 _MOST_CHUNKS = 1 << 21
 _SLACK = 1024
-"""Bytes that compression and encryption may add to a chunk that cannot be compressed, beside 1/64 of it."""
+"""The bytes that compression and encryption may add to an incompressible chunk, in addition to 1/64 of it."""
 
 
 class _Place(msgspec.Struct):
@@ -74,7 +74,7 @@ class _Version(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Encryption:
-    """The encrypted data key, ``KEY_ID:BASE64``, and what is authenticated with each chunk."""
+    """The encrypted data key, ``KEY_ID:BASE64``, and the additional data that each chunk authenticates."""
 
     data_key: str
     aad: bytes
@@ -82,16 +82,16 @@ class Encryption:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Places of a segment's bytes in its object."""
+    """The positions of a segment's bytes in its object."""
 
     size_bytes: int
-    """Size of the log, as the broker wrote it."""
+    """The size of the broker's log file."""
     chunk_bytes: int
-    """Bytes of the log in each chunk but the last."""
+    """The bytes of the log in each chunk except the last."""
     stored_sizes: Sequence[int]
-    """Sizes of the chunks, in their order in the object."""
+    """The sizes of the chunks, in their order in the object."""
     indexes: Mapping[IndexKind, tuple[int, int]]
-    """Position and size in the object of indexes."""
+    """The position and size in the object of indexes."""
     compressed: bool
     encryption: Encryption | None
 
@@ -99,39 +99,41 @@ class Manifest:
 def parse_manifest(text: bytes, segment: RemoteLogSegment, overhead: int) -> Manifest:
     """The manifest of a segment; ``overhead``: bytes that encryption adds to a chunk.
 
-    Raises: InvalidCallError for a newer version, or a kind of chunk index that is not known; CorruptionError for
-        one that contradicts itself or the segment's metadata.
+    Raises: InvalidCallError for a newer version or an unknown kind of chunk index; CorruptionError for a manifest
+    that contradicts itself or the segment's metadata.
     """
     what = f"{segment}: its manifest"
     version = decode_json(text, _Version, what).version
     if version != "1":
-        raise InvalidCallError(f"{what} has version {version!r}, and the layout aiven knows version '1'")
+        raise InvalidCallError(f"{what} has version {version!r}, but the layout aiven supports only version '1'")
     found = decode_json(text, _Document, what)
     chunks = found.chunk_index
     if chunks.type not in ("fixed", "variable"):
-        raise InvalidCallError(f"{what} has a chunk index of type {chunks.type!r}, which the layout does not know")
+        raise InvalidCallError(
+            f"{what} has a chunk index of type {chunks.type!r}, which the layout does not support"
+        )
     its = found.remote_log_segment_metadata
     if its is not None and (
         its.remote_log_segment_id.id != segment.segment_id
         or its.remote_log_segment_id.topic_id_partition.topic_id != segment.topic_id
         or (its.start_offset, its.end_offset) != (segment.start_offset, segment.end_offset)
     ):
-        raise CorruptionError(f"{what} is that of another segment")
+        raise CorruptionError(f"{what} belongs to another segment")
     size, chunk = chunks.original_file_size, chunks.original_chunk_size
     if size != segment.size_bytes or not 0 < size <= MOST_SEGMENT_BYTES:
-        raise CorruptionError(f"{what} has {size} bytes of log, and the metadata say {segment.size_bytes}")
+        raise CorruptionError(f"{what} has {size} bytes of log, but the metadata say {segment.size_bytes}")
     if chunk <= 0 or -(-size // chunk) > _MOST_CHUNKS:
         raise CorruptionError(f"{what} has chunks of {chunk} bytes")
     if min(chunk, size) > MOST_CHUNK_BYTES:
         raise InvalidCallError(
-            f"{what} has chunks of {chunk} bytes, and at most {MOST_CHUNK_BYTES} fit into a task: read this topic "
+            f"{what} has chunks of {chunk} bytes, but a task can hold at most {MOST_CHUNK_BYTES}: read this topic "
             "through the brokers"
         )
     count = -(-size // chunk)
     sizes = _fixed(chunks, count, what) if chunks.type == "fixed" else _variable(chunks, what)
     most = min(chunk, size) + min(chunk, size) // 64 + _SLACK
     if len(sizes) != count or any(not 0 < one <= most for one in sizes):
-        raise CorruptionError(f"{what} has {len(sizes)} chunks, and {count} of at most {most} bytes are possible")
+        raise CorruptionError(f"{what} has {len(sizes)} chunks, but the log has {count} of at most {most} bytes")
     if not found.compression:
         added = 0 if found.encryption is None else overhead
         if sum(sizes) != size + count * added or any(one != chunk + added for one in sizes[:-1]):

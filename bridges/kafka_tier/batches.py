@@ -1,7 +1,7 @@
-"""Record batches of Kafka, format 2, as they follow one another in a segment: headers, checksums, payloads.
+"""Parses Kafka's record batches, format 2, in a segment: headers, checksums, payloads.
 
 The work here is per batch. Records are decoded many batches at a time (``columns``). Every length is checked
-before it is used, and sizes are bounded: whoever may write to the bucket may leave anything there.
+before use, and sizes are bounded, because any writer to the bucket may have written the bytes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError
 
 HEADER_BYTES = 61
 MOST_BATCH_BYTES = 64 * 1024 * 1024
-"""The largest batch, both stored and decompressed. Kafka's ``max.message.bytes`` is 1 MiB by default."""
+"""The greatest size of a batch, both stored and decompressed. Kafka's ``max.message.bytes`` is 1 MiB by
+default.
+"""
 MOST_BATCH_RECORDS = 1 << 20
 _PREFIX_BYTES = 12
-"""Size of the offset and length fields, which the length does not count."""
+"""The size of the offset and length fields, which the length does not include."""
 _CRC_FROM = 21
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CODECS = {0: None, 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
@@ -31,7 +33,7 @@ _KNOWN_ATTRIBUTES = 0x7F
 
 
 class KafkaBatch(NamedTuple):
-    """A batch whose checksum is right. Offsets are Kafka's: ``last_offset`` is included."""
+    """A batch with a valid checksum. Offsets are Kafka's: ``last_offset`` is inclusive."""
 
     base_offset: int
     last_offset: int
@@ -42,9 +44,9 @@ class KafkaBatch(NamedTuple):
     records: int
     attributes: int
     position: int
-    """Its first byte in the segment."""
+    """The position of its first byte in the segment."""
     payload: bytes
-    """The records as they are stored, perhaps compressed."""
+    """The stored records, possibly compressed."""
 
     @property
     def log_append_time(self) -> bool:
@@ -58,7 +60,7 @@ class KafkaBatch(NamedTuple):
 
     @property
     def control(self) -> bool:
-        """Whether it is a marker, which no consumer gets."""
+        """Whether it is a marker, which consumers do not get."""
         return bool(self.attributes & 0x20)
 
 
@@ -76,10 +78,7 @@ def batches_of(data: bytes, position: int, what: str) -> Iterator[KafkaBatch]:
 
 
 def batch_bytes(data: bytes, at: int, position: int, what: str) -> int | None:
-    """How many bytes the batch at ``data[at:]`` takes; None where too few bytes are there to say it.
-
-    Raises: as ``batches_of``.
-    """
+    """The size of the batch at ``data[at:]``; None if ``data`` ends too early. Raises: as ``batches_of``."""
     if len(data) - at < _PREFIX_BYTES + 5:
         return None
     length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
@@ -111,7 +110,7 @@ def _batch(data: bytes, at: int, size: int, position: int, what: str) -> KafkaBa
         )
     if attributes & ~_KNOWN_ATTRIBUTES or attributes & 7 not in _CODECS:
         raise InvalidCallError(
-            f"{what}: the batch at byte {position + at} has attributes {attributes:#x}, which are not known here: "
+            f"{what}: the batch at byte {position + at} has attributes {attributes:#x}, which are not supported: "
             "read this range through the brokers"
         )
     if count > MOST_BATCH_RECORDS:
@@ -123,9 +122,8 @@ def _batch(data: bytes, at: int, size: int, position: int, what: str) -> KafkaBa
 
 
 def decompressed(batch: KafkaBatch, what: str) -> KafkaBatch:
-    """The batch with its records as they were before compression.
-
-    Raises: CorruptionError for bytes that are not of their codec; InvalidCallError for more than fits into a task.
+    """The batch with decompressed records. Raises: CorruptionError for bytes that do not match their codec;
+    InvalidCallError for more than fits into a task.
     """
     codec = _CODECS[batch.attributes & 7]
     named = f"{what}: the batch at byte {batch.position}"
@@ -151,14 +149,14 @@ def _decompressed(data: bytes, codec: str, named: str) -> bytes:
                 with pa.CompressedInputStream(pa.BufferReader(data), codec) as source:
                     plain = _read(source)
     except (zlib.error, pa.ArrowException, OSError, ValueError, EOFError, IndexError) as error:
-        raise CorruptionError(f"{named} is not compressed by {codec}, as its header says") from error
+        raise CorruptionError(f"{named} is not compressed by {codec}, contrary to its header") from error
     if len(plain) > MOST_BATCH_BYTES:
         raise _too_large(named, f"more than {MOST_BATCH_BYTES} decompressed bytes")
     return plain
 
 
 def _read(source: pa.NativeFile) -> bytes:
-    """Piece by piece: one read of the most that is allowed would allocate it."""
+    """Decompress piece by piece, because a single read would allocate the limit."""
     pieces, left = [], MOST_BATCH_BYTES + 1
     while left > 0 and (piece := source.read(min(left, 1 << 20))):
         pieces.append(piece)

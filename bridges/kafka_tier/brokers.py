@@ -1,7 +1,7 @@
-"""What only the brokers of a running cluster know: the metadata topic, where logs start, the present history.
+"""Reads from the brokers of a running cluster the metadata topic, the log starts and the present history.
 
-They are asked for a few kilobytes, and for no record of the tier. One question for each partition is whether they
-have the history of the tier: a reader begins behind the last tiered offset and says that offset's leader epoch
+This takes a few kilobytes, and no tiered records. For each partition, a reader checks that the brokers have the
+history of the tier: it begins after the last tiered offset, with that offset's leader epoch
 (OffsetsForLeaderEpoch, KIP-320).
 """
 
@@ -19,7 +19,7 @@ from stratalog.partitions.identity import TopicPartition
 
 
 class SourceBrokers:
-    """The brokers of a cluster, by the source of a mirror."""
+    """The brokers of a cluster, through the source of a mirror."""
 
     def __init__(self, source: MirrorSource) -> None:
         self._source = source
@@ -27,10 +27,9 @@ class SourceBrokers:
         self._refused: dict[TopicPartition, str | None] = {}
 
     def messages(self, notes: list[str]) -> Iterator[Message]:
-        """All messages that the metadata topic has when this is called. ``notes`` gets what may be missing.
-
-        Raises: UnknownTopicOrPartitionError where the cluster has no such topic; RetriableError where a partition
-            does not answer; as ``parse_message``.
+        """All present messages of the metadata topic. Gaps are added to ``notes``. Raises:
+        UnknownTopicOrPartitionError if the cluster has no such topic; RetriableError if a partition does not
+        answer; see ``parse_message``.
         """
         count = self._source.topics([TOPIC])[TOPIC].partitions
         keys = [(TOPIC, number) for number in range(count)]
@@ -63,20 +62,20 @@ class SourceBrokers:
         raise RetriableError(f"{TOPIC} was not read to its end: {sorted(left)} are missing; try again")
 
     def topic_id(self, topic: str) -> str:
-        """The id that the topic has now. Raises: UnknownTopicOrPartitionError."""
+        """The present id of the topic. Raises: UnknownTopicOrPartitionError."""
         if topic not in self._ids:
             self._ids[topic] = self._source.topics([topic])[topic].source.rpartition("/")[2]
         return self._ids[topic]
 
     def log_start(self, key: TopicPartition) -> int:
-        """Where the log starts now. Raises: RetriableError where the partition does not answer."""
+        """The present log start. Raises: RetriableError if the partition does not answer."""
         bounds = self._source.bounds([key])
         if key not in bounds:
-            raise RetriableError(f"{key[0]}-{key[1]} has no leader, or it does not answer; try again")
+            raise RetriableError(f"{key[0]}-{key[1]} has no leader, or the leader does not answer; try again")
         return bounds[key].log_start
 
     def confirmed(self, plan: TierPartition) -> TierPartition:
-        """The plan, if the brokers have the history of its end; else all of it is unclear.
+        """The plan, if the brokers have the history of its end; otherwise the plan with all offsets unclear.
 
         Raises: RetriableError kinds.
         """
@@ -99,8 +98,8 @@ class SourceBrokers:
         with closing(self._source.read({key: SourceRange(end, end + 1, epoch)})) as reads:
             for read in reads:
                 if isinstance(read.error, OffsetOutOfRangeError):
-                    return f"the brokers have another history than the tier, whose end is {end} in epoch {epoch}"
+                    return f"the brokers have another history than the tier, which ends at {end} in epoch {epoch}"
                 if read.error is not None:
                     raise read.error
                 return None
-        raise RetriableError(f"{key[0]}-{key[1]} was not answered for; try again")
+        raise RetriableError(f"{key[0]}-{key[1]} got no answer; try again")

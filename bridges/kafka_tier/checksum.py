@@ -8,7 +8,7 @@ try:
     import google_crc32c
 except ModuleNotFoundError as error:
     raise EnvironmentUnusableError(
-        "checksums of Kafka's batches are made by google-crc32c, which is not installed: "
+        "checksums of Kafka's batches need google-crc32c, which is not installed: "
         "pip install 'stratalog[kafka-tier]'"
     ) from error
 

@@ -1,11 +1,11 @@
-"""Records of many batches at once, as columns of Arrow: numpy follows the lengths, Arrow copies the bytes.
+"""Decodes the records of many batches at once to Arrow columns: numpy reads the lengths, Arrow copies the bytes.
 
-The place of a record is known only when the length of the one before it is. So step ``k`` reads the ``k``-th
-record of *every* batch of a group, as one operation on arrays. Once only a few batches still have
-records left, plain Python walks their remaining lengths, which is faster then. It reads lengths, not records.
+The position of a record depends on the length of the previous one. So step ``k`` reads the ``k``-th record of
+*every* batch of a group, as one operation on arrays. Once only a few batches have records left, plain Python reads
+their remaining lengths, which is then faster.
 
-Keys and values are slices of the decompressed bytes. All slices and the gaps between them are one Arrow array over
-these bytes, without a copy, and ``take`` picks the columns from it.
+Keys and values are slices of the decompressed bytes. One Arrow array over these bytes, without a copy, has all
+slices and the gaps between them, and ``take`` selects the columns from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.records import HEADERS, TIMESTAMP
 
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
-"""Kafka's numbers of ``timestampType``, as Spark's source for Kafka has them."""
+"""Kafka's numbers of ``timestampType``, as in Spark's source for Kafka."""
 RECORDS = pa.schema(
     [
         ("offset", pa.int64()),
@@ -37,9 +37,9 @@ RECORDS = pa.schema(
     ]
 )
 _LEAST_SIDE_BY_SIDE = 64
-"""With fewer batches a step of numpy takes longer than Python takes for their records (measured)."""
+"""With fewer batches, a numpy step takes longer than Python needs for their records (measured)."""
 _MOST_HEADERS = 1 << 21
-"""Of a group of batches."""
+"""The limit of headers in a group of batches."""
 _PADDING = bytes(16)
 
 Numbers = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(slots=True)
 class _Slices:
-    """Parts of the bytes, ascending and apart: keys and values, in turn."""
+    """Ascending, separate slices of the bytes: keys and values alternate."""
 
     key_starts: Numbers
     key_ends: Numbers
@@ -74,8 +74,8 @@ class _Slices:
 def decode(batches: Sequence[KafkaBatch], start: int, end: int, what: str) -> pa.RecordBatch:
     """The records of decompressed batches at the offsets ``[start, end)``, as columns of ``RECORDS``.
 
-    Raises: CorruptionError for records that do not fill their batch, or contradict its header; InvalidCallError
-        for a timestamp that no column of microseconds holds, or for more headers than fit into a task.
+    Raises: CorruptionError for records that do not fill their batch or contradict its header; InvalidCallError for
+    a timestamp that does not fit into microseconds, or for more headers than fit into a task.
     """
     sizes = np.array([len(batch.payload) for batch in batches], np.int64)
     ends = np.cumsum(sizes)
@@ -94,7 +94,7 @@ def decode(batches: Sequence[KafkaBatch], start: int, end: int, what: str) -> pa
 
 
 class _DamagedError(Exception):
-    """What is wrong with the records of a group of batches."""
+    """An error in the records of a group of batches."""
 
 
 def _check_times(timestamps_ms: Numbers, offsets: Numbers, what: str) -> None:
@@ -102,12 +102,12 @@ def _check_times(timestamps_ms: Numbers, offsets: Numbers, what: str) -> None:
     if len(beyond):
         raise InvalidCallError(
             f"{what}: the record at offset {offsets[beyond[0]]} has the timestamp {timestamps_ms[beyond[0]]} ms, "
-            f"and a column of microseconds holds at most {MOST_TIMESTAMP_MS}"
+            f"but a column of microseconds holds at most {MOST_TIMESTAMP_MS}"
         )
 
 
 def _varints(data: Bytes, at: Numbers, most_bytes: int = 5) -> tuple[Numbers, Numbers]:
-    """The zigzag numbers at these places, and where they end."""
+    """The zigzag numbers at these positions, and their ends."""
     byte = data.take(at, mode="clip")
     after = at + 1
     if not len(byte) or int(byte.max()) < 0x80:  # most numbers are small
@@ -129,7 +129,7 @@ def _varints(data: Bytes, at: Numbers, most_bytes: int = 5) -> tuple[Numbers, Nu
 
 
 def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """As ``_varints``, of one place."""
+    """``_varints`` for a single position."""
     value = shift = 0
     while shift < 35:
         byte = data[at]
@@ -142,11 +142,11 @@ def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def _record_starts(data: Bytes, begins: Numbers, ends: Numbers, counts: Numbers) -> Numbers:
-    """Where the length of each record begins, for the batches whose records are at ``[begins, ends)``."""
+    """The start of each record's length, for batches whose records are at ``[begins, ends)``."""
     found = np.empty(int(counts.sum()), np.int64)
     if not len(found):
         if (begins != ends).any():
-            raise _DamagedError("a batch has bytes and no records")
+            raise _DamagedError("a batch has bytes but no records")
         return found
     first = np.cumsum(counts) - counts
     order = np.argsort(-counts, kind="stable")
@@ -181,7 +181,7 @@ def _record_starts(data: Bytes, begins: Numbers, ends: Numbers, counts: Numbers)
 
 
 class _Fields:
-    """The fields of all records of a group: places of keys, values and headers, and numbers."""
+    """The fields of all records of a group: positions of keys, values and headers, and numbers."""
 
     def __init__(self, data: Bytes, starts: Numbers, batch: Numbers, batches: Sequence[KafkaBatch]) -> None:
         self.batch = batch
@@ -207,7 +207,7 @@ class _Fields:
 
     @staticmethod
     def _check_order(starts: Numbers, ends: Numbers) -> None:
-        """Each begins where the one before it ends, if no length was negative."""
+        """Each slice begins at the end of the previous one, if no length was negative."""
         if (starts[1:] < ends[:-1]).any():
             raise _DamagedError("records overlap")
 
@@ -227,7 +227,7 @@ class _Fields:
         self.epochs = np.array([one.leader_epoch for one in batches], np.int32)[batch]
 
     def columns(self, data: pa.Buffer, rows: Numbers) -> pa.RecordBatch:
-        """The columns of ``RECORDS``, of these rows."""
+        """The columns of ``RECORDS`` for these rows."""
         keys, values = self.records.columns(data, rows)
         times = self.timestamps_ms[rows]
         micros = pa.array(times * 1000, pa.int64(), mask=times == NO_TIMESTAMP_MS).view(TIMESTAMP)
@@ -243,7 +243,7 @@ class _Fields:
         return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
 
     def _headers(self, data: pa.Buffer, rows: Numbers) -> pa.Array:
-        """Null where a record has none."""
+        """Null for a record without a timestamp."""
         counts = self.header_counts[rows]
         if not counts.any():
             return pa.nulls(len(rows), HEADERS)
@@ -258,7 +258,7 @@ class _Fields:
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """UTF-8, as Kafka's clients decode it: what is none becomes U+FFFD."""
+    """UTF-8, decoded as by Kafka's clients: invalid bytes become U+FFFD."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
@@ -266,7 +266,7 @@ def _text(names: pa.Array) -> pa.Array:
 
 
 def _two(data: Bytes, at: Numbers, ends: Numbers) -> tuple[Any, ...]:
-    """A key and a value, each with its length before it: what ``_Slices`` has."""
+    """The slices of a key and a value, each after its length."""
     key, key_start = _varints(data, at)
     key_end = key_start + np.maximum(key, 0)
     if (key < -1).any() or (key_end > ends).any():
@@ -279,7 +279,7 @@ def _two(data: Bytes, at: Numbers, ends: Numbers) -> tuple[Any, ...]:
 
 
 def _headers(data: Bytes, at: Numbers, counts: Numbers, ends: Numbers) -> _Slices:
-    """The names and values of all headers, record by record; header ``k`` of all records in step ``k``."""
+    """The names and values of all headers, by record; step ``k`` reads header ``k`` of all records."""
     total = int(counts.sum())
     numbers = [np.empty(total, np.int64) for _ in range(4)]
     nulls = [np.zeros(total, np.bool_) for _ in range(2)]
@@ -307,7 +307,7 @@ def _headers(data: Bytes, at: Numbers, counts: Numbers, ends: Numbers) -> _Slice
                 numbers[2 * part][slot], numbers[2 * part + 1][slot], nulls[part][slot] = begin, place, size < 0
         places[row] = place
     if (places != ends).any():
-        raise _DamagedError("a record has bytes behind its headers")
+        raise _DamagedError("a record has bytes after its headers")
     if nulls[0].any():
         raise _DamagedError("a header has no name")
     return _Slices(numbers[0], numbers[1], numbers[2], numbers[3], nulls[0], nulls[1])

@@ -1,9 +1,9 @@
-"""What readers of committed records need to know before they read: which transactions were aborted, and which are
-still open where the tier, or a run of its segments without a hole, ends.
+"""Finds, for readers of committed records, the aborted transactions, and those still open at the end of the tier,
+or of a run of segments without a gap.
 
 The transaction index of a segment names the aborted transactions whose marker is in it. The snapshot of producers
-names those that are open at its end. A record that may belong to an open transaction is unclear: its marker is
-where the tier does not lead.
+names those open at the segment's end. A record that may belong to an open transaction is unclear, because the tier
+does not have its marker.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Opener = Callable[[SegmentRange], OpenSegment]
 
 @dataclass(frozen=True, slots=True)
 class CommittedPlan:
-    """A plan that ends, run by run, where all transactions have ended."""
+    """A plan in which each run ends at an offset without open transactions."""
 
     plan: TierPartition
     transactions: dict[str, KnownTransactions]
-    """By segment id."""
+    """Aborted transactions by segment id."""
 
 
 def committed(plan: TierPartition, opened: Opener, start: int | None, end: int | None) -> CommittedPlan:
@@ -44,7 +44,7 @@ def committed(plan: TierPartition, opened: Opener, start: int | None, end: int |
     for run in plan.runs():
         if not within(run, start, end):
             if start is not None and run[-1].end <= start:
-                pieces += run  # nothing of it is read, but it is where an open end may begin
+                pieces += run  # it is not read, but open offsets may begin there
             continue
         certain, why = _certain_end(run, opened)
         if certain < run[-1].end:
@@ -73,9 +73,8 @@ def committed(plan: TierPartition, opened: Opener, start: int | None, end: int |
 
 
 def _certain_end(run: Sequence[SegmentRange], opened: Opener) -> tuple[int, str]:
-    """Before which offset all transactions of the run have ended in it, and why not later.
-
-    A snapshot that cannot be used leaves its segment out, and the one before it is asked.
+    """The offset before which all transactions of the run have ended, and the reason why it is not later. If a
+    snapshot cannot be used, its segment is left out, and the previous snapshot is tried.
     """
     why = ""
     for piece in reversed(run):
@@ -91,9 +90,12 @@ def _certain_end(run: Sequence[SegmentRange], opened: Opener) -> tuple[int, str]
 
 
 def _open_at_end(piece: SegmentRange, opened: Opener) -> dict[int, int] | str:
-    """The transactions open at the end of a piece, or why they are not known."""
+    """The transactions open at the end of a piece, or the reason why they are unknown."""
     if piece.end != piece.segment.next_offset:
-        return f"segment {piece.segment.segment_id} is read up to offset {piece.end} only, where no snapshot is"
+        return (
+            f"segment {piece.segment.segment_id} is read only up to offset {piece.end}, for which there is no "
+            "snapshot"
+        )
     try:
         return parse_open_transactions(opened(piece).index(IndexKind.PRODUCER_SNAPSHOT), piece.segment)
     except RetriableError:
@@ -105,7 +107,7 @@ def _open_at_end(piece: SegmentRange, opened: Opener) -> dict[int, int] | str:
 def _aborted(
     run: Sequence[SegmentRange], start: int | None, opened: Opener
 ) -> tuple[list[AbortedTransaction], str | None]:
-    """The aborted transactions whose markers the run has from ``start`` on, and what is wrong with an index."""
+    """The aborted transactions whose markers are in the run from ``start`` on, and the error of an index."""
     found: list[AbortedTransaction] = []
     for piece in run:
         if piece.segment.txn_index_empty or (start is not None and piece.end <= start):

@@ -1,4 +1,4 @@
-"""The fields of Kafka's messages of flexible versions (KIP-482), read from bytes of strangers. Pure."""
+"""Reads the fields of Kafka's messages of flexible versions (KIP-482) from untrusted bytes. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from stratalog.partitions.errors import CorruptionError
 
 class Fields:
     """Reads one field after another. Raises: CorruptionError, which names ``what``, for bytes that end too early
-    or hold impossible lengths."""
+    or have impossible lengths.
+    """
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data, self._at, self.what = data, 0, what
@@ -44,23 +45,23 @@ class Fields:
         raise CorruptionError(f"{self.what} hold a number of more than five bytes")
 
     def uuid(self) -> str:
-        """An id, as Kafka writes it: URL-safe base64 without padding."""
+        """An id in Kafka's notation: URL-safe base64 without padding."""
         return base64.urlsafe_b64encode(self.bytes_of(16)).decode().rstrip("=")
 
     def compact_string(self) -> str:
-        """Text, with its length before it."""
+        """A text after its length."""
         try:
             return self.bytes_of(self.varint() - 1).decode()
         except UnicodeDecodeError as error:
             raise CorruptionError(f"{self.what} hold text that is not UTF-8") from error
 
     def compact_bytes(self) -> bytes | None:
-        """Bytes, with their length before them, or None."""
+        """Bytes after their length, or None."""
         size = self.varint()
         return None if size == 0 else self.bytes_of(size - 1)
 
     def count(self) -> int:
-        """The number of elements of a compact array; no more than the bytes that are left."""
+        """The number of elements of a compact array; at most the number of remaining bytes."""
         count = self.varint() - 1
         if not 0 <= count <= self.left:
             raise CorruptionError(f"{self.what} hold an array of {count} elements in {self.left} bytes")

@@ -1,4 +1,4 @@
-"""Kafka's indexes of a segment, read with care: each entry is compared with the segment that it is about. Pure."""
+"""Parses Kafka's indexes of a segment, and checks each entry against the segment. Pure."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ _MOST_EPOCHS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class OffsetIndex:
-    """Offsets, and the position of the batch that has each, or of one before it."""
+    """Offsets, each with the position of its batch or of an earlier one."""
 
     offsets: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
 
     def before(self, offset: int) -> tuple[int, int] | None:
-        """The last entry whose offset is not above ``offset``, as offset and position; None before the first."""
+        """The offset and position of the last entry at or below ``offset``; None before the first entry."""
         at = int(np.searchsorted(self.offsets, offset, side="right")) - 1
         return None if at < 0 else (int(self.offsets[at]), int(self.positions[at]))
 
 
 @dataclass(frozen=True, slots=True)
 class TimeIndex:
-    """Timestamps, and offsets: no record up to the offset has a later timestamp."""
+    """Timestamps and offsets: no record up to the offset has a later timestamp."""
 
     timestamps_ms: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
 
     def first_at(self, timestamp_ms: int) -> int | None:
-        """An offset before which every record is older than ``timestamp_ms``; None where the index knows none."""
+        """An offset before which every record is older than ``timestamp_ms``; None if the index has none."""
         at = int(np.searchsorted(self.timestamps_ms, timestamp_ms, side="left")) - 1
         return None if at < 0 else int(self.offsets[at]) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """From its first record to its marker, both included."""
+    """The offsets from its first record to its marker, inclusive."""
 
     producer_id: int
     first_offset: int
@@ -59,7 +59,7 @@ class AbortedTransaction:
 
 
 def parse_offset_index(data: bytes, segment: RemoteLogSegment) -> OffsetIndex:
-    """Raises: CorruptionError for entries that do not ascend, or lead out of the segment."""
+    """Raises: CorruptionError for entries that do not ascend or are outside the segment."""
     entries = _entries(data, _OFFSET_ENTRY, segment, "offset index")
     offsets = entries["offset"].astype(np.int64) + segment.start_offset
     positions = entries["position"].astype(np.int64)
@@ -72,7 +72,7 @@ def parse_offset_index(data: bytes, segment: RemoteLogSegment) -> OffsetIndex:
 
 
 def parse_time_index(data: bytes, segment: RemoteLogSegment) -> TimeIndex:
-    """Raises: CorruptionError as ``parse_offset_index``, and for a last time that is not the segment's latest."""
+    """Raises: CorruptionError as ``parse_offset_index``, and for a time above the segment's latest."""
     entries = _entries(data, _TIME_ENTRY, segment, "time index")
     times = entries["timestamp"].astype(np.int64)
     offsets = entries["offset"].astype(np.int64) + segment.start_offset
@@ -86,17 +86,19 @@ def parse_time_index(data: bytes, segment: RemoteLogSegment) -> TimeIndex:
 
 
 def parse_transaction_index(data: bytes, segment: RemoteLogSegment) -> tuple[AbortedTransaction, ...]:
-    """The transactions whose marker of an abort is in the segment.
+    """The transactions whose abort marker is in the segment.
 
     Raises: CorruptionError as ``parse_offset_index``; InvalidCallError for a newer version.
     """
     if len(data) % _ABORTED.size:
-        raise _lies(segment, "transaction index", f"has {len(data)} bytes, no multiple of {_ABORTED.size}")
+        raise _lies(
+            segment, "transaction index", f"has {len(data)} bytes, which is not a multiple of {_ABORTED.size}"
+        )
     found = []
     for version, producer, first, last, _ in _ABORTED.iter_unpack(data):
         if version != 0:
             raise InvalidCallError(
-                f"{segment}: its transaction index has version {version}, which is not known here"
+                f"{segment}: its transaction index has version {version}, which is not supported"
             )
         if not 0 <= first <= last or not segment.start_offset <= last <= segment.end_offset:
             raise _lies(segment, "transaction index", f"has a transaction from {first} to {last}")
@@ -113,10 +115,10 @@ def parse_leader_epochs(data: bytes, segment: RemoteLogSegment) -> tuple[tuple[i
 
 
 def parse_checkpoint(data: bytes, what: str) -> tuple[tuple[int, int], ...]:
-    """As ``parse_leader_epochs``, from a broker's file ``leader-epoch-checkpoint``."""
+    """Like ``parse_leader_epochs``, from a broker's file ``leader-epoch-checkpoint``."""
     version, _, rest = data.partition(b"\n")
     if version != b"0":
-        raise InvalidCallError(f"{what} have version {version[:8]!r}, and 0 is known here")
+        raise InvalidCallError(f"{what} have version {version[:8]!r}, but only 0 is supported")
     lines = rest.split(b"\n", _MOST_EPOCHS)
     count, *said = [line for line in lines if line]
     parsed = [_EPOCH_LINE.match(line) for line in said]
@@ -128,15 +130,14 @@ def parse_checkpoint(data: bytes, what: str) -> tuple[tuple[int, int], ...]:
 
 
 def check_epochs(epochs: tuple[tuple[int, int], ...], what: str) -> None:
-    """Raises: CorruptionError for none, or ones that do not ascend."""
+    """Raises: CorruptionError for an empty list, or epochs that do not ascend."""
     ascend = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(epochs))
     if not epochs or not ascend or min(epochs[0]) < 0:
         raise CorruptionError(f"{what} do not ascend: {epochs[:4]}")
 
 
 def parse_open_transactions(data: bytes, segment: RemoteLogSegment) -> dict[int, int]:
-    """The transactions that are open at the segment's end: first offsets by producer id, from the snapshot of its
-    producers.
+    """The transactions open at the segment's end: first offsets by producer id, from the producer snapshot.
 
     Raises: CorruptionError; InvalidCallError for a newer version.
     """
@@ -144,7 +145,7 @@ def parse_open_transactions(data: bytes, segment: RemoteLogSegment) -> dict[int,
         raise _lies(segment, "producer snapshot", "is cut off")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != 1:
-        raise InvalidCallError(f"{segment}: its producer snapshot has version {version}, which is not known here")
+        raise InvalidCallError(f"{segment}: its producer snapshot has version {version}, which is not supported")
     if crc32c(data[6:]) != crc or count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _PRODUCER.size:
         raise _lies(segment, "producer snapshot", "is damaged")
     found = {}
@@ -158,7 +159,7 @@ def parse_open_transactions(data: bytes, segment: RemoteLogSegment) -> dict[int,
 
 def _entries(data: bytes, kind: np.dtype[np.void], segment: RemoteLogSegment, what: str) -> npt.NDArray[np.void]:
     if len(data) % kind.itemsize:
-        raise _lies(segment, what, f"has {len(data)} bytes, no multiple of {kind.itemsize}")
+        raise _lies(segment, what, f"has {len(data)} bytes, which is not a multiple of {kind.itemsize}")
     return np.frombuffer(data, kind)
 
 

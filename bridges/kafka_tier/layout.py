@@ -1,9 +1,9 @@
-"""How a storage plugin of Kafka lays a remote segment out: the interface, and the layouts by name.
+"""The interface of the layouts in which Kafka's storage plugins store segments, and the layouts by name.
 
 KIP-405 defines no format: a plugin (RemoteStorageManager) may cut, compress and encrypt. A layout turns the
-metadata of a segment into an ``OpenSegment``, which has the bytes of the log and the indexes that the broker gave
-to the plugin. Two ship: ``local`` (Kafka's LocalTieredStorage) and ``aiven`` (Aiven's tiered storage for Apache
-Kafka). An installed package offers another by an entry point in the group ``stratalog.kafka_tier_layouts``: a
+metadata of a segment into an ``OpenSegment``, which reads the log and the indexes that the broker passed to the
+plugin. Two layouts are included: ``local`` (Kafka's LocalTieredStorage) and ``aiven`` (Aiven's tiered storage for
+Apache Kafka). Other packages can add layouts by an entry point in the group ``stratalog.kafka_tier_layouts``: a
 function that takes ``LayoutOptions`` and returns a ``RemoteSegmentLayout``.
 """
 
@@ -36,49 +36,46 @@ class IndexKind(StrEnum):
 
 
 class OpenSegment(Protocol):
-    """A segment whose form is known. It can be pickled: tasks read it."""
+    """A segment whose form is known. Tasks read it, so it can be pickled."""
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the log."""
+        """The size of the log."""
         ...
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes ``[start, end)`` of the log, fewer only at its end.
-
-        Raises: SourceChangedError for an object that is gone; CorruptionError; StorageError kinds.
+        """The bytes ``[start, end)`` of the log; fewer only at its end. Raises: SourceChangedError for a deleted
+        object; CorruptionError; StorageError kinds.
         """
         ...
 
     def index(self, kind: IndexKind) -> bytes:
-        """The bytes of an index; empty for a transaction index that does not exist. Raises: as ``read``."""
+        """The bytes of an index; empty for a transaction index that does not exist. Raises: see ``read``."""
         ...
 
 
 class RemoteSegmentLayout(Protocol):
-    """How a plugin lays segments out."""
+    """The layout of a plugin."""
 
     name: str
 
     def objects(self, segment: RemoteLogSegment) -> Mapping[str, str]:
-        """The names of the segment's objects in the store, by what they are."""
+        """The names of the segment's objects in the store, by kind."""
         ...
 
     def open(self, store: Store, segment: RemoteLogSegment) -> OpenSegment:
-        """Find out the form of a segment; reads no record.
-
-        Raises: InvalidCallError for a version, codec or key that the layout does not know; SourceChangedError
-            for an object that is gone; CorruptionError; StorageError kinds.
+        """Determine the form of a segment, without reading records. Raises: InvalidCallError for an unknown
+        version, codec or key; SourceChangedError for a deleted object; CorruptionError; StorageError kinds.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutOptions:
-    """What a layout may need to know beside the metadata."""
+    """The options of a layout."""
 
     prefix: str = ""
-    """What the plugin puts before each name, as it is."""
+    """The prefix that the plugin puts before each name, unchanged."""
     keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Private keys by their ids, in PEM or DER."""
 

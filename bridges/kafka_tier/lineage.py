@@ -1,7 +1,7 @@
-"""Which offsets of a segment belong to the history of the present leader: its leader epochs decide. Pure.
+"""Finds the offsets of a segment that belong to the present leader's history, by leader epochs. Pure.
 
 A leader epoch has one leader, and so one history. After an unclean election the storage has segments of both
-histories, until the brokers delete one: their epochs tell them apart (KIP-405, "Truncation and unclean leader
+histories, until the brokers delete one. Epochs distinguish them (KIP-405, "Truncation and unclean leader
 election").
 """
 
@@ -24,7 +24,7 @@ class LeaderEpochs:
         check_epochs(self.starts, "leader epochs")
 
     def epoch_at(self, offset: int) -> int | None:
-        """The epoch under which the offset was written; None before the first."""
+        """The epoch of the offset; None before the first."""
         at = bisect_right(self.starts, offset, key=lambda one: one[1]) - 1
         return None if at < 0 else self.starts[at][0]
 

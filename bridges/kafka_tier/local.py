@@ -24,10 +24,10 @@ _SUFFIXES = {
 
 
 def gone(segment: object, what: str) -> SourceChangedError:
-    """The error of an object that the metadata promises."""
+    """The error for a missing object of a segment."""
     return SourceChangedError(
         f"{segment}: its {what} is not in the storage: it was deleted meanwhile, or the address, the prefix or "
-        "the layout is another one"
+        "the layout is wrong"
     )
 
 
@@ -63,9 +63,9 @@ class LocalTieredStorageLayout:
     name = "local"
 
     def __init__(self, options: LayoutOptions) -> None:
-        """Raises: InvalidCallError for keys, which this storage does not know."""
+        """Raises: InvalidCallError if keys are given, because this storage has no encryption."""
         if options.keys:
-            raise InvalidCallError("the layout local has no encryption: leave the keys out")
+            raise InvalidCallError("the layout local has no encryption: omit the keys")
         self._prefix = options.prefix
 
     def objects(self, segment: RemoteLogSegment) -> Mapping[str, str]:
@@ -83,6 +83,6 @@ class LocalTieredStorageLayout:
             raise gone(segment, "log") from error
         if found.size_bytes != segment.size_bytes:
             raise CorruptionError(
-                f"{segment}: its log has {found.size_bytes} bytes, and its metadata says {segment.size_bytes}"
+                f"{segment}: its log has {found.size_bytes} bytes, but its metadata say {segment.size_bytes}"
             )
         return LocalSegment(store, str(segment), names, segment.size_bytes)

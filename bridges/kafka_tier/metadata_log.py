@@ -1,4 +1,4 @@
-"""``__remote_log_metadata``, from the files of its log: of a cluster that is gone, or beside one that runs."""
+"""Reads ``__remote_log_metadata`` from the files of its log, of a former or a running cluster."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ _GROUP = 1024
 
 
 def messages_of(store: Store, notes: list[str]) -> Iterator[Message]:
-    """All messages in the folders ``__remote_log_metadata-N`` of a store. ``notes`` gets what may be missing.
-
-    Raises: InvalidCallError where there are none; LogGapError for files that do not join; CorruptionError.
+    """All messages in the folders ``__remote_log_metadata-N`` of a store. Gaps are added to ``notes``. Raises:
+    InvalidCallError if there are no such folders; LogGapError for a gap between files; CorruptionError.
     """
     logs: dict[int, list[tuple[int, str]]] = {}
     for name in sorted(store.names("")):
@@ -49,7 +48,7 @@ def _partition(store: Store, partition: int, files: list[tuple[int, str]], notes
     for number, (base, name) in enumerate(files):
         what = f"{TOPIC}-{partition} ({name})"
         if base != next_offset:
-            raise LogGapError(f"{what} begins at offset {base}, and the file before it ends at {next_offset}")
+            raise LogGapError(f"{what} begins at offset {base}, but the previous file ends at {next_offset}")
         for group in _groups(store, name, what, number == len(files) - 1, notes):
             for batch in group:
                 if batch.base_offset < next_offset:
@@ -64,8 +63,9 @@ def _partition(store: Store, partition: int, files: list[tuple[int, str]], notes
 
 
 def _groups(store: Store, name: str, what: str, last: bool, notes: list[str]) -> Iterator[list[KafkaBatch]]:
-    """The batches of a file, many at a time. The last file of a log may end in the middle of a batch, as a broker
-    that was killed leaves it."""
+    """The batches of a file, many at a time. The last file of a log may end in the middle of a batch if its broker
+    was killed.
+    """
     position, rest = 0, b""
     try:
         while data := store.read(name, position + len(rest), position + len(rest) + _READ_BYTES):
@@ -85,5 +85,5 @@ def _groups(store: Store, name: str, what: str, last: bool, notes: list[str]) ->
         if not last:
             raise CorruptionError(f"{what} ends in the middle of a batch")
         notes.append(
-            f"{what} ends in the middle of a batch at byte {position}: what it would have said is unknown"
+            f"{what} ends in the middle of a batch at byte {position}: the content of that batch is unknown"
         )

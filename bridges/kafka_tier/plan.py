@@ -1,9 +1,9 @@
-"""Which segments are read for a range of a partition, and which offsets are unclear. Pure.
+"""Plans the segments to read for a range of a partition, and finds the unclear offsets. Pure.
 
-A segment counts where its upload has finished, its deletion and that of its partition have not begun, its messages
-do not contradict one another, and its leader epochs are those of the present history. Uploads may overlap: after a
-change of leader the new one uploads again. The walk goes from offset to offset and takes, wherever it is, the
-segment that leads farthest. Offsets that no segment leads over are unclear, and the reason is said.
+A segment counts if its upload has finished, neither its deletion nor that of its partition has begun, its messages
+do not contradict one another, and its leader epochs belong to the present history. Uploads may overlap, because a
+new leader uploads again. At each offset the plan takes the segment that extends farthest. Offsets that no segment
+covers are unclear, with a reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """Offsets ``[start, end)`` that are read from one segment."""
+    """Offsets ``[start, end)`` to read from one segment."""
 
     segment: RemoteLogSegment
     start: int
@@ -32,7 +32,7 @@ class SegmentRange:
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """Offsets ``[start, end)`` of a partition that the tier does not answer for."""
+    """Unclear offsets ``[start, end)`` of a partition."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class Unclear:
 
 @dataclass(frozen=True, slots=True)
 class TierPartition:
-    """What is read of a partition, by offset, and what is unclear of ``[start, end)``."""
+    """The pieces to read of a partition, by offset, and the unclear offsets of ``[start, end)``."""
 
     topic: str
     partition: int
@@ -56,10 +56,10 @@ class TierPartition:
     pieces: tuple[SegmentRange, ...]
     unclear: tuple[Unclear, ...]
     left_out: tuple[str, ...] = ()
-    """Segments that do not count, each with the reason."""
+    """Ignored segments, each with the reason."""
 
     def runs(self) -> list[tuple[SegmentRange, ...]]:
-        """The pieces, divided where offsets are missing."""
+        """The pieces, grouped into runs without gaps."""
         found: list[list[SegmentRange]] = []
         for piece in self.pieces:
             if found and found[-1][-1].end == piece.start:
@@ -70,7 +70,7 @@ class TierPartition:
 
 
 def within(pieces: Sequence[SegmentRange], start: int | None, end: int | None) -> list[SegmentRange]:
-    """The parts of the pieces at the offsets ``[start, end)``; None is no bound."""
+    """The parts of the pieces with offsets ``[start, end)``; None means no bound."""
     cut = [
         replace(
             piece,
@@ -90,9 +90,9 @@ def plan_partition(
     epochs: LeaderEpochs,
     log_start: int | None = None,
 ) -> TierPartition:
-    """The plan of all that the tier has. ``refused``: segments that do not count whatever their state is, by id,
-    with the reason. ``log_start``: where the log starts, if that is known; records below it
-    were deleted, even if a segment still has them."""
+    """The plan for the whole tier. ``refused``: segments to ignore in any state, by id, with the reason.
+    ``log_start``: the log start, if known; records below it were deleted, even if a segment still has them.
+    """
     good: list[SegmentRange] = []
     bad: list[tuple[RemoteLogSegment, str]] = []
     for segment in segments:
@@ -103,9 +103,9 @@ def plan_partition(
         elif ranges := epochs.ranges_of(segment):
             good += [SegmentRange(segment, start, end) for start, end in ranges]
             if ranges != [(segment.start_offset, segment.next_offset)]:
-                bad.append((segment, "a part of it is of an abandoned history"))
+                bad.append((segment, "a part of it belongs to an abandoned history"))
         else:
-            bad.append((segment, "it is of an abandoned history"))
+            bad.append((segment, "it belongs to an abandoned history"))
     present = [one for one, _ in bad if one.state < SegmentState.DELETE_SEGMENT_FINISHED and epochs.ranges_of(one)]
     firsts = [piece.start for piece in good] + [one.start_offset for one in present]
     lasts = [piece.end for piece in good] + [epochs.ranges_of(one)[-1][1] for one in present]
@@ -148,4 +148,4 @@ def _reason(bad: Sequence[tuple[RemoteLogSegment, str]], start: int, end: int) -
         for one, why in bad
         if one.start_offset < end and one.next_offset > start
     ]
-    return "; ".join(said[:3]) if said else "no segment has them whose upload has finished"
+    return "; ".join(said[:3]) if said else "no segment with a finished upload has them"

@@ -1,8 +1,8 @@
-"""Reads a range of one segment: what a task does. Batches are checked as they come; a few megabytes are in memory.
+"""Reads a range of one segment in a task. Batches are checked one after the other, with a few megabytes in memory.
 
-Offsets have to follow one another without a gap: Kafka tiers no compacted topics. Each batch has to be of the
-leader epoch that the history has at its offset. A reader of committed records compares the transaction index with
-the markers that it sees.
+Offsets must follow one another without a gap, because Kafka does not tier compacted topics. Each batch must have
+the leader epoch of the history at its offset. A reader of committed records compares the transaction index with
+the markers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ABORT, _COMMIT = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class KnownTransactions:
-    """What is known of the transactions around a piece, for readers of committed records."""
+    """The transactions around a piece, for readers of committed records."""
 
     aborted: tuple[AbortedTransaction, ...]
-    """Of the whole run of segments that the piece is in."""
+    """The aborted transactions of the run of segments that includes the piece."""
     open_before: Mapping[int, int] | None
-    """Those open where the segment begins: first offsets by producer id. None where that is not known."""
+    """The transactions open at the segment's start: first offsets by producer id. None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class TierTask:
     piece: SegmentRange
     epochs: LeaderEpochs
     transactions: KnownTransactions | None = None
-    """None: records of all transactions are read."""
+    """The transactions; None: read records of all transactions."""
     times: TimeRange | None = None
 
     @property
@@ -65,8 +65,8 @@ def read_task(task: TierTask) -> Iterator[pa.RecordBatch]:
     """The records of a task, as columns of ``RECORDS``.
 
     Raises: CorruptionError and LogGapError for a segment that contradicts itself or its metadata;
-        InvalidCallError for a format that is not known here; SourceChangedError for one that is gone; StorageError
-        kinds. Each names topic, partition and segment.
+        InvalidCallError for an unsupported format; SourceChangedError for a deleted segment; StorageError kinds.
+        Each names topic, partition and segment.
     """
     what = str(task.piece.segment)
     markers = None if task.transactions is None else _Markers(task, task.transactions)
@@ -107,7 +107,7 @@ def _of_times(rows: pa.RecordBatch, times: TimeRange) -> pa.Array:
 
 
 def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
-    """The batches of a task, each compared with what it has to be."""
+    """The checked batches of a task."""
     segment, start, end = task.piece.segment, task.piece.start, task.piece.end
     position, expected, landed = _begin(task)
     rest = b""
@@ -119,18 +119,18 @@ def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
         for batch in batches_of(data, position, what):
             whole = batch.position - position + (batch_bytes(data, batch.position - position, position, what) or 0)
             if landed is not None:
-                # An entry of an old broker is that of one append: the position of its first batch, and the
-                # last offset of its last batch.
+                # An old broker writes one entry per append: the position of its first batch, and the last offset
+                # of its last batch.
                 if batch.base_offset > landed:
                     raise CorruptionError(
-                        f"{what}: its offset index leads to byte {batch.position} for offset {landed}, where the "
-                        f"batch of offsets {batch.base_offset} to {batch.last_offset} is"
+                        f"{what}: its offset index has byte {batch.position} for offset {landed}, but the batch "
+                        f"there has offsets {batch.base_offset} to {batch.last_offset}"
                     )
                 expected, landed = batch.base_offset, None
             if batch.base_offset != expected:
                 raise LogGapError(
-                    f"{what}: the batch at byte {batch.position} begins at offset {batch.base_offset}, and not at "
-                    f"{expected}: batches are missing, or the topic was compacted once; read this range "
+                    f"{what}: the batch at byte {batch.position} begins at offset {batch.base_offset}, not at "
+                    f"{expected}: batches are missing, or the topic was once compacted; read this range "
                     "through the brokers"
                 )
             expected = batch.last_offset + 1
@@ -139,8 +139,8 @@ def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
             epoch = task.epochs.epoch_at(batch.base_offset)
             if epoch != batch.leader_epoch:
                 raise CorruptionError(
-                    f"{what}: the batch at offset {batch.base_offset} is of leader epoch {batch.leader_epoch}, "
-                    f"and the history has epoch {epoch} there"
+                    f"{what}: the batch at offset {batch.base_offset} has leader epoch {batch.leader_epoch}, but "
+                    f"the history has epoch {epoch} there"
                 )
             yield batch
             if expected >= end:
@@ -152,7 +152,9 @@ def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
 
 
 def _begin(task: TierTask) -> tuple[int, int, int | None]:
-    """Where to begin: the byte, and either the offset expected there, or one that the batch there has to have."""
+    """The start of the read: the byte, and either the expected offset there, or an offset that the batch there
+    must contain.
+    """
     segment = task.piece.segment
     if task.piece.start > segment.start_offset:
         entry = offset_index(task.opened, task.piece).before(task.piece.start)
@@ -168,7 +170,7 @@ def offset_index(opened: OpenSegment, piece: SegmentRange) -> OffsetIndex:
 
 @dataclass(slots=True)
 class _Markers:
-    """The transactions of a task's offsets: which were aborted, and whether the markers say the same."""
+    """The aborted transactions of a task's offsets, compared with the markers."""
 
     task: TierTask
     known: KnownTransactions
@@ -177,7 +179,7 @@ class _Markers:
     open_now: dict[int, int] = field(init=False)
     """The first offsets of open transactions, by producer id."""
     all_known: bool = field(init=False)
-    """Whether ``open_now`` has those from before the task, too; else it has only what the task has seen."""
+    """Whether ``open_now`` includes transactions from before the task."""
     seen_from: int | None = None
     seen_to: int = 0
     aborts: set[tuple[int, int]] = field(default_factory=set)
@@ -201,7 +203,7 @@ class _Markers:
         return at < len(its) and its[at].first_offset <= batch.base_offset
 
     def see(self, batch: KafkaBatch) -> None:
-        """Raises: CorruptionError where a marker and the index contradict each other."""
+        """Raises: CorruptionError if a marker and the index contradict each other."""
         if self.seen_from is None:
             self.seen_from = batch.base_offset
         self.seen_to = batch.last_offset + 1
@@ -227,11 +229,11 @@ class _Markers:
             )
 
     def _hides(self, said: int | None, first: int | None) -> bool:
-        """Whether a transaction leaves out a record that the task has seen, and that may not be its first one."""
+        """Whether the index has a later start for a transaction than a record that the task has read."""
         return first is not None and (said is None or said > first)
 
     def finish(self) -> None:
-        """Raises: CorruptionError for a transaction of the index whose marker is not where the index says."""
+        """Raises: CorruptionError for a transaction whose marker is not at the offset in the index."""
         if self.seen_from is None:
             return
         for one in self.known.aborted:
@@ -244,13 +246,11 @@ class _Markers:
 
 
 def _marker(batch: KafkaBatch, what: str) -> int:
-    """Whether a control batch ends its transaction by a commit or an abort."""
+    """Whether a control batch is a commit or an abort."""
     rows = decode([decompressed(batch, what)], batch.base_offset, batch.last_offset + 1, what)
     key = rows.column("key")[0].as_py() if rows.num_rows else None
     if key is None or len(key) < 4 or (kind := int.from_bytes(key[2:4], "big")) not in (_ABORT, _COMMIT):
-        raise CorruptionError(
-            f"{what}: the marker at offset {batch.base_offset} is neither of a commit nor an abort"
-        )
+        raise CorruptionError(f"{what}: the marker at offset {batch.base_offset} is neither a commit nor an abort")
     return kind
 
 
@@ -260,7 +260,7 @@ def schema_of_task() -> pa.Schema:
 
 
 def rows_of_task(task: TierTask) -> Iterator[pa.RecordBatch]:
-    """As ``read_task``, with topic and partition."""
+    """Like ``read_task``, with topic and partition."""
     schema = schema_of_task()
     for rows in read_task(task):
         topic = pa.repeat(pa.scalar(task.topic), rows.num_rows)

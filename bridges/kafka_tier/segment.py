@@ -27,9 +27,8 @@ class SegmentState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegment:
-    """One upload of a segment. Offsets are Kafka's: ``end_offset`` is the last one, and is included.
-
-    Raises: CorruptionError for values that no broker writes; names become parts of paths, and are checked, too.
+    """One upload of a segment. Offsets are Kafka's: ``end_offset`` is inclusive. Raises: CorruptionError for
+    values that no broker writes. Names are checked, too, because they become parts of paths.
     """
 
     topic_id: str
@@ -46,16 +45,18 @@ class RemoteLogSegment:
     event_timestamp_ms: int = -1
     state: SegmentState = SegmentState.COPY_SEGMENT_STARTED
     txn_index_empty: bool = False
-    """Whether the broker says that the segment has no transaction index. Old brokers do not say it: False."""
+    """Whether the broker says that the segment has no transaction index; False for old brokers, which do not say
+    so.
+    """
     custom_metadata: bytes | None = None
-    """What the plugin asked the broker to keep."""
+    """The plugin's custom metadata."""
 
     def __post_init__(self) -> None:
         named = f"the metadata of remote segment {self.segment_id!r} of {self.topic!r}-{self.partition}"
         if not _TOPIC.match(self.topic) or self.topic in (".", ".."):
             raise CorruptionError(f"{named} names a topic that Kafka does not allow")
         if not _ID.match(self.topic_id) or not _ID.match(self.segment_id):
-            raise CorruptionError(f"{named} has an id that is no UUID in URL-safe base64")
+            raise CorruptionError(f"{named} has an id that is not a UUID in URL-safe base64")
         if not 0 <= self.start_offset <= self.end_offset < _MOST_OFFSET or not 0 <= self.partition < 1 << 31:
             raise CorruptionError(
                 f"{named} has offsets {self.start_offset} to {self.end_offset}, which no log has"
@@ -73,5 +74,5 @@ class RemoteLogSegment:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind its last one."""
+        """The offset after its last one."""
         return self.end_offset + 1

@@ -1,4 +1,4 @@
-"""The metadata topic ``__remote_log_metadata``, folded: each upload of a segment, with its state. Pure.
+"""Computes the state of each upload of a segment from the metadata topic ``__remote_log_metadata``. Pure.
 
 Source: KIP-405, and Kafka's messages RemoteLogSegmentMetadataRecord, RemoteLogSegmentMetadataUpdateRecord and
 RemotePartitionDeleteMetadataRecord, version 0.
@@ -54,14 +54,14 @@ Message = RemoteLogSegment | SegmentUpdate | PartitionDeletion
 def parse_message(value: bytes | None, what: str) -> Message:
     """A record of the metadata topic.
 
-    Raises: InvalidCallError for a kind or a version that is not known; CorruptionError for damaged bytes.
+    Raises: InvalidCallError for an unknown kind or version; CorruptionError for damaged bytes.
     """
     fields = Fields(value or b"", what)
     frame, kind, version = fields.varint(), fields.varint(), fields.varint()
     if frame != _FRAME_VERSION or kind not in (_ADDED, _CHANGED, _PARTITION_DELETED) or version != 0:
         raise InvalidCallError(
-            f"{what} has frame version {frame}, kind {kind}, version {version}, which are not known here: it is "
-            "of a newer Kafka, or of another metadata manager"
+            f"{what} has frame version {frame}, kind {kind}, version {version}, which are not supported: it "
+            "comes from a newer Kafka, or another metadata manager"
         )
     if kind == _PARTITION_DELETED:
         topic, topic_id, partition = _topic_partition(fields)
@@ -111,24 +111,24 @@ def _state(fields: Fields) -> SegmentState:
     try:
         return SegmentState(number)
     except ValueError:
-        raise InvalidCallError(f"{fields.what} has the state {number}, which is not known here") from None
+        raise InvalidCallError(f"{fields.what} has the state {number}, which is unknown") from None
 
 
 @dataclass(slots=True)
 class SegmentStates:
-    """All segments that the topic names, in the state of their last message."""
+    """All segments of the topic, in the state of their last message."""
 
     segments: dict[str, RemoteLogSegment] = field(default_factory=dict)
-    """By segment id."""
+    """The uploads by segment id."""
     contradictory: dict[str, str] = field(default_factory=dict)
-    """What is wrong with the history of a segment, by its id: such a segment does not count."""
+    """Contradictions in the messages of a segment, by its id; such a segment does not count."""
     unknown: dict[str, SegmentUpdate] = field(default_factory=dict)
-    """Updates of segments whose first message is not there: the topic has lost it."""
+    """Updates of segments whose first message the topic has lost."""
     deleted_partitions: set[tuple[str, int]] = field(default_factory=set)
     """Topic ids and partitions whose deletion has begun."""
 
     def apply(self, message: Message) -> None:
-        """One step of the fold. All messages of a partition are in one partition of the topic, in order."""
+        """Apply the next message. All messages of a partition are in one partition of the topic, in order."""
         match message:
             case PartitionDeletion():
                 self.deleted_partitions.add((message.topic_id, message.partition))
@@ -139,7 +139,7 @@ class SegmentStates:
                     if message.state is not SegmentState.COPY_SEGMENT_STARTED:
                         self._wrong(message.segment_id, f"its first state is {message.state.name}")
                 elif known != message:
-                    self._wrong(message.segment_id, "it is described twice, and not the same way")
+                    self._wrong(message.segment_id, "it has two different descriptions")
             case SegmentUpdate():
                 self._update(message)
 
@@ -160,19 +160,18 @@ class SegmentStates:
         self.contradictory.setdefault(segment_id, why)
 
     def refused(self) -> dict[str, str]:
-        """The segments that do not count whatever their state is: by id, the reason."""
+        """The segments to ignore in any state, by id, with the reason."""
         found = {
             one.segment_id: "the deletion of its partition has begun"
             for one in self.segments.values()
             if (one.topic_id, one.partition) in self.deleted_partitions
         }
         return found | {
-            segment_id: f"its metadata contradict themselves: {why}"
-            for segment_id, why in self.contradictory.items()
+            segment_id: f"its metadata are contradictory: {why}" for segment_id, why in self.contradictory.items()
         }
 
     def notes(self) -> list[str]:
-        """For each partition, the segments that may have records and whose first message is lost."""
+        """A note per partition with segments that may have records, but whose first message is lost."""
         lost: dict[tuple[str, int], list[str]] = {}
         for one in self.unknown.values():
             if one.segment_id not in self.segments and one.state is not SegmentState.DELETE_SEGMENT_FINISHED:
@@ -184,7 +183,7 @@ class SegmentStates:
         ]
 
     def topic_ids(self, topic: str) -> dict[str, int]:
-        """The ids that a name has had, each with the time of its last upload (ms)."""
+        """The ids of a topic's name, each with the time of its last upload (ms)."""
         found: dict[str, int] = {}
         for one in self.segments.values():
             if one.topic == topic:

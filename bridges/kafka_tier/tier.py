@@ -1,4 +1,4 @@
-"""The tier of a Kafka cluster as a log that is only read: ``KafkaTier``."""
+"""``KafkaTier``: reads the tier of a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 Key = tuple[str, int]
 Epochs = Sequence[tuple[int, int]]
 TASK_BYTES = 64 * 1024 * 1024
-"""Of a segment, in one task. A segment has up to 1 GiB by default."""
+"""The bytes of a segment per task. A segment has up to 1 GiB by default."""
 _THREADS = 8
 _DDL = (
     "topic string, partition int, offset long, timestamp timestamp, timestampType int, key binary, value binary, "
@@ -82,13 +82,13 @@ class TierRange(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class TierPlan:
-    """What a read does: its tasks, and what it cannot answer for."""
+    """The plan of a read: its tasks, and the unclear offsets."""
 
     tasks: tuple[TierTask, ...]
     unclear: tuple[Unclear, ...]
-    """Offsets among those asked for that the tier does not answer for."""
+    """The unclear offsets within the requested range."""
     notes: tuple[str, ...]
-    """What the tier does not answer for beside them, before its first or behind its last certain offset."""
+    """The unclear offsets before the first or after the last clear offset."""
 
     def __add__(self, other: TierPlan) -> TierPlan:
         return TierPlan(self.tasks + other.tasks, self.unclear + other.unclear, self.notes + other.notes)
@@ -101,7 +101,7 @@ class KafkaTier:
         tier = KafkaTier.open("s3://bucket", layout="aiven", prefix="tier/", metadata="/backup/kafka-logs")
         tier.read(spark, "trips", start=FirstAt("2026-06-01"), end=FirstAt("2026-06-02")).show()
 
-    It writes nothing. It does not read offsets that it cannot vouch for, and reports them with the reason.
+    It writes nothing. It does not read unclear offsets, and reports them with the reason.
     """
 
     store: Store
@@ -112,7 +112,7 @@ class KafkaTier:
     brokers: SourceBrokers | None = None
     """The brokers of a running source cluster; None if only the metadata files are available."""
     notes: tuple[str, ...] = ()
-    """Gaps in the metadata, if any."""
+    """Notes on gaps in the metadata."""
     _opened: dict[str, OpenSegment] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -131,14 +131,14 @@ class KafkaTier:
         storage: StoreOptions = _NO_OPTIONS,
     ) -> Self:
         """The tier at ``address``, a folder or a bucket. ``metadata`` is the folder or bucket with the log of
-        ``__remote_log_metadata``: a broker's log folder, or a copy of it. Or ``bootstrap`` are addresses of
-        brokers, and ``configs`` more of librdkafka's: they are asked for that topic, where logs start, and whether
-        they have the history of the tier. ``prefix`` is put before names, as the plugin does; ``keys`` are the
+        ``__remote_log_metadata``: a broker's log folder, or a copy of it. Alternatively, ``bootstrap`` has
+        addresses of brokers, and ``configs`` further configs of librdkafka; the brokers provide that topic, the
+        log starts, and a check of the history. ``prefix`` is the plugin's prefix of names; ``keys`` are the
         plugin's private keys by their ids, as files or bytes.
 
         ``epochs`` has, by topic and partition, the leader epochs of the present history with their first offsets
-        (a broker's ``leader-epoch-checkpoint``). Without them, those of the newest segment count.
-        ``log_starts`` has the offsets at which logs start; without them they start with their first segment.
+        (a broker's ``leader-epoch-checkpoint``). The default is those of the newest segment. ``log_starts`` has
+        the log starts; by default a log starts with its first segment.
 
         Raises: InvalidCallError for an unknown layout, a damaged key, missing metadata or an unknown version of
             them; CorruptionError, LogGapError for damaged metadata; StorageError kinds.
@@ -165,11 +165,11 @@ class KafkaTier:
             self._topic_id(key[0])
 
     def topics(self) -> list[str]:
-        """The names of the topics of which segments are known."""
+        """The names of topics with known segments."""
         return sorted({one.topic for one in self.states.segments.values()})
 
     def describe(self) -> Report:
-        """Each partition: the offsets that the tier has, and those that are unclear, with the reason."""
+        """A report of the offsets that the tier has in each partition, and the unclear ones, with the reason."""
         rows: list[dict[str, str | int | None]] = []
         notes = list(self.notes)
         for topic in self.topics():
@@ -200,8 +200,8 @@ class KafkaTier:
         ``partitions`` and ``isolation``. Opens every segment that it takes, and reads no record; each bound that
         is ``FirstAt`` reads a part of a segment.
 
-        Raises: UnknownTopicOrPartitionError; InvalidCallError, also for a form of a segment that the layout does
-            not know; CorruptionError; SourceChangedError; StorageError kinds.
+        Raises: UnknownTopicOrPartitionError; InvalidCallError, also for an unknown form of a segment;
+        CorruptionError; SourceChangedError; StorageError kinds.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         query = ReadQuery(topics=names, **span)
@@ -275,8 +275,8 @@ class KafkaTier:
         if said and fail_on_data_loss:
             more = "" if len(said) <= 3 else f" (and {len(said) - 3} more)"
             raise LogGapError(
-                f"the tier does not answer for {'; '.join(said[:3])}{more}: read these through the brokers, or "
-                "leave them out by fail_on_data_loss=False"
+                f"the tier has unclear offsets: {'; '.join(said[:3])}{more}. Read these through the brokers, or "
+                "leave them out with fail_on_data_loss=False"
             )
         for note in [*said, *plan.notes]:
             warnings.warn(printable(f"left out: {note}"), stacklevel=3)
@@ -285,7 +285,7 @@ class KafkaTier:
     # ------------------------------------------------------------------------------ one partition
 
     def opened(self, piece: SegmentRange) -> OpenSegment:
-        """The segment of a piece; it is opened once."""
+        """The segment of a piece, opened on first use."""
         segment = piece.segment
         if segment.segment_id not in self._opened:
             self._opened[segment.segment_id] = self.layout.open(self.store, segment)
@@ -297,8 +297,8 @@ class KafkaTier:
             if (now := self.brokers.topic_id(topic)) in ids:
                 return now
             raise UnknownTopicOrPartitionError(
-                f"nothing of the topic {topic!r} of the brokers (id {now}) is tiered: the tier has segments of a "
-                f"deleted topic of this name ({', '.join(sorted(ids))}); to read those, open the tier with "
+                f"the topic {topic!r} of the brokers (id {now}) has no tiered segments: the tier has segments of "
+                f"a deleted topic of this name ({', '.join(sorted(ids))}); to read those, open the tier with "
                 "metadata= and without bootstrap="
             )
         alive = {one: when for one, when in ids.items() if self._alive(one)} or ids
@@ -310,7 +310,7 @@ class KafkaTier:
         return max(alive, key=lambda one: alive[one])
 
     def _alive(self, topic_id: str) -> bool:
-        """Whether a topic of that id has a segment that is not deleted: a name may have had several ids."""
+        """Whether the topic with that id has a segment that is not deleted; a name may have had several ids."""
         deleted, partitions = SegmentState.DELETE_SEGMENT_FINISHED, self.states.deleted_partitions
         its = [one for one in self.states.segments.values() if one.topic_id == topic_id]
         return any(one.state is not deleted and (topic_id, one.partition) not in partitions for one in its)
@@ -337,7 +337,7 @@ class KafkaTier:
         return plan if self.brokers is None else self.brokers.confirmed(plan)
 
     def _epochs_of(self, topic: str, partition: int, segments: Sequence[RemoteLogSegment]) -> LeaderEpochs:
-        """Those given, or those of the finished segment with the newest epoch."""
+        """The given epochs, or those of the finished segment with the newest epoch."""
         if (given := self.epochs.get((topic, partition))) is not None:
             return LeaderEpochs(tuple((int(epoch), int(start)) for epoch, start in given))
         refused, done = self.states.refused(), SegmentState.COPY_SEGMENT_FINISHED
@@ -350,7 +350,7 @@ class KafkaTier:
         )
         epochs = LeaderEpochs(parse_leader_epochs(data, newest))
         if epochs.ranges_of(newest) != [(newest.start_offset, newest.next_offset)]:
-            raise CorruptionError(f"{newest}: its leader epochs are not those of its metadata")
+            raise CorruptionError(f"{newest}: its leader epochs differ from those of its metadata")
         return epochs
 
     def _place(self, plan: TierPartition, bound: object, name: str) -> int | None:
@@ -361,10 +361,10 @@ class KafkaTier:
                 return bound
             case FirstAt():
                 if not plan.pieces:
-                    return None  # no record tells the offset of a time, so every offset may be behind it
+                    return None  # no record gives the offset of a time, so every offset may be after it
                 return end_at(plan, self.opened, bound.timestamp_us)
         raise InvalidCallError(
-            f"{name} = {bound!r}: of a tier, give an offset, a time, FirstAt(time), offsets by partition, or None"
+            f"{name} = {bound!r}: give an offset, a time, FirstAt(time), offsets by partition, or None"
         )
 
 
@@ -376,9 +376,10 @@ def _file(name: str, path: str | Path) -> bytes:
 
 
 def _inside(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
-    """Whether a reader of ``[low, high)`` misses these offsets. Before the first and behind the last piece, only
-    one who asks for them does. Without pieces there is no certain offset to begin or end at, and every reader
-    misses them."""
+    """Whether a read of ``[low, high)`` misses these offsets. Before the first and after the last piece, only a
+    read with an explicit bound misses them. Without pieces there is no clear offset at which to begin or end, so
+    every read misses them.
+    """
     first = plan.pieces[0].start if plan.pieces else plan.start
     last = plan.pieces[-1].end if plan.pieces else plan.end
     begin = first if low is None else low
@@ -387,7 +388,7 @@ def _inside(one: Unclear, plan: TierPartition, low: int | None, high: int | None
 
 
 def _open_ended(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
-    """Whether these offsets lie where a reader has named no bound."""
+    """Whether these offsets are beyond an open bound of the read."""
     if not plan.pieces:
         return False
     return low is None if one.end <= plan.pieces[0].start else high is None
@@ -409,7 +410,7 @@ def _split(task: TierTask) -> Iterator[TierTask]:
 
 
 def _packed(tasks: Sequence[TierTask]) -> list[list[TierTask]]:
-    """Small tasks together: a task of Spark for each list."""
+    """Groups small tasks; each list is one Spark task."""
     found: list[list[TierTask]] = []
     room = 0
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Bounds that are times, answered by segments' latest times, time indexes, and a part of one segment."""
+"""Resolves bounds that are times, by segments' latest times, time indexes, and a part of one segment."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from stratalog.partitions.lookup import TimeRange
 
 
 def may_hold(segment: RemoteLogSegment, times: TimeRange | None) -> bool:
-    """Whether a segment may hold records of these times. Its metadata have its latest time, and no earliest."""
+    """Whether a segment may hold records of these times. Its metadata have its latest time, but not its
+    earliest.
+    """
     if times is None:
         return True
     return not times.is_empty and (times.start_us is None or segment.max_timestamp_ms * 1000 >= times.start_us)
 
 
 def start_of_times(opened: OpenSegment, piece: SegmentRange, times: TimeRange | None) -> int:
-    """From where on a piece may have records of these times, by its time index; its start, or later.
+    """The offset from which a piece may have records of these times, by its time index; at least its start.
 
-    Raises: as ``OpenSegment.index``, ``parse_time_index``.
+    Raises: see ``OpenSegment.index``, ``parse_time_index``.
     """
     if times is None or times.start_us is None:
         return piece.start
@@ -36,7 +38,7 @@ def start_of_times(opened: OpenSegment, piece: SegmentRange, times: TimeRange | 
 
 
 def end_at(plan: TierPartition, opened: Callable[[SegmentRange], OpenSegment], timestamp_us: int) -> int:
-    """The first offset whose record has this time or a later one; the end of the last piece where none has it.
+    """The first offset whose record has this time or a later one; the end of the last piece if there is none.
 
     Raises: as ``read_task``.
     """

@@ -1,4 +1,4 @@
-"""Where the log of a mirrored topic ends here and its source goes on, and whether the two are one history."""
+"""Finds the boundary between a mirrored log and its source, and checks that the two are one history."""
 
 from __future__ import annotations
 
@@ -28,33 +28,37 @@ from stratalog.partitions.runner import values as values_of
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A partition: records below ``offset`` are read here, the others from the source up to its ``stable_end``."""
+    """The boundary of a partition: records below ``offset`` are read here, later ones from the source up to its
+    ``stable_end``.
+    """
 
     offset: int
     there: SourceBounds
     leader_epoch: int | None
-    """The source's, of the last record here; None where the partition is not here yet, or nobody knows."""
+    """The source's leader epoch of the last record here; None if unknown, or if the partition does not exist here
+    yet.
+    """
 
     @property
     def end(self) -> int:
-        """Where the relation ends now."""
+        """The present end of the relation."""
         return max(self.offset, self.there.stable_end)
 
     @property
     def lost(self) -> tuple[int, int] | None:
-        """Offsets that had left the source before they were mirrored."""
+        """Offsets that the source deleted before they were mirrored."""
         return (self.offset, self.there.log_start) if self.there.log_start > self.offset else None
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A mirrored topic and its source, as one look saw them."""
+    """The present state of a mirrored topic and its source."""
 
     topic: TopicImage
     source: MirrorSource
-    """Under the name that the topic has here."""
+    """The source's topic, under the name of the mirror."""
     boundaries: Mapping[int, Boundary]
-    """Of all partitions of the source; those that are not here yet have the boundary 0."""
+    """The boundaries of all partitions of the source; 0 for those that do not exist here yet."""
 
 
 def look_live(
@@ -66,12 +70,12 @@ def look_live(
     name: str,
     values: TypedValues | None,
 ) -> LiveTopic:
-    """Where each partition of the topic ``name`` goes over to its source. The log here is looked at first, so that
-    the source ends before it only where it has lost records.
+    """The boundary of each partition of the topic ``name``. The log here is listed first, so the source can end
+    before it only if the source has lost records.
 
-    Raises: InvalidCallError for a topic that is no mirror, or whose values are typed and no decoder is given;
-        InconsistentTopicIdError, SourceTruncatedError; LeaderNotAvailableError; UnknownTopicOrPartitionError;
-        errors of asking the source.
+    Raises: InvalidCallError for a topic that is not a mirror, or has typed values if no decoder is given;
+    InconsistentTopicIdError, SourceTruncatedError; LeaderNotAvailableError; UnknownTopicOrPartitionError; errors
+    of asking the source.
     """
     here = metadata.image().topic(name)
     mirrored = mirrored_topic(name, here.configs)
@@ -108,8 +112,8 @@ def _boundary(
     end = ends[key[1]]
     if not isinstance(end, FoundOffset):
         raise LeaderNotAvailableError(f"{part}: {end.reason}")
-    # No epoch is asked for where nobody knows it: behind gaps of a later epoch, and where a mirror has appended
-    # since the epoch was looked at.
+    # The epoch is unknown after gaps of a later epoch, and if a mirror has appended since the epoch was read: then
+    # do not check it.
     known = not part.doubted and end.offset <= part.log_end
     return Boundary(end.offset, there, part.leader_epoch if known else None)
 
@@ -127,7 +131,7 @@ def _check_histories(
     source: MirrorSource,
     parts: Sequence[MirroredPartition],
 ) -> None:
-    """Ask the source whether it has the history of what is here, by reading on from there.
+    """Check that the source has the history of our log, by reading on from its end.
 
     Raises: SourceTruncatedError; errors of reading.
     """
@@ -155,11 +159,13 @@ def _doubt(
     source: MirrorSource,
     part: MirroredPartition,
 ) -> None:
-    """The next question is about the last record here. Raises: SourceTruncatedError where that was asked."""
+    """Ask next about the last record here. Raises: SourceTruncatedError if that was asked already."""
     now = source.bounds([part.key]).get(part.key)
     if now is None:
         raise without_leader(part.key)
-    if now.log_start > part.position:  # the source has deleted records meanwhile; its history is not the matter
+    if (
+        now.log_start > part.position
+    ):  # the source has deleted records meanwhile; this says nothing about its history
         part.bounds = SourceBounds(now.log_start, max(part.bounds.stable_end, now.log_start), now.log_end)
         part.begin_at(part.log_end, part.leader_epoch)
     elif part.log_end > now.log_end or part.doubted:

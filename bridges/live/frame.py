@@ -1,4 +1,6 @@
-"""A live plan as a DataFrame: Spark's own scan of what is here, and tasks that read the rest from the source."""
+"""A live plan as a DataFrame: Spark's own scan of the mirrored log, and tasks that read the rest from the
+source.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from stratalog.partitions.printable import printable
 
 @dataclass(frozen=True, slots=True)
 class LiveWork:
-    """The work of one task, which opens a connection of its own."""
+    """The work of one task, which opens a separate connection."""
 
     source: MirrorSource
     topic: str
@@ -54,8 +56,8 @@ def live_frame(
 ) -> DataFrame:
     """The records of the plan, with the columns of ``Cluster.read``. Warns of records that are lost.
 
-    Raises: as ``read_frame``. A task raises OffsetOutOfRangeError where the source has deleted its offsets since
-        the plan was made: a new plan finds them here if they have been mirrored.
+    Raises: as ``read_frame``. A task raises OffsetOutOfRangeError if the source has deleted its offsets since the
+    plan was made: a new plan finds them here if they have been mirrored.
     """
     for note in plan.notes:
         warnings.warn(printable(note), stacklevel=3)
@@ -76,7 +78,7 @@ def live_frame(
 def read_piece(work: LiveWork) -> Iterator[pa.Table]:
     """The committed records of a piece, with the columns of a segment. Runs in a task.
 
-    Raises: OffsetOutOfRangeError; RetriableError where the source stops to answer; its other errors.
+    Raises: OffsetOutOfRangeError; RetriableError if the source stops answering; its other errors.
     """
     piece = work.piece
     key = work.topic, piece.partition
@@ -85,7 +87,8 @@ def read_piece(work: LiveWork) -> Iterator[pa.Table]:
         for read in reads:
             if isinstance(read.error, OffsetOutOfRangeError):
                 raise OffsetOutOfRangeError(
-                    f"{work} are not there any more, or an unclean election has replaced what came before: mirror "
+                    f"{work} were deleted in the source, or an unclean election has replaced earlier records: "
+                    "mirror "
                     f"the topic and make the DataFrame again ({read.error})"
                 ) from read.error
             if read.error is not None:

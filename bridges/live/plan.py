@@ -36,7 +36,7 @@ class SourcePiece:
     start: int
     end: int
     leader_epoch: int | None
-    """Of the record before ``start``, where it is known."""
+    """The leader epoch of the record before ``start``, if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class LivePlan:
     pieces: tuple[SourcePiece, ...]
     times: TimeRange | None
     notes: tuple[str, ...]
-    """Offsets that are lost, and may be."""
+    """Lost offsets, which the caller accepts."""
 
 
 def plan_live(
@@ -65,10 +65,10 @@ def plan_live(
     fail_on_data_loss: bool = True,
 ) -> LivePlan:
     """The offsets, or the times, ``[start, end)`` of some partitions of the topic; see ``Cluster.read_live``.
-    ``epochs`` are the source's leader epochs of the records before ``start``, where they are known.
+    ``epochs`` are the source's leader epochs of the records before ``start``, if known.
 
-    Raises: OffsetOutOfRangeError for offsets beyond the end, or that neither side has any more, unless these may
-        be lost; UnknownTopicOrPartitionError; InvalidCallError for another bound; as ``plan_read``.
+    Raises: OffsetOutOfRangeError for offsets beyond the end, or that neither side has, unless lost offsets are
+    accepted; UnknownTopicOrPartitionError; InvalidCallError for another bound; as ``plan_read``.
     """
     name = live.topic.name
     query = ReadQuery(topics=(name,), start=start, end=end)
@@ -111,12 +111,12 @@ def _offset(bound: OffsetBound, partition: int, live: LiveTopic, what: str) -> i
 
 
 def _range(what: str, boundary: Boundary, start: int | None, end: int | None) -> tuple[int | None, int]:
-    """``[start, end)``; a start of None is where the log here starts. Raises: OffsetOutOfRangeError."""
+    """The range ``[start, end)``; a start of None is our log start. Raises: OffsetOutOfRangeError."""
     until = boundary.end if end is None else end
     if until > boundary.end or (start is not None and start > until):
         raise OffsetOutOfRangeError(
-            f"{what}: the read is of [{start}, {until}), and committed records end at {boundary.end} in Kafka, at "
-            f"{boundary.offset} here"
+            f"{what}: the read is of [{start}, {until}), but committed records end at {boundary.end} in Kafka, "
+            f"and at {boundary.offset} here"
         )
     return start, until
 
@@ -146,7 +146,7 @@ def _plan_here(
 ) -> ReadPlan:
     at = {one.partition: live.boundaries[one.partition].offset for one in live.topic.partitions}
     here = {partition: ranges[partition] for partition in at if partition in ranges}
-    if not here:  # all are partitions that only the source has: a frame of nothing, with its columns
+    if not here:  # only the source has these partitions: an empty frame with the right columns
         partition, offset = next(iter(at.items()))
         here = {partition: (offset, offset)}
     if query.times is None:
@@ -161,7 +161,7 @@ def _plan_here(
 
 
 def _below(plan: PartitionPlan, boundary: int) -> PartitionPlan:
-    """Without what another mirror has appended since the boundary was looked at."""
+    """The plan without records that another mirror has appended since the boundary was determined."""
     if plan.end <= boundary:
         return plan
     files = tuple(

@@ -1,4 +1,4 @@
-"""The source of a stream over a mirrored topic and Kafka: how far each batch goes, and its ranges of offsets."""
+"""The source of a stream over a mirrored topic and Kafka: the end of each batch, and its ranges of offsets."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 
 
 class LiveSource(StreamSource):
-    """A ``StreamSource`` of one topic whose log goes on in Kafka. The epoch of a position is the one that Kafka
-    had where the batch ended, so that a task finds out whether Kafka still has the history before it.
+    """A ``StreamSource`` of one topic whose log continues in Kafka. A position has Kafka's epoch at the end of the
+    batch, with which a task checks that Kafka still has the earlier history.
     """
 
     def __init__(
@@ -43,10 +43,9 @@ class LiveSource(StreamSource):
         self._source, self._topic, self._values = source, topic, values
 
     def initial(self) -> StreamOffsets:
-        """Where a new query begins: an offset, or a time for which a record is here.
+        """The start of a new query: an offset, or a time for which the mirrored log has a record.
 
-        Raises: as ``look_live``; OffsetOutOfRangeError; InvalidCallError for a time that is later than the log
-            here.
+        Raises: as ``look_live``; OffsetOutOfRangeError; InvalidCallError for a time after the mirrored log.
         """
         live = self._live()
         start = self._options.start
@@ -63,17 +62,17 @@ class LiveSource(StreamSource):
         return StreamOffsets({self._topic: live.topic.topic_id}, positions, initial=True)
 
     def stop_at_present_end(self) -> None:
-        """From now on there is nothing beyond what both sides have now (``Trigger.AvailableNow``)."""
+        """Fix the end of the stream at the present end of both sides (``Trigger.AvailableNow``)."""
         self._target = {(self._topic, p): boundary.end for p, boundary in self._live().boundaries.items()}
 
     def latest(self, start: StreamOffsets, max_rows: int | None, max_bytes: int | None) -> StreamOffsets:
-        """Where the batch that begins at ``start`` ends; ``start`` itself when there is nothing to read.
+        """The end of the batch that begins at ``start``; ``start`` itself if there is nothing to read.
 
         Raises: as ``look_live``; InvalidCallError for a limit of bytes, and a checkpoint of another topic;
-            SourceTruncatedError where both sides end before ``start``.
+            SourceTruncatedError if both sides end before ``start``.
         """
         if max_bytes is not None:
-            raise InvalidCallError("maxBytesPerTrigger: Kafka does not tell sizes; use maxOffsetsPerTrigger")
+            raise InvalidCallError("maxBytesPerTrigger: Kafka does not report sizes; use maxOffsetsPerTrigger")
         live = self._live()
         start = self._of_topic(start, live)
         keys = {(self._topic, partition): boundary for partition, boundary in live.boundaries.items()}
@@ -82,8 +81,8 @@ class LiveSource(StreamSource):
         for key, boundary in keys.items():
             if lows[key] > boundary.end:
                 raise SourceTruncatedError(
-                    f"{key[0]}-{key[1]}: the stream has read up to offset {lows[key]}, and records end at "
-                    f"{boundary.end} now"
+                    f"{key[0]}-{key[1]}: the stream has read up to offset {lows[key]}, but records now end at "
+                    f"{boundary.end}"
                 )
             end = boundary.end if self._target is None else min(boundary.end, self._target.get(key, lows[key]))
             backlogs[key] = Backlog(lows[key], max(lows[key], end))
@@ -102,7 +101,7 @@ class LiveSource(StreamSource):
         return start if positions == dict(start.partitions) else self.planned
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The offsets of a batch, whichever side has them when it is read; ``epochs`` are Kafka's."""
+        """The offsets of a batch, for either side; ``epochs`` are Kafka's."""
         began = end.began if start.initial and end.began is not None else start.partitions
         found = []
         for (topic, partition), until in sorted(end.partitions.items()):
@@ -124,7 +123,9 @@ class LiveSource(StreamSource):
         return start.of_topics(ids, self._options.topics, fail_on_data_loss=True)
 
     def _position(self, boundary: Boundary, offset: int) -> Position:
-        """Behind the boundary with the epoch that Kafka has now, which is at least that of the record before."""
+        """A position beyond the boundary, with Kafka's present epoch, which is at least that of the previous
+        record.
+        """
         return Position(offset, boundary.there.leader_epoch if offset > boundary.offset else None)
 
     def _place(self, live: LiveTopic, partition: int, at: int | OffsetSpec | datetime) -> int:
@@ -142,7 +143,7 @@ class LiveSource(StreamSource):
         found = list_offsets(self._metadata, self._storage, self._memory, self._topic, at).get(partition)
         if not isinstance(found, FoundOffset):
             raise InvalidCallError(
-                f"{self._topic}-{partition}: no record here is of {at} or later: mirror the topic first, or begin "
-                "at an offset"
+                f"{self._topic}-{partition}: the mirrored log has no record at or after {at}: mirror the topic "
+                "first, or begin at an offset"
             )
         return found.offset

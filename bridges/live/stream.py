@@ -1,7 +1,7 @@
-"""A stream over a mirrored topic and Kafka: it begins in the history and goes over to Kafka by itself.
+"""A stream over a mirrored topic and Kafka, which begins in the history and continues with Kafka's records.
 
-The stream carries ranges of offsets, and each batch is a live read of exactly these: of the log here as far as it
-reaches by then, of Kafka from there on. Its checkpoint is one set of offsets, whichever side they were read from.
+The stream contains ranges of offsets, and each batch is a live read of exactly these: from the mirrored log up to
+its present end, and from Kafka after it. The checkpoint is one set of offsets for both sides.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ else:
 
 
 class LiveRangeStream(_Base):
-    """A query's source of ranges. Spark hands it to processes of its own, with the means to ask Kafka."""
+    """A query's source of ranges. Spark pickles it to separate processes, so it contains Kafka's configs."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class LiveRangeStream(_Base):
 
 
 def _format(name: str, source: MirrorSource, topic: str, values: TypedValues | None) -> type[RangeDataSource]:
-    """The format of one query, of that name. Spark pickles the class, so that configs of Kafka, which may be
-    secret, are no options that Spark shows.
+    """The format of one query, under that name. Spark pickles the class, so that Kafka's configs, which may be
+    secret, are not options, which Spark shows.
     """
     given = name
 
@@ -114,7 +114,7 @@ class LiveScan(BatchScan):
         spark: SparkSession,
         ranges: Sequence[StreamRange],
     ) -> DataFrame:
-        """The records of the ranges, from the side that has them now.
+        """The records of the ranges, from the side that now has them.
 
         Raises: UnknownTopicOrPartitionError for ranges of another topic; as ``look_live``, ``plan_live`` and
             ``live_frame``.
@@ -123,8 +123,8 @@ class LiveScan(BatchScan):
         for one in ranges:
             if (one.topic, one.topic_id) != (self._topic, live.topic.topic_id):
                 raise UnknownTopicOrPartitionError(
-                    f"the batch is of topic {one.topic!r}, id {one.topic_id}, and {self._topic!r} has the id "
-                    f"{live.topic.topic_id} now: it was deleted and mirrored anew; give the query a new "
+                    f"the batch belongs to topic {one.topic!r}, id {one.topic_id}, but {self._topic!r} now has "
+                    f"the id {live.topic.topic_id}: it was deleted and mirrored again; give the query a new "
                     "checkpointLocation"
                 )
         plan = plan_live(
@@ -156,12 +156,14 @@ def for_each_live_batch(
     known = range_options(given)
     if known.group is not None:
         raise InvalidCallError(
-            "group: the stream's offsets may be beyond the end of the log here, where no group can be; its "
-            "checkpoint has them"
+            "group: the stream's offsets may be beyond the end of the mirrored log, where a group cannot commit; "
+            "its checkpoint has them"
         )
     check_limits(known)
     look_live(ports.metadata, ports.storage, ports.clock, ports.memory, source, topic, values)
-    name = f"{FORMAT}-{ports.storage.new_id()}"  # one of its own: the session has other queries, of other topics
+    name = (
+        f"{FORMAT}-{ports.storage.new_id()}"  # a unique name: the session may have other queries, of other topics
+    )
     spark.dataSource.register(_format(name, source, topic, values))
     frame = spark.readStream.format(name).options(**given).load()
     return frame.writeStream.foreachBatch(LiveScan(ports, known, source, topic, values, function))

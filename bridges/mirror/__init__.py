@@ -1,33 +1,33 @@
-"""Topics of a Kafka cluster, record for record and offset for offset, in logs of this one.
+"""Mirror: copies topics of a Kafka cluster, the source, with the same records at the same offsets.
 
-source         the questions of a mirror to the cluster that it mirrors; and its findings there
-kafka_source   that by ``confluent-kafka`` (the extra ``kafka``), without a JVM
-configs        the topic's configs here, which mean the same as those there
-rows           records as columns, and with the gaps as rows of a log
-partitions     one run's state of each partition: where it is, and what waits to be appended
+source         the interface to the source cluster
+kafka_source   its implementation by ``confluent-kafka`` (the extra ``kafka``), without a JVM
+configs        the configs of a mirrored topic, from those of the source
+rows           records as columns; records and gaps as rows of a log
+partitions     the state of each partition in a run: position, waiting records
 progress       the progress of a run, for a bar
-bulk           many partitions at once, by Spark's executors, where much is new
-options        how a mirror is to work
-renamed        topics that have another name here than in the source
-topics         topics made here, and whether they are still those of the source
-catch_up       the source read, and the records appended, by threads or in bulk
-mirror         the operation: these in their order, and log starts moved; and its end
-group_offsets  consumer groups go on here where they stopped there
-compare        a topic there and here: every record, and at which offsets they differ
+bulk           many partitions at once, by Spark's executors, if there are many new records
+options        the options of a mirror
+renamed        topics whose name differs from that in the source
+topics         creates topics, and checks that they are still those of the source
+catch_up       reads the source and appends, by threads or in bulk
+mirror         the operation, and the end of a mirror
+group_offsets  committed offsets of consumer groups
+compare        compares every record of a topic on both sides
 key_places     whether keys are where the topic's partitioner sends them
-compared       columns of both sides, beside each other
+compared       the comparison of columns
 
-A mirrored topic has the config ``mirror.source``, and nobody else appends to it (``engine.config.mirrored``).
+A mirrored topic has the config ``mirror.source``, and only mirrors append to it (``engine.config.mirrored``).
 
 Exactly once
-    The place in the source is the log's end, and nothing else remembers it. A piece begins at the log end that was
-    looked at, is appended there or nowhere (``ProducerAppend.base_offset``), and the source says the same of an
-    offset whenever it is asked. So any number of mirrors, dead ones and slow ones among them, make one copy. The
-    producer of the pieces has the source's leader epoch as its epoch: a mirror that still reads an older leader is
-    fenced, and the end of the log says under which epoch its last record was written there.
+    The position in the source is our log's end; nothing else stores it. A piece is appended exactly at the log
+    end, or not at all (``ProducerAppend.base_offset``), and the source always returns the same record for an
+    offset. So any number of mirrors, even killed and slow ones, make one copy. The producer of the pieces has the
+    source's leader epoch as its epoch. So a mirror that still reads an older leader is fenced, and the log's end
+    has the source's epoch of its last record.
 
 Gaps
-    Committed records come with offset, timestamp, key, value and headers. An offset that has no such record there
-    (but a marker, a record of an aborted transaction, or one that was compacted away) is a row with ``control`` =
-    ``records.GAP``.
+    Committed records come with offset, timestamp, key, value and headers. An offset without such a record in the
+    source (a marker, a record of an aborted transaction, or one that was compacted away) is a row with ``control``
+    = ``records.GAP``.
 """

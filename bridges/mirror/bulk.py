@@ -1,13 +1,13 @@
-"""Bulk: where much is new, executors read the source and append, partitions side by side.
+"""Bulk: if there are many new records, executors read the source and append, partitions in parallel.
 
-A task has a share of the partitions, and a connection to the source of its own. It does what the driver does with
-a partition: it reads on from the log's end, and appends piece by piece, each at its place or nowhere (steps 1 to 5
-of an append). After a while the tasks end, and the driver acknowledges what they have appended (steps 6 and 7).
-A partition is one task's at a time: its log has one end, and what comes next is appended there. A task that Spark
-runs twice is one mirror more, and as harmless.
+A task has a share of the partitions, and a separate connection to the source. Like the driver, it reads from the
+log's end, and appends piece by piece, each at its offset or not at all (steps 1 to 5 of an append). After a while
+the tasks end, and the driver acknowledges their appends (steps 6 and 7). Only one task at a time has a partition,
+because pieces are appended only at the log's end. A task that Spark runs twice is one more mirror, which does no
+harm.
 
-The driver alone knows what to do about a piece that was not appended, or a source that cannot read on. Such a
-partition is left to it, and so is the rest of a run in which little is new.
+Only the driver handles a piece that was not appended, or a source that cannot continue. A task leaves such a
+partition to the driver, which also does the rest of a run with few new records.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from stratalog.partitions.runner import Done, Runner
 from stratalog.partitions.store import Store
 
 LEAST_OFFSETS = 500_000
-"""That are new: a Spark job that begins takes about as long as the driver takes for these."""
+"""The least number of new offsets for a Spark job: its start takes as long as the driver needs for these."""
 _TASK_S = 30.0
-"""How long a task reads and appends: readers see its records after that."""
+"""The duration of a task in seconds; its records become visible after it."""
 _MIRROR = ProducerAppend(MIRROR, 0, 0, base_offset=0)
-"""Whatever it appends."""
+"""Identifies the appends of a mirror, at any offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A partition that a task mirrors on."""
+    """A partition of a task."""
 
     part: MirroredPartition
     replicas: PartitionReplicas
@@ -80,21 +80,20 @@ class Share:
 
 @dataclass(slots=True)
 class Stretched:
-    """A stretch when its task ends: ``part`` is as it is then, with nothing of it acknowledged."""
+    """The state of a partition when its task ends; none of its appends is acknowledged."""
 
     part: MirroredPartition
     view: PartitionView
     last: Appended | None = None
-    """Of the last piece; None where nothing was appended."""
+    """The last appended piece; None without appends."""
     known: LogEnd | None = None
     trouble: bool = False
-    """The driver is to look at it."""
+    """The driver must continue this partition."""
 
 
 def mirror_share(share: Share) -> list[Stretched]:
-    """Read and append until all is here, or the time is over. Runs in a task.
-
-    Raises: errors of the source; pieces that were appended before are in the log, and not acknowledged.
+    """Read and append until the end of the run, or until the time is over. Runs in a task. Raises: errors of the
+    source; earlier pieces are in the log, but not acknowledged.
     """
     began_s = share.clock.monotonic_s()
     found = [Stretched(stretch.part, stretch.replicas.view) for stretch in share.stretches]
@@ -120,7 +119,7 @@ def mirror_share(share: Share) -> list[Stretched]:
                     _append(share, stretch, one, one.part.rest())
                 break
     for one in found:
-        one.part.begin_at(one.part.log_end, one.part.leader_epoch)  # records that wait do not travel
+        one.part.begin_at(one.part.log_end, one.part.leader_epoch)  # waiting records are not sent back
     return found
 
 
@@ -162,15 +161,15 @@ def mirror_in_bulk(
     values: TypedValues | None,
     left_s: Callable[[], float | None],
 ) -> tuple[int, list[MirroredPartition]]:
-    """Mirror the partitions on by tasks, for as long as at least ``least_offsets`` offsets are new. How many tasks
-    there were, and the partitions whose logs' ends are to be looked at again before they go on. ``None``:
-    ``LEAST_OFFSETS`` where tasks are faster than threads of this process, else never. ``left_s``: the time that
-    the run has left, if it is bounded.
+    """Mirror the partitions by tasks, as long as at least ``least_offsets`` offsets are new. Returns the number of
+    tasks, and the partitions whose log ends must be read again before they continue. ``least_offsets`` None:
+    ``LEAST_OFFSETS`` if tasks are faster than threads of this process, otherwise never. ``left_s``: the remaining
+    time of the run, if it is limited.
 
     Raises: errors of reading the metadata.
     """
     if least_offsets is None:
-        # One thread at a time decodes values by Python; all else is done by the cores that are here.
+        # Only one thread at a time can decode values in Python; other work uses all cores of this machine.
         faster = values is not None or execution.tasks.processes > (os.cpu_count() or 1)
         least_offsets = LEAST_OFFSETS if faster else sys.maxsize
     tasks, troubled = 0, []
@@ -215,8 +214,8 @@ def _shares(
     values: TypedValues | None,
     seconds: float,
 ) -> tuple[list[Share], list[MirroredPartition]]:
-    """About as much for each of the processes; and partitions of topics that are mirrors no more."""
-    image = metadata.image()  # after the log ends were looked at: the topics are mirrors still
+    """Equal shares for the processes, and the partitions of topics that are no longer mirrors."""
+    image = metadata.image()  # after the log ends were read: check that the topics are still mirrors
     stretches: dict[TopicPartition, Stretch] = {}
     for part in parts:
         with suppress(StratalogError):
@@ -238,7 +237,7 @@ def _shares(
 def _acknowledged(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, found: Sequence[Stretched]
 ) -> Mapping[TopicPartition, Stretched]:
-    """Those of which all that was appended is acknowledged now."""
+    """The partitions whose appends are now all acknowledged."""
     good = {one.part.key: one for one in found}
     for name in {one.part.key[0] for one in found if one.last is not None}:
         ended = {
@@ -250,7 +249,7 @@ def _acknowledged(
             report = end_appends(metadata, storage, clock, memory, name, _MIRROR, ended)
             here = ("acknowledged", "duplicate")
             failed = {int(row["partition"] or 0) for row in report.rows if row["outcome"] not in here}
-        except StratalogError:  # the driver finds it again, and says so
+        except StratalogError:  # the driver will get the same error, and report it
             failed = set(ended)
         for partition in failed:
             del good[name, partition]

@@ -1,7 +1,5 @@
-"""Partitions catch up with the source: read from their log ends on, and appended piece by piece.
-
-Each piece is appended at its place or nowhere. Where another mirror is faster, the log end is looked at again, and
-the next round goes on behind it.
+"""Reads partitions of the source from their log ends, and appends piece by piece. Each piece is appended at its
+offset or not at all. If another mirror was faster, the next round reads the log end again and continues there.
 """
 
 from __future__ import annotations
@@ -38,12 +36,13 @@ from stratalog.partitions.runner import Done, Failed, values
 
 _ROUNDS = 20
 _READERS = 4
-"""Threads of which each has a connection to the source: one encodes a piece, or waits for the disk, while another
-reads. More gained nothing on two cores."""
+"""The number of threads, each with a connection to the source: one encodes a piece, or waits for the disk, while
+another reads. More threads were not faster on two cores.
+"""
 _READER_OFFSETS = 50_000
-"""That are new, for one of them more."""
+"""New offsets per additional thread."""
 _FASTER = frozenset({"OFFSET_OUT_OF_RANGE", "DUPLICATE_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH"})
-"""The codes of an append whose place another mirror has taken."""
+"""The codes of an append at an offset that another mirror has used."""
 
 
 def partitions_here(
@@ -55,7 +54,9 @@ def partitions_here(
     names: Iterable[str],
     bounds: Mapping[TopicPartition, SourceBounds],
 ) -> list[MirroredPartition]:
-    """The partitions of these topics, as they are here; a failure of the run for one that cannot be looked at."""
+    """The present state of the topics' partitions here; a partition that cannot be read is a failure of the
+    run.
+    """
 
     def look(key: TopicPartition) -> MirroredPartition:
         return MirroredPartition(
@@ -70,8 +71,8 @@ def partitions_here(
                 found.append(part)
                 if part.lost:
                     run.notes.append(
-                        f"{part}: offsets [{part.log_end}, {part.bounds.log_start}) had left the source before "
-                        "they were mirrored: here they are gaps"
+                        f"{part}: offsets [{part.log_end}, {part.bounds.log_start}) were deleted in the source "
+                        "before they were mirrored, and are gaps here"
                     )
             case Failed((topic, partition), error):
                 run.fail(f"{topic}-{partition}", error)
@@ -83,8 +84,7 @@ def partitions_here(
 def _look_and_acknowledge(
     metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, key: TopicPartition
 ) -> tuple[int, int | None]:
-    """Where the log ends, and the source's leader epoch of its last record; all of it is acknowledged, if it can
-    be."""
+    """The log end, and the source's leader epoch of the last record. Acknowledges the whole log if possible."""
     log_end, epoch, acknowledged = look_here(metadata, storage, execution.clock, memory, key)
     if not acknowledged:  # a mirror died before the end of its last append
         replicate(metadata, storage, execution, memory, [key[0]])
@@ -94,7 +94,7 @@ def _look_and_acknowledge(
 def look_here(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, key: TopicPartition
 ) -> tuple[int, int | None, bool]:
-    """Where the log ends, the source's leader epoch of its last record, and whether all of it is acknowledged."""
+    """The log end, the source's leader epoch of the last record, and whether the whole log is acknowledged."""
 
     def once() -> tuple[int, int | None, bool]:
         image = metadata.image()
@@ -119,8 +119,8 @@ def catch_up(
     options: MirrorOptions,
     began_s: float,
 ) -> None:
-    """Read and append until the partitions are at their ``stable_end``, the budget is over, or they have an
-    ``error``: where much is new by tasks, the rest by threads of this process. The budget is since ``began_s``.
+    """Read and append until the partitions reach their ``stable_end``, have an ``error``, or the budget, counted
+    from ``began_s``, is used up. Many new records are copied by tasks, the rest by threads of this process.
     """
     throttle = (
         None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, execution.clock)
@@ -145,14 +145,14 @@ def catch_up(
             shares = deal(left, min(_READERS, 1 + new_offsets(left) // _READER_OFFSETS))
             values(storage.threads.run(work.round, shares))
         else:
-            run.notes += [f"{part}: left to another mirror, which is faster" for part in parts if not part.done]
+            run.notes += [f"{part}: another mirror is copying it faster" for part in parts if not part.done]
     finally:
         execution.progress.finish()
 
 
 @dataclass(frozen=True, slots=True)
 class _CatchUp:
-    """A run, as its threads share it."""
+    """The state of a run that its threads share."""
 
     metadata: MetadataClient
     storage: Storage
@@ -165,13 +165,13 @@ class _CatchUp:
     began_s: float
 
     def left_s(self) -> float | None:
-        """Of the budget; None: there is no end."""
+        """The remaining budget in seconds; None: unlimited."""
         if self.options.budget_s is None:
             return None
         return max(0.0, self.options.budget_s - (self.execution.clock.monotonic_s() - self.began_s))
 
     def in_bulk(self, run: OperationRun, parts: Sequence[MirroredPartition]) -> None:
-        """By tasks, where that is faster; partitions that came into trouble there are looked at again."""
+        """Mirror by tasks if that is faster; reads the state of partitions with problems again."""
         tasks, troubled = mirror_in_bulk(
             self.metadata,
             self.storage,
@@ -196,8 +196,9 @@ class _CatchUp:
                 part.error = error
 
     def round(self, share: Sequence[MirroredPartition]) -> None:
-        """Read on from where each partition is, until all are done; one that another mirror has got ahead of waits
-        for the next round. Runs in a thread."""
+        """Read each partition from its position until all are done; a partition that another mirror has advanced
+        waits for the next round. Runs in a thread.
+        """
         left = {part.key: part for part in share}
         with closing(self.source.read({key: part.range() for key, part in left.items()})) as reads:
             for read in reads:
@@ -213,9 +214,8 @@ class _CatchUp:
                     return
 
     def _failed(self, part: MirroredPartition, error: StratalogError) -> None:
-        """The source cannot read on: records that wait are appended. Where its log starts later now, the next
-        round goes on there. Where it lacks the history of what is here, the next round asks for it up to the last
-        record.
+        """Handle a source that cannot continue: append waiting records. If its log now starts later, the next
+        round continues there. If it lacks our history, the next round checks the history up to the last record.
         """
         if not self._append_all(part, part.rest()):
             return
@@ -236,7 +236,7 @@ class _CatchUp:
                 part.error = found
 
     def _append_all(self, part: MirroredPartition, pieces: Iterable[Piece]) -> bool:
-        """Whether the pieces are here now, and this mirror goes on behind them."""
+        """Append pieces. Returns whether they are in the log, so that this mirror continues after them."""
         for piece in pieces:
             if self.throttle is not None:
                 self.throttle.spend(piece.size_bytes)
@@ -248,7 +248,7 @@ class _CatchUp:
     def _append(self, part: MirroredPartition, piece: Piece) -> bool:
         topic, partition = part.key
         try:
-            image = self.metadata.image()  # after the log end was looked at: the topic is a mirror still
+            image = self.metadata.image()  # after the log end was read: check that the topic is still a mirror
             rows = list(batches_of(piece.batches, piece.start, piece.end, self.options.values))
             report = append_mirrored(
                 self.metadata,
@@ -281,7 +281,7 @@ class _CatchUp:
 def last_record(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, key: TopicPartition
 ) -> int | None:
-    """The offset of the last record here that is no gap; None where all are gaps.
+    """The offset of our last record that is not a gap; None if all are gaps.
 
     Raises: errors of reading.
     """

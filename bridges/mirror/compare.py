@@ -1,10 +1,9 @@
-"""A topic there and here: the same records at the same offsets, or at which they differ.
+"""Compares a topic in Kafka with its mirror, and finds the offsets at which they differ.
 
-Both sides are read once, in the order of offsets, a partition after the other in each of some threads, and
-compared as columns (``compared``): offset, timestamp, key, value and headers of each record. Of a typed value
-what was decoded is compared, there and here; of one that was kept as bytes, these. Compared is where both have
-something: from the later log start to the earlier end of committed records. Where the source compacts, a record
-that is only here is no difference: it was there when it was mirrored.
+Some threads read both sides once, in the order of offsets, and compare them as columns (``compared``): offset,
+timestamp, key, value and headers of each record. For typed values, decoded values are compared, and the bytes of
+undecoded ones. The range is from the later log start to the earlier end of committed records. If the source
+compacts, a record that exists only here is not a difference: the source had it when it was mirrored.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ _FETCH_BYTES = 16 * 1024 * 1024
 _COLUMNS = "offset", "timestamp", "key", "value", "headers"
 
 Batches = Iterator[tuple[pa.RecordBatch, int]]
-"""The records of a side in the order of offsets, and up to where these are all."""
+"""Records of one side in the order of offsets, and the offset up to which they are complete."""
 
 
 class RecordsDifferError(StratalogError):
-    """The records of a topic are not the same there and here."""
+    """The records of a topic differ between Kafka and here."""
 
     code = "RECORDS_DIFFER"
 
@@ -69,8 +68,8 @@ def compare(
     names: Sequence[str],
     values: TypedValues | None = None,
 ) -> Report:
-    """Compare topics there and here. A row a partition; one that differs is a failure, which names offsets.
-    The names are those there. ``values`` decodes the values of the source, where those here are typed.
+    """Compare topics, given by their names in Kafka, with their mirrors. The report has one row per partition; one
+    that differs is a failure, which names offsets. ``values`` decodes the source's values if ours are typed.
 
     Raises: InvalidCallError for no topics, and for typed values without ``values`` or the other way round;
         UnknownTopicOrPartitionError; errors of asking the source.
@@ -90,7 +89,9 @@ def compare(
         bounds = source.bounds(keys)
         for topic, partition in [key for key in keys if key not in bounds]:
             what = f"{topic}-{partition}"
-            run.fail(what, LeaderNotAvailableError(f"{what} of the source has no leader, or it does not answer"))
+            run.fail(
+                what, LeaderNotAvailableError(f"{what} of the source has no leader, or the leader does not answer")
+            )
 
         def one(key: TopicPartition) -> Compared:
             return _compare(
@@ -168,9 +169,9 @@ def _compare(
         finally:
             reads.close()
     if bounds.stable_end > end_here:
-        found.differs(end_here, f"and all behind it are only there, up to {bounds.stable_end}")
+        found.differs(end_here, f"and all later ones up to {bounds.stable_end} are only in Kafka")
     if end_here > bounds.log_end:
-        found.differs(bounds.log_end, f"and all behind it are only here, up to {end_here}")
+        found.differs(bounds.log_end, f"and all later ones up to {end_here} are only here")
     return found
 
 
@@ -178,7 +179,7 @@ def _compare(
 
 
 class _Side:
-    """Records of a side that were read, and not compared yet."""
+    """Records of one side that were read but not compared yet."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -186,13 +187,13 @@ class _Side:
         self._position = 0
 
     def read_on(self, position: int, end: int) -> int:
-        """Up to where all records from ``position`` on are held: beyond it, and ``end`` at most."""
+        """The offset, after ``position`` and at most ``end``, up to which all records are loaded."""
         while self._position <= position:
             self._held, self._position = next(self._batches, (NO_RECORDS, end))
         return min(self._position, end)
 
     def take(self, end: int) -> pa.RecordBatch:
-        """The records before ``end``; they are not held any more."""
+        """Remove and return the records before ``end``."""
         until = int(np.searchsorted(offsets_of(self._held), end))
         taken, self._held = self._held.slice(0, until), self._held.slice(until)
         return taken
@@ -244,7 +245,7 @@ def _here(
 
 
 def _as_there(records: pa.RecordBatch, in_bytes: Callable[[object], bytes | None]) -> pa.RecordBatch:
-    """Records of a fetch as a source has them: with times of whole milliseconds, keys and values as bytes."""
+    """Records of a fetch in the form of a source: times in milliseconds, keys and values as bytes."""
     stamps = records.column("timestamp").cast(pa.timestamp("us"))
     columns = [
         records.column("offset"),
@@ -261,7 +262,7 @@ def _bytes_of(column: pa.Array, in_bytes: Callable[[object], bytes | None]) -> p
 
 
 def records_of(table: pa.Table) -> Iterator[SourceRecord]:
-    """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON."""
+    """Records of a fetch in the form of a source. Typed keys and values are UTF-8 text, or JSON."""
     for batch in table.to_batches():
         stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
         columns = [

@@ -1,7 +1,7 @@
-"""A partition there and here as columns, and at which offsets they differ. Pure.
+"""Compares columns of a partition in Kafka and here, and finds the offsets that differ. Pure.
 
-The columns are those of ``rows.SOURCE_SCHEMA`` but the leader epoch, with timestamps of whole milliseconds; there,
-a column ``decoded`` beside the value is another one that it may have here.
+The columns are those of ``rows.SOURCE_SCHEMA`` without the leader epoch, with timestamps in milliseconds. On
+Kafka's side the column ``decoded`` is an alternative form of the value.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from stratalog.partitions.columns import bools_of, integers_of, scalar, valid_of
 from stratalog.partitions.identity import TopicPartition
 
 RANGE = 100_000
-"""Offsets that the report counts as one."""
+"""The number of offsets that the report counts as one range."""
 DECODED = "decoded"
 _NAMED = 10
-"""Differing offsets of a partition that the report names."""
+"""The number of differing offsets of a partition that the report names."""
 
 
 @dataclass(slots=True)
 class Compared:
-    """A partition, compared over ``[start, end)``."""
+    """The comparison of a partition over ``[start, end)``."""
 
     key: TopicPartition
     start: int
     end: int
     compacts: bool = False
-    """Whether the source does: records that are only here are no difference."""
+    """Whether the source compacts, so that records that are only here are not differences."""
     there: int = 0
     here: int = 0
-    """Records."""
+    """The number of compared records."""
     compacted: int = 0
-    """Records that are only here, where the source compacts."""
+    """The number of records that are only here, if the source compacts."""
     differences: int = 0
     named: list[str] = field(default_factory=list)
-    """Some offsets that differ, and how."""
+    """Some differing offsets, with the difference."""
     places: KeyPlaces | None = None
-    """Where the keys are here, in a topic that mirrors the one in Kafka."""
+    """The sampled keys of the mirror."""
     _ranges: set[int] = field(default_factory=set)
     _differing: set[int] = field(default_factory=set)
     _hashes: dict[str, hashlib.blake2b] = field(default_factory=lambda: defaultdict(hashlib.blake2b))
@@ -57,17 +57,17 @@ class Compared:
 
     @property
     def ranges(self) -> int:
-        """Of ``RANGE`` offsets, how many have records."""
+        """The number of ranges of ``RANGE`` offsets that have records."""
         return len(self._ranges)
 
     @property
     def equal_ranges(self) -> int:
-        """How many of these do not differ."""
+        """The number of these ranges without a difference."""
         return len(self._ranges - self._differing)
 
     @property
     def digest(self) -> str:
-        """Of all records here, in whatever pieces they came; nothing for none."""
+        """A digest of all records here, independent of their batches; empty without records."""
         if not self.here:
             return ""
         whole = hashlib.blake2b(digest_size=16)
@@ -76,13 +76,13 @@ class Compared:
         return whole.hexdigest()
 
     def differs(self, offset: int, how: str) -> None:
-        """One more offset does."""
+        """Count one more differing offset."""
         self.differences += 1
         if len(self.named) < _NAMED:
             self.named.append(f"{offset} {how}")
 
     def add(self, there: pa.RecordBatch, here: pa.RecordBatch) -> None:
-        """The next records of both sides, up to the same offset."""
+        """Add the next records of both sides, up to the same offset."""
         self.there += there.num_rows
         self.here += here.num_rows
         if self.places is not None:
@@ -113,7 +113,7 @@ def _taken(records: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
 
 
 def _same_records(there: pa.RecordBatch, here: pa.RecordBatch) -> np.ndarray:
-    """Of each row, whether it is the same on both sides."""
+    """For each row, whether both sides are equal."""
     same = _same(there.column("value"), here.column("value"))
     if DECODED in there.schema.names:
         same |= _same(there.column(DECODED), here.column("value"))
@@ -123,7 +123,7 @@ def _same_records(there: pa.RecordBatch, here: pa.RecordBatch) -> np.ndarray:
 
 
 def _same(one: pa.Array, other: pa.Array) -> np.ndarray:
-    """Nulls are the same, and no headers as none."""
+    """Nulls are equal, and null headers equal an empty list."""
     if one.equals(other):
         return np.ones(len(one), np.bool_)
     if pa.types.is_list(one.type):

@@ -1,12 +1,10 @@
-"""The configs of a mirrored topic: those of the source that mean the same here. Pure.
+"""The configs of a mirrored topic: those of the source with the same meaning here. Pure.
 
-Retention is taken over, but not where the source deletes nothing by age or size (it compacts), nor in an archive.
-Left out are limits of Kafka's brokers and buffers (``engine.config.settings``), ``min.insync.replicas``,
-which belongs to the brokers at hand, and ``cleanup.policy=compact``: the source's compaction shows as gaps in what
-comes after it, and what was mirrored stays.
-
-Keys keep their partitions when producers append here: the partitioner is that of Java's producers. No config of a
-topic of Kafka says which one its producers use; a source that ``serve`` serves has one.
+Retention is copied, except in an archive and if the source deletes nothing by age or size (it compacts). Not
+copied are limits of Kafka's brokers and buffers (``engine.config.settings``), ``min.insync.replicas``, which
+depends on the brokers, and ``cleanup.policy=compact``: the source's compaction makes gaps in later copies, and
+mirrored records stay. The partitioner is that of Java's producers, so that keys keep their partitions when
+producers append here. Kafka has no config for it; a source that ``serve`` serves has one.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TO
 
 _SAME = ("retention.ms", "retention.bytes", "segment.bytes", "segment.ms")
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "uncompressed")
-"""``producer``, Kafka's default, says nothing here: segments are encoded anew."""
+"""``producer``, Kafka's default, has no meaning here, because segments are encoded again."""
 _UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -41,15 +39,15 @@ def configs_here(topic: SourceTopic, *, archive: bool) -> dict[str, str]:
 
 
 def deletes(there: Mapping[str, str]) -> bool:
-    """Whether the source's old records go by their age or by size."""
+    """Whether the source deletes old records by age or size."""
     return "delete" in policies(there)
 
 
 def compacts(there: Mapping[str, str]) -> bool:
-    """Whether the source's records may go one by one."""
+    """Whether the source may delete single records."""
     return "compact" in policies(there)
 
 
 def policies(there: Mapping[str, str]) -> frozenset[str]:
-    """Of cleanup.policy, which may be several."""
+    """The values of cleanup.policy, of which there may be several."""
     return frozenset(one.strip() for one in there.get("cleanup.policy", "delete").split(","))

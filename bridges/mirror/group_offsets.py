@@ -1,7 +1,6 @@
-"""Consumer groups go on here where they stopped there: what they have committed in the source is committed here.
-
-Offsets are the same on both sides, so nothing is translated. An offset only moves on: one that is further here, by
-readers that have come over, stays. One that lies beyond what is mirrored waits for the run that brings it.
+"""Copies the committed offsets of the source's consumer groups, so that they continue here where they stopped
+there. Offsets are the same on both sides. An offset only moves forward, so one that is ahead here, because readers
+have moved, stays. An offset beyond the mirrored records waits for a later run.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicPartition
 
 GroupOffsets = Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]
-"""By group, topic and partition."""
+"""Offsets by group, topic and partition."""
 
 
 def commit_here(
@@ -31,8 +30,8 @@ def commit_here(
     there: GroupOffsets,
     log_ends: Mapping[TopicPartition, int],
 ) -> int:
-    """Commit what the groups have committed ``there``, of partitions that end here at these offsets; how many
-    offsets moved. A group that cannot be committed is a failure of its name.
+    """Commit the groups' offsets ``there`` for partitions that end here at these offsets. Returns the number of
+    offsets that moved. A group that cannot be committed is a failure with its name.
     """
     moved = 0
     for group, offsets in sorted(there.items()):

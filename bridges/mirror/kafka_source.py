@@ -1,10 +1,10 @@
 """A Kafka cluster as the source of a mirror, by ``confluent-kafka``: librdkafka, in this process, without a JVM.
 
-Reading goes by ``isolation.level=read_committed``: what a consumer does not get below its position is a marker,
-part of an aborted transaction, or compacted away. It never begins anew by itself (``auto.offset.reset=error``).
-Where the leader epoch of the record before is known, it seeks: librdkafka asks then, and not when it is assigned a
-place, whether the brokers still have that history (OffsetsForLeaderEpoch, KIP-320). If they have not, it says the
-same as of an offset out of range.
+Consumers read with ``isolation.level=read_committed``: an offset below the position without a record is a marker,
+part of an aborted transaction, or compacted away. The position is never reset automatically
+(``auto.offset.reset=error``). If the leader epoch of the previous record is known, the consumer seeks: then, but
+not on assignment, librdkafka checks that the brokers still have that history (OffsetsForLeaderEpoch, KIP-320). If
+they do not, it reports the same error as for an offset out of range.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ from stratalog.partitions.store.address import parse_brokers
 
 TIMEOUT_S = 30.0
 _TRIES, _PAUSE_S = 3, 0.5
-"""For a partition whose leader moves."""
+"""The wait for a partition whose leader moves."""
 _MESSAGES = 500
-"""That are taken over from librdkafka at once, or as many as come in ``_WAIT_S``."""
+"""The number of messages to take from librdkafka at once, or those that arrive in ``_WAIT_S``."""
 _WAIT_S = 0.1
 _READ_RECORDS = 5000
-"""Of a read, about, unless there are no more at present."""
+"""The approximate size of a read, if enough records are available."""
 _OURS = frozenset({"bootstrap.servers", "isolation.level", "auto.offset.reset", "group.id", "enable.auto.commit"})
 _LOG = logging.getLogger("stratalog.mirror.librdkafka")
 
 
 def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> MirrorSource:
-    """A Kafka cluster at ``host:port,...``. ``configs`` are more of librdkafka's: ``security.protocol``,
+    """A Kafka cluster at ``host:port,...``. ``configs`` are further ones of librdkafka: ``security.protocol``,
     ``sasl.*``, ``ssl.*``.
 
-    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for a config that it does not
-        take, or that is the mirror's own.
+    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or one
+    that the mirror sets itself.
     """
     parse_brokers(bootstrap, "the brokers of the Kafka cluster")
     try:
         import confluent_kafka  # noqa: F401 - an extra
     except ModuleNotFoundError as error:
         raise EnvironmentUnusableError(
-            "a Kafka cluster is read by confluent-kafka, which is not installed: pip install 'stratalog[kafka]'"
+            "reading a Kafka cluster needs confluent-kafka, which is not installed: pip install 'stratalog[kafka]'"
         ) from error
     if own := sorted(_OURS.intersection(configs or {})):
-        raise InvalidCallError(f"{own[0]} is not to be set: a mirror has it by itself")
+        raise InvalidCallError(f"do not set {own[0]}: the mirror sets it itself")
     return KafkaSource(bootstrap, configs or {})
 
 
@@ -91,7 +91,7 @@ class KafkaSource:
             raise InvalidCallError(f"the configs of the source: {error.args[0].str()}") from error
 
     def __reduce__(self) -> tuple[Callable[..., MirrorSource], tuple[str, dict[str, str]]]:
-        """In another process it is a connection of its own to the same cluster."""
+        """In another process this opens a separate connection to the same cluster."""
         return open_source, (self._bootstrap, self._given)
 
     def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
@@ -104,8 +104,8 @@ class KafkaSource:
             raise
         except RetriableError as error:
             raise RetriableError(
-                f"no broker at {self._bootstrap} has answered within {TIMEOUT_S:g} s ({error}): look whether the "
-                "addresses are right, brokers run, and security.protocol is theirs"
+                f"no broker at {self._bootstrap} has answered within {TIMEOUT_S:g} s ({error}): check the "
+                "addresses, that brokers run, and that security.protocol matches theirs"
             ) from error
         described = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_S)
         resources = {ConfigResource(ResourceType.TOPIC, name): name for name in names}
@@ -150,7 +150,7 @@ class KafkaSource:
         consumer = Consumer(
             {
                 **self._configs,
-                "group.id": "stratalog-mirror",  # librdkafka wants one; nothing is ever committed under it
+                "group.id": "stratalog-mirror",  # librdkafka requires a group; nothing is ever committed under it
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
@@ -158,7 +158,7 @@ class KafkaSource:
                 "enable.partition.eof": True,
                 "fetch.message.max.bytes": 8 * 1024 * 1024,
                 "queued.max.messages.kbytes": 32 * 1024,
-                "fetch.queue.backoff.ms": 10,  # a full queue is empty again long before its 1,000
+                "fetch.queue.backoff.ms": 10,  # in ms: a full queue is emptied long before the default of 1,000
             }
         )
         try:
@@ -180,7 +180,7 @@ class KafkaSource:
                 taken = _Taken()
             for key, wanted in ranges.items():
                 if positions[key] < wanted.end:
-                    what = f"{key[0]}-{key[1]} of the source: nothing came for {TIMEOUT_S:g} s; try again"
+                    what = f"{key[0]}-{key[1]} of the source: no records arrived for {TIMEOUT_S:g} s; try again"
                     yield SourceRead(key, NO_RECORDS, positions[key], RetriableError(what))
         except KafkaException as error:
             raise translated(error.args[0], "the source") from error
@@ -194,7 +194,7 @@ class KafkaSource:
 
         listed = answer(self._admin.list_consumer_groups(request_timeout=TIMEOUT_S), "groups of the source")
         failures: list[tuple[str, StratalogError]] = []
-        for error in listed.errors:  # one for each broker that did not answer
+        for error in listed.errors:  # one error for each broker that did not answer
             why = error.args[0] if isinstance(error, KafkaException) else error
             failures.append(("consumer groups", translated(why, "groups of the source")))
         wanted, found = set(topics), {}
@@ -215,13 +215,13 @@ class KafkaSource:
         return SourceGroups(found, failures)
 
     def _committed(self, group: str) -> Sequence[Any]:
-        """Raises: one of our errors, of this group alone."""
+        """Raises: one of our errors, for this group only."""
         from confluent_kafka import ConsumerGroupTopicPartitions
 
-        if not group:  # Kafka takes a commit of it; librdkafka does not ask for it
+        if not group:  # Kafka accepts its commits, but librdkafka cannot request them
             raise InvalidCallError(
-                "the group with the empty id cannot be copied: its offsets stay in the source. Let its readers "
-                "use a group with a name"
+                "the group with the empty id cannot be copied: its offsets stay in the source. Give its readers "
+                "a named group"
             )
         asked = [ConsumerGroupTopicPartitions(group)]
         (future,) = self._admin.list_consumer_group_offsets(asked, request_timeout=TIMEOUT_S).values()
@@ -232,8 +232,8 @@ class KafkaSource:
         """The admin client ends with this object."""
 
     def _offsets(self, keys: Sequence[TopicPartition], spec: Any, isolation: Any) -> dict[TopicPartition, Any]:
-        """The offset and its leader epoch, of those whose leaders answer. A leader that has moved is found at the
-        second time.
+        """The offsets with their leader epochs, for partitions whose leader answers. A second attempt finds a
+        leader that has moved.
         """
         from confluent_kafka import TopicPartition as Asked
 
@@ -256,9 +256,9 @@ class KafkaSource:
 
 
 class _Taken:
-    """Messages that were taken over from librdkafka, as a list of each field of a partition's: the speed of a
-    mirror is that of Python's work for each record, and this is all of it. Messages themselves are let go at once:
-    many that live would be looked at by the garbage collector again and again.
+    """Messages from librdkafka, as one list per field and partition. Python's work per record limits the speed of
+    a mirror, and this is all of it. The message objects are dropped at once, because the garbage collector would
+    traverse them again and again.
     """
 
     def __init__(self) -> None:
@@ -268,7 +268,7 @@ class _Taken:
         self._failed: dict[TopicPartition, StratalogError] = {}
 
     def add(self, messages: Sequence[Any]) -> None:
-        """Messages as they came. Raises: an error that is of no partition."""
+        """Add messages. Raises: an error that belongs to no partition."""
         from confluent_kafka import KafkaError
 
         found: dict[TopicPartition, list[Any]] = defaultdict(list)
@@ -311,8 +311,8 @@ class _Taken:
                 yield SourceRead(key, source_batch(*(field[:beyond] for field in fields)), offset)
             refused = InvalidCallError(
                 f"{key[0]}-{key[1]} of the source: the record at offset {offset} has the timestamp {stamp} ms; "
-                f"the log holds up to {MOST_TIMESTAMP_MS} ms, positive or negative, and the mirror stops "
-                "before the record. Perhaps its producer gave microseconds or nanoseconds. "
+                f"the log's limit is {MOST_TIMESTAMP_MS} ms, positive or negative, so the mirror stops before "
+                "the record. Perhaps its producer used microseconds or nanoseconds. "
                 "Delete the records up to it in the source (DeleteRecords), or mirror a copy of "
                 "the topic with other timestamps"
             )
@@ -338,11 +338,11 @@ def answer(future: Any, what: str) -> Any:
 
 
 def _no_text(what: str) -> StratalogError:
-    return CorruptionError(f"{what}: it sends a name, or a key of headers, that is not UTF-8, as no broker does")
+    return CorruptionError(f"{what}: it sent a name, or a header key, that is not UTF-8, which no broker does")
 
 
 def translated(error: Any, what: str) -> StratalogError:
-    """Our error for one of librdkafka's."""
+    """Our error for a librdkafka error."""
     from confluent_kafka import KafkaError
 
     kinds: Mapping[int, Callable[[str], StratalogError]] = {
@@ -361,5 +361,5 @@ def translated(error: Any, what: str) -> StratalogError:
 
 
 def url_safe(topic_id: Any) -> str:
-    """A topic id as Kafka shows it."""
+    """A topic id in Kafka's notation."""
     return str(topic_id).rstrip("=").replace("+", "-").replace("/", "_")

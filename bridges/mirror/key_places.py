@@ -1,4 +1,6 @@
-"""Whether keys of a mirrored topic are where its partitioner sends them; its producers may have another. Pure."""
+"""Checks that keys of a mirrored topic are in the partitions of its partitioner; the source's producers may use
+another. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,24 @@ from stratalog.engine.config.topic_config import PARTITIONER, PARTITIONERS
 from stratalog.engine.records.partitioner import partitions_of
 
 _OF_A_PIECE = 1_000
-"""Keys of a piece of records that are looked at."""
+"""The number of keys to sample from a piece of records."""
 
 
 @dataclass(slots=True)
 class KeyPlaces:
-    """Some keys of a partition, of a topic that has ``partitions``."""
+    """Sampled keys of a topic with ``partitions``."""
 
     partition: int
     partitions: int
     keys: int = 0
-    """Keys that were looked at."""
+    """The number of sampled keys."""
     fitting: Counter[str] = field(default_factory=Counter)
-    """By partitioner, how many of them are where it sends them."""
+    """The number of keys in the right partition, by partitioner."""
 
     def add(self, keys: pa.Array) -> None:
-        """Look at some of the keys, which are BINARY; one that is empty may be spread as a null is."""
+        """Sample some of the keys, which are BINARY. Empty keys are skipped, because a producer may spread them
+        like nulls.
+        """
         some = keys.filter(pc.greater(pc.binary_length(keys), 0)).slice(0, _OF_A_PIECE)
         self.keys += len(some)
         if len(some):
@@ -38,7 +42,7 @@ class KeyPlaces:
 
 
 def note_of_keys(topic: str, partitioner: str, places: Iterable[KeyPlaces]) -> str | None:
-    """For a report, where not all keys of the topic are where its partitioner sends them."""
+    """A note for the report, if not all keys are in the partition of the topic's partitioner."""
     keys, fitting = 0, Counter[str]()
     for one in places:
         keys += one.keys
@@ -46,11 +50,14 @@ def note_of_keys(topic: str, partitioner: str, places: Iterable[KeyPlaces]) -> s
     if fitting[partitioner] == keys:
         return None
     said = (
-        f"{topic}: {keys - fitting[partitioner]:,} of {keys:,} keys that were looked at are in other partitions "
-        f"than {PARTITIONER} = {partitioner} sends them to"
+        f"{topic}: {keys - fitting[partitioner]:,} of {keys:,} sampled keys are in other partitions "
+        f"than {PARTITIONER} = {partitioner} chooses"
     )
     best = max(PARTITIONERS, key=lambda name: fitting[name])
     if fitting[best] > fitting[partitioner]:
         command = f"stratalog topics alter-configs {topic} --set {PARTITIONER}={best}"
-        return f"{said}; {fitting[best]:,} are where {best} sends them: before mirror --end, {command}"
-    return f"{said}: after mirror --end their records go to others, unless each one names its partition"
+        return f"{said}; {fitting[best]:,} are in those that {best} chooses: before mirror --end, run {command}"
+    return (
+        f"{said}: after mirror --end new records of these keys go to other partitions, unless producers set the "
+        "partition"
+    )

@@ -1,15 +1,15 @@
-"""Mirror: what topics of another cluster have got since the last run, at the same offsets.
+"""The operation ``mirror``: copies the records since the last run to the same offsets.
 
-1. ask the source: its topics, which may have other names here (``renamed``), what its groups have committed, and
-   then where its logs end
-2. make the topics that are not here, and the partitions that were added; one with another id is left alone
-3. look at the log ends here, which are the places in the source
-4. read the source from there on, and append piece by piece, each at its place or nowhere: where much is new, by
+1. read from the source its topics, which may have other names here (``renamed``), its groups' offsets, and then
+   its log ends
+2. create missing topics and added partitions; a topic with another id is not changed
+3. read our log ends, which are the positions in the source
+4. read the source from there, and append piece by piece, each at its offset or not at all: many new records by
    tasks (``bulk``), the rest by threads of this process (``catch_up``)
-5. log starts follow those of the source, but of an archive
-6. groups go on here at what they had committed there
+5. set log starts to those of the source, except in an archive
+6. commit the groups' offsets
 
-A run ends at the ends of step 1.
+A run ends at the log ends of step 1.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def mirror(
     names: Sequence[str],
     options: MirrorOptions,
 ) -> Report:
-    """Mirror these topics, once. A row a partition; a topic or a partition that cannot be is a failure, and the
-    others go on. ``lag`` is of offsets, when the run ended.
+    """Mirror these topics once. The report has one row per partition. A topic or partition that cannot be mirrored
+    is a failure, and the others continue. ``lag`` is the number of offsets left at the end of the run.
 
-    Raises: InvalidCallError for no topics, and as ``renamed.names_here``; errors of asking the source, and of
-        reading the metadata.
+    Raises: InvalidCallError for no topics, see also ``renamed.names_here``; errors of the source and of the
+    metadata.
     """
     if not names:
         raise InvalidCallError("name the topics to mirror")
@@ -106,17 +106,18 @@ def end_mirror(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """From here on the topics are like any others, and mirrors leave them alone. One that has another name in the
-    source remembers it: no later run makes a second copy unasked. A mirror that is at work may still append its
-    last piece, as long as nobody else has appended.
-
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for one that is no mirror: nothing was changed.
+    """End the mirroring of topics, which become ordinary. A topic with another name in the source keeps that name
+    in its config, so no later run makes a second copy by accident. A running mirror may still append its last
+    piece, unless another producer has appended. Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic
+    that is not a mirror, without any change.
     """
     image = metadata.image()
     ended = {name: image.topic(name).configs.get(MIRROR_SOURCE, "") for name in names}
     for name, mirrored in ended.items():
         if not mirrored:
-            raise InvalidCallError(f"topic {name!r} is no mirror: it has no {MIRROR_SOURCE}; nothing was changed")
+            raise InvalidCallError(
+                f"topic {name!r} is not a mirror: it has no {MIRROR_SOURCE}; nothing was changed"
+            )
     with execution.run("end mirror", dry_run=dry_run) as run:
         for name, mirrored in ended.items():
             alter_configs(
@@ -132,7 +133,9 @@ def end_mirror(
 
 
 def _group_offsets(run: OperationRun, source: MirrorSource, names: Sequence[str]) -> GroupOffsets:
-    """Offsets of groups there. Groups that cannot be read are failures, and records come all the same."""
+    """The offsets of groups in the source. Groups that cannot be read are failures, and records are still
+    copied.
+    """
     try:
         there = source.group_offsets(names)
     except StratalogError as error:
@@ -150,7 +153,7 @@ def _follow_starts(
     run: OperationRun,
     parts: Sequence[MirroredPartition],
 ) -> dict[TopicPartition, int]:
-    """Log starts move on with those of the source; where they are then."""
+    """Advance log starts to those of the source. Returns the new log starts."""
     image = metadata.image()
     starts: dict[TopicPartition, int] = {}
     wanted: dict[TopicPartition, int | str] = {}

@@ -1,4 +1,4 @@
-"""How a mirror is to work."""
+"""The options of a mirror."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from stratalog.bridges.formats.typed import TypedValues
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorOptions:
-    """How to mirror."""
+    """The options of a mirror."""
 
     replication_factor: int | None = None
-    """Of topics that are made; None: the cluster's default."""
+    """The replication factor of created topics; None: the cluster's default."""
     archive: bool = False
-    """Of topics that are made: their records stay when the source's go."""
+    """Whether created topics keep records that the source deletes."""
     rename: Mapping[str, str] = field(default_factory=dict)
-    """The names that some created topics get here, by their names in Kafka."""
+    """Our names for some topics, by their names in Kafka."""
     groups: bool = True
-    """Whether offsets of consumer groups come along."""
+    """Whether to copy the offsets of consumer groups."""
     values: TypedValues | None = None
-    """How values are decoded; None: they are bytes."""
+    """The decoder of values; None: values are bytes."""
     throttle_bytes_per_s: float | None = None
-    """Bytes of records a second, at most."""
+    """The limit in bytes of records per second."""
     budget_s: float | None = None
-    """After so long no further piece is begun; the next run goes on there."""
+    """After this time no further piece begins; the next run continues there."""
     bulk_offsets: int | None = None
-    """As many as this are new: executors read and append. None: where that is faster (``mirror_in_bulk``)."""
+    """The least number of new offsets for executors to read and append. None: if that is faster
+    (``mirror_in_bulk``).
+    """
     dry_run: bool = False

@@ -1,4 +1,4 @@
-"""One run's state of each partition: where it is, how far it is to go, and what waits to be appended. Pure."""
+"""The state of each partition in a run: its position, its end, and records that wait to be appended. Pure."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.producers import ProducerAppend
 
 MIRROR = "mirror"
-"""The producer of what is mirrored. Its epoch is the source's leader epoch, its sequence the offset."""
+"""The producer of mirrored records. Its epoch is the source's leader epoch, its sequence the offset."""
 MOST_BYTES = 256 * 1024 * 1024
-"""Of memory, for the records of all partitions that wait to be appended, about."""
+"""The approximate memory for waiting records of all partitions, in bytes."""
 _PIECE_BYTES = 64 * 1024 * 1024
 _RECORD_BYTES = 40
-"""That the columns take for a record besides its bytes."""
+"""The memory of a record's columns besides its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Of one append: the offsets ``[start, end)``, and all records there; of one leader epoch."""
+    """The content of one append: offsets ``[start, end)`` with all their records, of one leader epoch."""
 
     key: TopicPartition
     start: int
     end: int
     batches: tuple[pa.RecordBatch, ...]
-    """Columns of ``rows.SOURCE_SCHEMA``; none of them is empty."""
+    """Non-empty batches with the columns of ``rows.SOURCE_SCHEMA``."""
     size_bytes: int
     leader_epoch: int
 
     @property
     def records(self) -> int:
-        """How many."""
+        """The number of records."""
         return sum(batch.num_rows for batch in self.batches)
 
     @property
     def producer(self) -> ProducerAppend:
-        """It is appended at its place or nowhere."""
+        """The arguments of the append, which succeeds only at this offset."""
         return ProducerAppend(MIRROR, self.leader_epoch, self.start, base_offset=self.start)
 
 
@@ -59,33 +59,33 @@ class MirroredPartition:
 
     key: TopicPartition
     log_end: int
-    """Here. All of the source below it is here."""
+    """Our log end; all earlier records of the source are in our log."""
     leader_epoch: int | None
-    """Of the source, when the last record below ``log_end`` was appended there; None: nobody knows."""
+    """The source's leader epoch of the last record below ``log_end``; None if unknown."""
     bounds: SourceBounds
-    """When the run began."""
+    """The source's bounds when the run began."""
     most_bytes: int = _PIECE_BYTES
-    """Of memory, for records that wait."""
+    """The memory for waiting records, in bytes."""
     position: int = 0
-    """Up to here the source was read."""
+    """The offset up to which the source was read."""
     waiting: list[pa.RecordBatch] = field(default_factory=list)
-    """The records of ``[log_end, position)``."""
+    """The waiting records of ``[log_end, position)``."""
     rows: int = 0
     size_bytes: int = 0
-    """Of these."""
+    """The size of the waiting records."""
     waiting_epoch: int | None = None
-    """The leader epoch of the last of these that has one."""
+    """The leader epoch of the last waiting record that has one."""
     mirrored: int = 0
     undecoded: int = 0
-    """Of those that were mirrored: their values are kept as bytes."""
+    """The number of mirrored records whose values are kept as bytes."""
     gaps: int = 0
     mirrored_bytes: int = 0
     error: StratalogError | None = None
     doubted: bool = False
-    """Whether the source is asked a second time if it has the history of this log."""
+    """Whether this is the second check of the source's history."""
 
     def __post_init__(self) -> None:
-        """Raises: SourceTruncatedError where the source ends before this log does."""
+        """Raises: SourceTruncatedError if the source ends before this log."""
         if self.log_end > self.bounds.log_end:
             raise self.truncated(self.bounds)
         self.position = max(self.log_end, self.bounds.log_start)
@@ -100,19 +100,19 @@ class MirroredPartition:
 
     @property
     def lost(self) -> int:
-        """How many offsets had left the source before they were mirrored. They become gaps."""
+        """The number of offsets that the source deleted before they were mirrored. They become gaps."""
         return max(0, self.bounds.log_start - self.log_end)
 
     def share(self, partitions: int) -> None:
-        """This is one of the ``partitions`` that are mirrored at once."""
+        """Set the share of memory, if ``partitions`` are mirrored at once."""
         self.most_bytes = min(_PIECE_BYTES, MOST_BYTES // partitions)
 
     def apart(self) -> MirroredPartition:
-        """The partition where it is, for a task: nothing is mirrored yet, and nothing waits."""
+        """A copy of the partition for a task, without counts and waiting records."""
         return MirroredPartition(self.key, self.log_end, self.leader_epoch, self.bounds)
 
     def came_on(self, apart: MirroredPartition) -> None:
-        """A task has mirrored on, and all of it is acknowledged."""
+        """Add the result of a task, whose appends are all acknowledged."""
         self.mirrored += apart.mirrored
         self.undecoded += apart.undecoded
         self.gaps += apart.gaps
@@ -120,39 +120,46 @@ class MirroredPartition:
         self.begin_at(apart.log_end, apart.leader_epoch)
 
     def range(self) -> SourceRange:
-        """To be read next. A source whose log starts there knows no epoch of the record before."""
+        """The next range to read. If the source's log starts there, it does not know the previous record's
+        epoch.
+        """
         known = self.leader_epoch if self.position > self.bounds.log_start else None
         return SourceRange(self.position, self.bounds.stable_end, known)
 
     def begin_at(self, log_end: int, leader_epoch: int | None) -> None:
-        """The log ends here now; records that wait are forgotten."""
+        """Set a new log end; drops waiting records."""
         self.log_end, self.leader_epoch = log_end, leader_epoch
         self.waiting, self.rows, self.size_bytes, self.waiting_epoch = [], 0, 0, None
         self.position = max(log_end, self.bounds.log_start)
 
     def doubt(self, last_record: int | None) -> None:
-        """The source does not have the history up to ``position``; it is asked once more up to the last record
-        here, at this offset. Gaps behind that may be of a later epoch than is known here.
+        """After the source denied the history up to ``position``: check once more up to our last record, at this
+        offset. Gaps after it may belong to a later epoch, which is unknown here.
         """
         self.begin_at(self.log_end, self.leader_epoch)
         self.doubted = True
         self.position = max(self.bounds.log_start, 0 if last_record is None else last_record + 1)
 
     def truncated(self, now: SourceBounds) -> SourceTruncatedError:
-        """The error of a source that ends, as it is now, before this log, or has another history."""
+        """The error of a source that now ends before this log, or has another history."""
         if self.log_end > now.log_end:
-            return SourceTruncatedError(f"{self}: it ends at offset {now.log_end} there, at {self.log_end} here")
-        what = f"{self}: leader epoch {self.leader_epoch} ends there before offset {self.position}, and not here"
+            return SourceTruncatedError(
+                f"{self}: it ends at offset {now.log_end} in the source, but at {self.log_end} here"
+            )
+        what = (
+            f"{self}: leader epoch {self.leader_epoch} ends in the source before offset {self.position}, but not "
+            "here"
+        )
         return SourceTruncatedError(what)
 
     def pieces(self, read: SourceRead) -> Iterator[Piece]:
-        """The appends that are due now that this was read, in order; each is here (``appended``) before the next
-        one is asked for. Records beyond the end of the run wait for the next run.
+        """Add records, and yield the due appends in order; call ``appended`` before requesting the next one.
+        Records beyond the end of the run are left to the next run.
         """
         end = self.bounds.stable_end
         offsets = offsets_of(read.records)
         records = read.records.slice(0, int(np.searchsorted(offsets, end)))
-        if records.num_rows and offsets[0] < self.log_end:  # where a gap is here
+        if records.num_rows and offsets[0] < self.log_end:  # rows that are gaps
             self.error = self.truncated(self.bounds)
             return
         for run, epoch in _runs(records, self._epoch):
@@ -164,7 +171,7 @@ class MirroredPartition:
             yield from self._cut(self.position)
 
     def _wait(self, run: pa.RecordBatch, epoch: int) -> Iterator[Piece]:
-        """The records of a run wait; the pieces that are due before there is room for all of them."""
+        """Queue records of one epoch; yields the pieces that are due before they all fit."""
         offsets, sizes = offsets_of(run), sizes_of(run)
         ends = np.cumsum(sizes + _RECORD_BYTES)
         first = 0
@@ -183,7 +190,7 @@ class MirroredPartition:
             first = until
 
     def rest(self) -> Iterator[Piece]:
-        """As ``pieces``: all that was read and waits."""
+        """Like ``pieces``, for all waiting records."""
         return self._cut(self.position) if self.waiting else iter(())
 
     @property
@@ -195,7 +202,7 @@ class MirroredPartition:
             until = min(end, self.log_end + MOST_ROWS)
             records, size, epoch = tuple(self.waiting), self.size_bytes, self._epoch
             rest: list[pa.RecordBatch] = []
-            if until < end:  # a long gap: some wait behind it, of the same epoch
+            if until < end:  # after a long gap some records of the same epoch wait
                 places = [int(np.searchsorted(offsets_of(batch), until)) for batch in records]
                 rest = [b.slice(at) for b, at in zip(records, places, strict=True) if at < b.num_rows]
                 records = tuple(b.slice(0, at) for b, at in zip(records, places, strict=True) if at)
@@ -209,11 +216,11 @@ class MirroredPartition:
 
     @property
     def _epoch(self) -> int:
-        """Of the last record that waits, or else of the last one that is here."""
+        """The epoch of the last waiting record, otherwise of our last record."""
         return self.waiting_epoch if self.waiting_epoch is not None else self.leader_epoch or 0
 
     def appended(self, piece: Piece, undecoded: int = 0) -> None:
-        """The piece is in the log; ``undecoded`` of its values could not be decoded."""
+        """Record that the piece is in the log; ``undecoded`` of its values could not be decoded."""
         self.undecoded += undecoded
         self.log_end, self.leader_epoch = piece.end, piece.leader_epoch
         self.mirrored += piece.records
@@ -222,8 +229,8 @@ class MirroredPartition:
 
 
 def _runs(records: pa.RecordBatch, epoch: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Records of one leader epoch each, and that; ``epoch`` is that of the records before. A record whose epoch
-    nobody knows is of the epoch before it.
+    """Split records by leader epoch, and yield each part with its epoch; ``epoch`` is that of the previous
+    records. A record without a known epoch has the previous one.
     """
     epochs = records.column("leader_epoch")
     known = np.flatnonzero(valid_of(epochs))
@@ -236,12 +243,12 @@ def _runs(records: pa.RecordBatch, epoch: int) -> Iterator[tuple[pa.RecordBatch,
 
 
 def new_offsets(parts: Iterable[MirroredPartition]) -> int:
-    """How many the run has left."""
+    """The number of offsets left in the run."""
     return sum(part.bounds.stable_end - part.position for part in parts)
 
 
 def deal(parts: Sequence[MirroredPartition], most_shares: int) -> list[list[MirroredPartition]]:
-    """About as many new offsets for each of the shares, of which none is empty."""
+    """Non-empty shares with about the same number of new offsets."""
     shares: list[list[MirroredPartition]] = [[] for _ in range(min(most_shares, len(parts)))]
     for part in sorted(parts, key=lambda part: part.position - part.bounds.stable_end):
         min(shares, key=new_offsets).append(part)

@@ -9,14 +9,14 @@ from stratalog.bridges.mirror.partitions import MirroredPartition
 from stratalog.engine.driver.tasks import Progress
 
 STEP = 100_000
-"""Offsets."""
+"""The number of offsets per step."""
 
 
 class OffsetSteps:
-    """Tells steps of ``STEP`` offsets, counted over all partitions."""
+    """Reports steps of ``STEP`` offsets, counted over all partitions."""
 
     def __init__(self, progress: Progress, parts: Iterable[MirroredPartition]) -> None:
-        """The run begins: the partitions are to come to their ``stable_end``."""
+        """Start the progress up to the partitions' ``stable_end``."""
         self._progress = progress
         self._lock = threading.Lock()
         self._whole = sum(max(0, part.bounds.stable_end - part.log_end) for part in parts)
@@ -24,7 +24,7 @@ class OffsetSteps:
         progress.start("mirror", -(-self._whole // STEP), f"x {STEP:,} offsets")
 
     def passed(self, offsets: int, size_bytes: int) -> None:
-        """Offsets more are here. Threads share it."""
+        """Count more copied offsets. Thread-safe."""
         with self._lock:
             self._offsets += offsets
             self._bytes += size_bytes

@@ -1,7 +1,7 @@
-"""Topics of the source that have other names here: their names, and the source as it is with them.
+"""Maps names of topics in the source to our names, and wraps the source accordingly.
 
-A mirrored topic that has another name there keeps it in ``mirror.source.topic``, also when its mirror has ended.
-So each run and each comparison finds it by the name there.
+A mirrored topic keeps a different name in the source in ``mirror.source.topic``, even after its mirror has ended.
+So each run and comparison finds the topic by its name in the source.
 """
 
 from __future__ import annotations
@@ -28,58 +28,58 @@ from stratalog.partitions.paths import MAX_TOPIC_LENGTH
 def names_here(
     image: ClusterImage, topics: Mapping[str, SourceTopic], rename: Mapping[str, str]
 ) -> dict[str, str]:
-    """The name here of each topic, by its name there: the one that ``rename`` says, likewise; else the one under
-    which it is mirrored, or was; else the same.
+    """Our name of each topic, by its name in the source: that of ``rename``, otherwise that of a present or former
+    mirror, otherwise the same.
 
     Raises: InvalidCallError for a name of ``rename`` that is not among the topics, for a topic that is mirrored
-        under another name than ``rename`` says, and for two topics that would have one name.
+        under another name than in ``rename``, and for two topics with the same new name.
     """
     if unknown := sorted(rename.keys() - topics.keys()):
-        raise InvalidCallError(
-            f"topic {unknown[0]!r} gets another name (--as), and is not among the topics to mirror"
-        )
+        raise InvalidCallError(f"topic {unknown[0]!r} is renamed (--as), but is not among the topics to mirror")
     found: dict[str, str] = {}
     for name, topic in topics.items():
         present = _mirror_of(image, topic)
         wanted = rename.get(name)
         if present is not None and wanted not in (None, present) and MIRROR_SOURCE in image.topic(present).configs:
             raise InvalidCallError(
-                f"topic {name!r} of the source is mirrored here as {present!r}, and would be a second time as "
-                f"{wanted!r}: go on without --as; or first delete {present!r} here, or end its mirror "
+                f"topic {name!r} of the source is mirrored here as {present!r}, and would be mirrored a second "
+                f"time as {wanted!r}: run again without --as; or first delete {present!r} here, or end its "
+                "mirror "
                 f"(stratalog mirror {present} --end)"
             )
         found[name] = wanted if wanted is not None else present or name
         if other := [one for one, here in found.items() if here == found[name] and one != name]:
             raise InvalidCallError(
-                f"topics {other[0]!r} and {name!r} of the source would both be {found[name]!r} here: give one of "
+                f"topics {other[0]!r} and {name!r} of the source would both be named {found[name]!r} here: give "
+                "one of "
                 f"them another name: --as {name}=NAME"
             )
     return found
 
 
 def _mirror_of(image: ClusterImage, topic: SourceTopic) -> str | None:
-    """The topic here that mirrors this one, or else one that has mirrored it under another name."""
+    """Our topic that mirrors this one, otherwise a topic that has mirrored it under another name."""
     found = [one for one in image.topics.values() if mirrored_topic(one.name, one.configs) == topic.name_there]
     found.sort(key=lambda one: (MIRROR_SOURCE not in one.configs, one.name))
     return found[0].name if found else None
 
 
 def check_length(topic: SourceTopic) -> None:
-    """Raises: InvalidTopicError for a name that is longer than one of a topic here may be."""
+    """Raises: InvalidTopicError for a name that is too long here."""
     if len(topic.name) > MAX_TOPIC_LENGTH:
         raise InvalidTopicError(
-            f"the name of topic {topic.name!r} of the source has {len(topic.name)} characters, and here a name "
-            f"has at most {MAX_TOPIC_LENGTH}: give it another one: --as {topic.name}=NAME"
+            f"the name of topic {topic.name!r} of the source has {len(topic.name)} characters, but here a name "
+            f"has at most {MAX_TOPIC_LENGTH}: give it another name: --as {topic.name}=NAME"
         )
 
 
 def renamed(topic: SourceTopic, name: str) -> SourceTopic:
-    """The topic as it is with this name here."""
+    """The topic under our name."""
     return topic if topic.name == name else replace(topic, name=name, renamed=topic.name)
 
 
 def under_names_here(source: MirrorSource, names: Mapping[str, str]) -> MirrorSource:
-    """The source, with topics that have the names that they have here; ``names`` are those by the names there."""
+    """The source, with topics under our names; ``names`` maps names in the source to ours."""
     if all(there == here for there, here in names.items()):
         return source
     return RenamedSource(source, {here: there for there, here in names.items()})
@@ -91,7 +91,7 @@ class RenamedSource:
 
     source: MirrorSource
     names: Mapping[str, str]
-    """Those there, by those here."""
+    """Names in the source, by our names."""
 
     def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
         found = self.source.topics([self.names[name] for name in names])

@@ -1,4 +1,4 @@
-"""Records of the source as columns, and as rows of a log: one row an offset, gaps among them. Pure."""
+"""Records of the source as columns, and as rows of a log: one row per offset, including gaps. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SOURCE_SCHEMA = pa.schema(
         ("leader_epoch", pa.int32()),
     ]
 )
-"""Of committed records as the source gives them. A leader epoch is null where the batch's format does not say."""
+"""The columns of the source's committed records. The leader epoch is null if the format of the batch has none."""
 MOST_ROWS = 1_000_000
-"""Of a batch: a gap of any length is made in pieces."""
+"""The greatest number of rows of a batch; long gaps are built in pieces."""
 MOST_TIMESTAMP_MS = (2**63 - 1) // 1000
-"""The log holds microseconds in 64 bits: a timestamp of Kafka above this, or below its negative, has no place."""
+"""The log holds microseconds in 64 bits: a Kafka timestamp above this, or below its negative, does not fit."""
 NO_TIMESTAMP_MS = -1
-"""The timestamp of a Kafka record that has none (``RecordBatch.NO_TIMESTAMP``)."""
+"""Kafka's timestamp of a record without one (``RecordBatch.NO_TIMESTAMP``)."""
 _CONTROL = pa.field("control", pa.int32())
 
 
@@ -39,7 +39,7 @@ def source_batch(
     headers: Sequence[Sequence[tuple[str, bytes | None]] | None],
     leader_epochs: Sequence[int | None],
 ) -> pa.RecordBatch:
-    """Records as columns, from a sequence of each field of ``SourceRecord``."""
+    """Records as columns, from one sequence per field of ``SourceRecord``."""
     columns = [
         _integers(offsets, pa.int64(), np.int64),
         _integers(timestamps_ms, TIMESTAMP, np.int64, 1000),
@@ -52,7 +52,7 @@ def source_batch(
 
 
 def first_beyond(timestamps_ms: Sequence[int | None]) -> int | None:
-    """The place of the first timestamp that the log cannot hold; None where it holds all."""
+    """The index of the first timestamp that the log cannot hold; None if it can hold all."""
     given = [min(filter(None, timestamps_ms), default=0), max(filter(None, timestamps_ms), default=0)]
     if given[0] >= -MOST_TIMESTAMP_MS and given[1] <= MOST_TIMESTAMP_MS:
         return None
@@ -70,7 +70,7 @@ def _integers(
 
 
 def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
-    """Null where a record has none."""
+    """Null for a record without a timestamp."""
     if not any(headers):
         return pa.nulls(len(headers), HEADERS)
     pairs = [pair for one in headers for pair in one or ()]
@@ -99,14 +99,14 @@ def sizes_of(records: pa.RecordBatch) -> np.ndarray:
     sizes: np.ndarray = _lengths(records.column("key")) + _lengths(records.column("value"))
     headers = records.column("headers")
     if headers.null_count < len(headers):
-        names, values = headers.values.flatten()  # of all, also those outside of a slice
+        names, values = headers.values.flatten()  # of the whole array, even outside of a slice
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(_lengths(names) + _lengths(values))])
         sizes += np.diff(ends[integers_of(headers.offsets)])
     return sizes
 
 
 def _lengths(values: pa.Array) -> np.ndarray:
-    """A null has none: its place in the column is empty."""
+    """A null has no bytes, because its range in the column is empty."""
     ends = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
     lengths: np.ndarray = np.diff(ends.astype(np.int64))
     return lengths
@@ -115,8 +115,9 @@ def _lengths(values: pa.Array) -> np.ndarray:
 def batches_of(
     records: Sequence[pa.RecordBatch], start: int, end: int, values: TypedValues | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the offsets ``[start, end)``, at most ``MOST_ROWS`` a batch; ``records`` are all records there,
-    in the order of offsets. The columns are those of records, and ``control``. ``values`` decodes their values.
+    """The rows of the offsets ``[start, end)``, at most ``MOST_ROWS`` per batch; ``records`` are all their
+    records, in the order of offsets. The columns are those of records, and ``control``. ``values`` decodes their
+    values.
     """
     ends = [int(offsets_of(batch)[-1]) + 1 for batch in records[:-1]] + [end]
     for batch, until in zip(records or [NO_RECORDS], ends, strict=True):
@@ -129,7 +130,7 @@ def batches_of(
 
 
 def undecoded_of(batches: Iterable[pa.RecordBatch]) -> int:
-    """How many values of the rows could not be decoded."""
+    """The number of values in the rows that could not be decoded."""
     return sum(undecoded(batch.column("value")) for batch in batches)
 
 
@@ -141,7 +142,7 @@ def _held(records: pa.RecordBatch, values: TypedValues | None) -> pa.RecordBatch
 
 
 def _spread(held: pa.RecordBatch, places: np.ndarray, rows: int) -> pa.RecordBatch:
-    """The records at these rows, gaps at all others."""
+    """The records at these rows, with gaps at all others."""
     if held.num_rows == rows:
         return held.append_column(_CONTROL, pa.nulls(rows, pa.int32()))
     there = np.zeros(rows, np.bool_)

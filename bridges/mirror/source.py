@@ -1,4 +1,4 @@
-"""The questions of a mirror to the cluster that it mirrors, in terms of Kafka; and its findings there."""
+"""The interface of a mirror to the source cluster, in Kafka's terms."""
 
 from __future__ import annotations
 
@@ -20,65 +20,65 @@ class InconsistentTopicIdError(InvalidCallError):
 
 
 class SourceTruncatedError(InvalidCallError):
-    """The source has lost records that are here, and others take their place, or will."""
+    """The source has lost mirrored records, and has, or will have, others at their offsets."""
 
     code = "LOG_TRUNCATION"
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}: the source has lost its last records that are here (an unclean election, or a lost disk), "
-            "and others take their place. Keep what is here, and mirror no more: stratalog mirror --end; or "
-            "delete the topic here, and mirror it anew"
+            f"{what}: the source has lost its last mirrored records (an unclean election, or a lost disk), and "
+            "has others at their offsets. Either keep the mirrored records and end the mirror (stratalog mirror "
+            "--end), or delete the topic here and mirror it again"
         )
 
 
 def without_leader(key: TopicPartition) -> LeaderNotAvailableError:
-    """The error of a partition that has no bounds now."""
+    """The error of a partition without present bounds."""
     return LeaderNotAvailableError(
-        f"{key[0]}-{key[1]} of the source has no leader, or it does not answer; a later run goes on here"
+        f"{key[0]}-{key[1]} of the source has no leader, or the leader does not answer; a later run continues here"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """A topic there."""
+    """A topic of the source."""
 
     name: str
-    """Its name there; with ``renamed`` the one here."""
+    """Its name in the source; with ``renamed`` our name."""
     source: str
-    """Cluster id and topic id, as ``mirror.source`` has them."""
+    """Cluster id and topic id, in the form of ``mirror.source``."""
     partitions: int
     configs: Mapping[str, str]
-    """All that apply to it, by Kafka's names."""
+    """All its effective configs, by Kafka's names."""
     renamed: str | None = None
-    """Its name there, where it has another one here."""
+    """Its name in the source, if ours differs."""
 
     @property
     def name_there(self) -> str:
-        """Cluster id and name there, as ``mirror.source.topic`` has them."""
+        """Cluster id and name in the source, in the form of ``mirror.source.topic``."""
         return f"{self.cluster_id}/{self.renamed or self.name}"
 
     @property
     def cluster_id(self) -> str:
-        """The cluster that it is in."""
+        """The id of its cluster."""
         return self.source.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceBounds:
-    """A partition's log there, ``log_start <= stable_end <= log_end``."""
+    """The bounds of a partition in the source, ``log_start <= stable_end <= log_end``."""
 
     log_start: int
     stable_end: int
-    """The last stable offset: committed records end there."""
+    """The last stable offset, the end of committed records."""
     log_end: int
     """The high watermark."""
     leader_epoch: int | None = None
-    """At ``log_end``, where it is known."""
+    """The leader epoch at ``log_end``, if known."""
 
 
 class SourceRecord(NamedTuple):
-    """A committed record, by itself. A source gives them as columns (``rows.source_batch``)."""
+    """A single committed record. A source returns records as columns (``rows.source_batch``)."""
 
     offset: int
     timestamp_ms: int | None
@@ -86,11 +86,11 @@ class SourceRecord(NamedTuple):
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
     leader_epoch: int | None
-    """Under which it was appended; None where the format of its batch does not say."""
+    """The leader epoch of its append; None if the format of its batch has none."""
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes."""
+        """Its approximate size."""
         size = len(self.key or b"") + len(self.value or b"")
         if not self.headers:
             return size
@@ -99,61 +99,67 @@ class SourceRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """Committed records that are to be read, ``[start, end)`` of a partition."""
+    """A range ``[start, end)`` of committed records of a partition to read."""
 
     start: int
     end: int
     leader_epoch: int | None = None
-    """Of the last record before ``start``, where it is known: the source finds out whether it has that history."""
+    """The leader epoch of the last record before ``start``, if known; the source checks that it has that
+    history.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRead:
-    """The next records of a partition: all committed ones from where its last read ended up to ``position``."""
+    """The next records of a partition: all committed ones from the end of the last read up to ``position``."""
 
     key: TopicPartition
     records: pa.RecordBatch
     """Columns of ``rows.SOURCE_SCHEMA``."""
     position: int
     error: StratalogError | None = None
-    """OffsetOutOfRangeError where retention is faster, and where the source has not the history of the range's
-    leader epoch up to its start; RetriableError where nothing comes. Nothing more comes of the partition then."""
+    """OffsetOutOfRangeError if retention was faster, or if the source lacks the history of the range's leader
+    epoch up to its start; RetriableError if no records arrive. The partition's reads end after an error.
+    """
 
 
 @dataclass(frozen=True)
 class SourceGroups:
-    """Offsets that consumer groups have committed, and the groups that could not be read."""
+    """The committed offsets of consumer groups, and the groups that could not be read."""
 
     offsets: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]
-    """By group; groups without any are left out."""
+    """Offsets by group, without groups that have none."""
     failures: Sequence[tuple[str, StratalogError]] = ()
-    """The groups that could not be read, as a report names them, and why."""
+    """The groups that could not be read, under their names in reports, with the error."""
 
 
 class MirrorSource(Protocol):
-    """A cluster of topics. Errors of all calls: RetriableError kinds; StorageAuthorizationError kinds;
-    CorruptionError for answers that cannot be."""
+    """The source cluster. All calls raise RetriableError kinds; StorageAuthorizationError kinds; CorruptionError
+    for impossible answers.
+    """
 
     def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
         """The topics of these names. Raises: UnknownTopicOrPartitionError."""
         ...
 
     def bounds(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
-        """Where logs start and end now. A partition that has no leader at present is left out, and so is one whose
-        leader does not answer. Raises: UnknownTopicOrPartitionError."""
+        """The present bounds of logs, without partitions that have no leader or whose leader does not answer.
+        Raises: UnknownTopicOrPartitionError.
+        """
         ...
 
     def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
-        """All committed records of the ranges, of each partition in the order of offsets, those of several mixed.
-        A read may go beyond the end of its range. A reader that has enough stops to iterate.
+        """All committed records of the ranges, in the order of offsets within each partition; partitions are
+        interleaved. A read may go beyond the end of its range. Callers may stop iterating at any time.
         """
         ...
 
     def group_offsets(self, topics: Sequence[str]) -> SourceGroups:
-        """The offsets that consumer groups have committed for the topics. A group that cannot be read is a failure
-        in the answer, and does not hide the others."""
+        """The committed offsets of consumer groups for the topics. A group that cannot be read is a failure in the
+        result; the others are returned.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release connections and clients."""
         ...

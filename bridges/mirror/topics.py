@@ -1,6 +1,5 @@
-"""The topics of a mirror here: made with all their partitions, of that source, and of the type that comes.
-
-A topic of typed values is so from its beginning, and grows with the schema.
+"""Creates mirrored topics with all partitions, and checks their source and type. A topic has typed values from its
+creation or never, and its type grows with the schema.
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ def ensure_here(
     bounds: Mapping[TopicPartition, SourceBounds],
     options: MirrorOptions,
 ) -> bool:
-    """The topic is made where it is not here, and grows with the source. Returns: whether it is here, with all its
-    partitions; the reason is a failure of the run."""
+    """Create a missing topic, or add partitions. Returns whether the topic exists with all its partitions;
+    otherwise the run gets a failure with the reason.
+    """
     try:
         image = metadata.image()
         if topic.name not in image.topic_ids:
@@ -69,8 +69,9 @@ def _create(
     bounds: Mapping[TopicPartition, SourceBounds],
     options: MirrorOptions,
 ) -> None:
-    """Raises: InvalidTopicError for a name that is too long; LeaderNotAvailableError while it is not known where
-    all of its logs start."""
+    """Raises: InvalidTopicError for a name that is too long; LeaderNotAvailableError while some log starts are
+    unknown.
+    """
     check_length(topic)
     keys = [(topic.name, partition) for partition in range(topic.partitions)]
     for key in keys:
@@ -90,8 +91,8 @@ def _create(
         )
     except TopicAlreadyExistsError:
         if topic.name not in metadata.image().topic_ids:
-            raise  # another mirror was faster, and gave it another name
-        # Otherwise it made this very topic: whether of the same source is looked at next.
+            raise  # another mirror created it first, under another name
+        # Otherwise it created this topic; the source is checked next.
 
 
 def check_source(here: TopicImage, there: SourceTopic) -> None:
@@ -100,36 +101,38 @@ def check_source(here: TopicImage, there: SourceTopic) -> None:
     if not mirrored and here.configs.get(MIRROR_SOURCE_TOPIC) == there.name_there:
         raise TopicAlreadyExistsError(
             f"topic {there.renamed!r} of the source was mirrored here as {here.name!r}, until that mirror was "
-            f"ended: nothing was copied. Keep {here.name!r} as it is; or mirror the topic a second time, under "
+            f"ended; nothing was copied. Keep {here.name!r} as it is, or mirror the topic a second time under "
             f"another name: --as {there.renamed}=NAME"
         )
     if not mirrored:
         raise TopicAlreadyExistsError(
-            f"topic {here.name!r} is here already and is no mirror: it was made here, or its mirror was ended. "
-            "Nothing was copied: records appended here and records of the source would want the same offsets. "
-            "Keep the topic as it is; or delete it here, which loses its records, and mirror again"
+            f"topic {here.name!r} already exists here and is not a mirror: it was created here, or its mirror "
+            "was ended. Nothing was copied, because records appended here and records of the source would need "
+            "the same offsets. Keep the topic as it is, or delete it here, which loses its records, and mirror "
+            "again"
         )
     cluster_id, _, topic_id = mirrored.rpartition("/")
     if cluster_id != there.cluster_id:
-        raise InvalidTopicError(f"topic {here.name!r} mirrors {mirrored}, of another cluster than {there.source}")
+        raise InvalidTopicError(f"topic {here.name!r} mirrors {mirrored} of another cluster, not {there.source}")
     mirrored_name = mirrored_topic(here.name, here.configs) or ""
     if mirrored_name != there.name_there:
         raise InvalidTopicError(
             f"topic {here.name!r} mirrors topic {mirrored_name.rpartition('/')[2]!r} of that cluster, not "
-            f"{there.name_there.rpartition('/')[2]!r}: give that one another name here: "
+            f"{there.name_there.rpartition('/')[2]!r}: give the latter another name here: "
             f"--as {there.renamed or there.name}=NAME"
         )
     if mirrored == there.source:
         return
     raise InconsistentTopicIdError(
         f"topic {here.name!r} mirrors the source's topic id {topic_id}; now it has "
-        f"{there.source.rpartition('/')[2]}: it was deleted there, and made again. Keep what is here, and mirror "
-        "no more: stratalog mirror --end; or delete the topic here, and mirror the new one"
+        f"{there.source.rpartition('/')[2]}: it was deleted in the source and created again. Either keep the "
+        "mirrored records and end the mirror (stratalog mirror --end), or delete the topic here and mirror the "
+        "new one"
     )
 
 
 def _let_grow(metadata: MetadataClient, here: TopicImage, values: TypedValues | None, *, dry_run: bool) -> None:
-    """The topic's values are of the type that comes now; it grows where fields were added.
+    """Check that the topic's type matches the decoded values; adds new fields to it.
 
     Raises: InvalidCallError.
     """
@@ -139,11 +142,13 @@ def _let_grow(metadata: MetadataClient, here: TopicImage, values: TypedValues | 
 
 
 def check_typed(here: TopicImage, values: TypedValues | None) -> None:
-    """Raises: InvalidCallError for a topic whose values are typed, and none that comes, or the other way round."""
+    """Raises: InvalidCallError if the topic has typed values and no decoder is given, or vice versa."""
     if (here.value_schema is None) != (values is None):
         raise InvalidCallError(
-            f"topic {here.name!r} has typed values: say how they are decoded (--format, --schema)"
+            f"topic {here.name!r} has typed values: give their decoder (--format, --schema)"
             if values is None
-            else f"topic {here.name!r} has values of bytes, and stays so: leave --format and --schema out, or "
-            "delete it here and mirror it anew"
+            else (
+                f"topic {here.name!r} has values of bytes, which cannot change: omit --format and --schema, or "
+                "delete it here and mirror it again"
+            )
         )

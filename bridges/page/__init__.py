@@ -13,5 +13,5 @@ The browser gets the content as JSON, and makes text of it: no name in it is eve
 that are in sight, so a page of 10,000 partitions opens at once. The file asks no network, and forbids it; the
 served page asks its own server alone.
 
-``cluster`` may ask this, and nothing below knows of it.
+Only ``cluster`` uses this package.
 """

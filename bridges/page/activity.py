@@ -1,5 +1,5 @@
-"""Activity: what was appended, copied, tiered and deleted over time, and what waited, of the cluster and of each
-topic; and the last operations. Pure, of the rows of the history.
+"""Activity over time: amounts appended, copied, tiered and deleted, and backlogs, of the cluster and each topic;
+and the last operations. Pure, from the rows of the history.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ begin with its name and a slash."""
 
 LEAST_STEPS, MOST_STEPS = 12, 60
 MOST_RUNS = 1_000
-"""Operations in the list of the last ones."""
+"""The number of operations in the list of the last ones."""
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 _STEPS_MS = (
     *(_MINUTE, 5 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE, _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
@@ -29,12 +29,12 @@ _FLOWS = {"copied_bytes": "Replicated bytes", "uploaded_bytes": "Tiered bytes", 
 _TITLES = (APPENDED, *_FLOWS.values(), WAITING, OVERDUE)
 _COSTS = ("requests", "read_bytes", "written_bytes")
 _ALL = ""
-"""The scope of the whole cluster, beside those of topics."""
+"""The scope of the whole cluster; other scopes are topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Times cut into steps of one length."""
+    """A time span in steps of equal length."""
 
     from_ms: int
     step_ms: int
@@ -42,7 +42,7 @@ class _Steps:
 
     @classmethod
     def over(cls, first_ms: int, last_ms: int) -> _Steps:
-        """The shortest round steps of which there are not too many."""
+        """The shortest round steps that are few enough."""
         step = next((ms for ms in _STEPS_MS if (last_ms - first_ms) // ms + 2 <= MOST_STEPS), _STEPS_MS[-1])
         last = last_ms // step
         first = min(first_ms // step, last - LEAST_STEPS + 1)
@@ -50,7 +50,7 @@ class _Steps:
 
 
 class _Drawn:
-    """Series by scope and title: flows that are added up in each step, levels as they were last."""
+    """Series by scope and title: flows are summed in each step, levels have their last value."""
 
     def __init__(self, steps: _Steps) -> None:
         self._steps = steps
@@ -58,7 +58,7 @@ class _Drawn:
         self._levels: dict[str, dict[str, int]] = {}
 
     def take(self, at_ms: int, totals: Mapping[str, int]) -> None:
-        """The totals of one operation; in order of time."""
+        """Add the totals of one operation; call in order of time."""
         at = (at_ms - self._steps.from_ms) // self._steps.step_ms
         touched = set()
         for name, value in totals.items():
@@ -96,7 +96,7 @@ class _Drawn:
         return self._values.setdefault(scope, {}).setdefault(title, [empty] * self._steps.count)
 
     def scopes(self) -> dict[str, list[dict[str, Any]]]:
-        """All that was told, the whole cluster first."""
+        """All scopes with values, the whole cluster first."""
         return {
             scope: [
                 {
@@ -113,8 +113,8 @@ class _Drawn:
 
 
 def activity(history: Sequence[Row]) -> dict[str, Any] | None:
-    """``from_ms``, ``step_ms``, and ``scopes``: of the cluster (an empty name) and of each topic its series, each
-    with a value for every step. A level that is not known in a step is None. None: nothing is recorded.
+    """``from_ms``, ``step_ms``, and ``scopes``: the series of the cluster (an empty name) and of each topic, with
+    a value for every step. An unknown level is None. Returns None if nothing is recorded.
     """
     dated = sorted(((_time_ms(row), _totals(row)) for row in history), key=lambda one: one[0])
     if not dated:

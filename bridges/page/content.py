@@ -1,4 +1,4 @@
-"""The content of a page as plain data. Pure, of what ``health`` has examined, and of the rows of the history."""
+"""The content of a page as plain data. Pure, from the result of ``health`` and the rows of the history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stratalog.partitions.retention import UNLIMITED
 from stratalog.tiering.remote_log import RemoteLog
 
 MOST_SUBJECTS = 500
-"""Names of the subjects of one finding."""
+"""The number of subjects to name for one finding."""
 PARTITION_COLUMNS = (
     *("topic", "partition", "state", "leader", "epoch", "log_start", "local_start", "high_watermark", "log_end"),
     *("remote_start", "remote_end", "spans", "sizes", "replicas", "findings"),
@@ -34,14 +34,14 @@ PARTITION_COLUMNS = (
 end] and ``sizes`` bytes, by index of ``tiers``; ``findings`` are indexes."""
 REPLICA_COLUMNS = ("broker", "state", "local_start", "log_end", "files", "bytes")
 _TABLES = "remote-table"
-"""The subjects of this finding are topics, which may be called as a partition is."""
+"""The kind of finding whose subjects are topics; a topic's name may equal that of a partition."""
 
 
 def content(
     examined: Examined, history: Sequence[Row], history_unread: str | None, cluster_id: str
 ) -> dict[str, Any]:
-    """All that the page shows, as JSON has it; every text is printable. ``history`` has rows of
-    ``Cluster.history``; ``history_unread`` says why it could not be read.
+    """The content of the page, for JSON; every text is printable. ``history`` has rows of ``Cluster.history``;
+    ``history_unread`` says why it could not be read.
     """
     sight, report = examined.sight, examined.report
     named = {topic_id: number for number, topic_id in enumerate(sorted(sight.image.topics, key=_by_name(sight)))}
@@ -79,7 +79,7 @@ def content(
 
 
 def unopened_content(report: HealthReport, cluster_id: str) -> dict[str, Any]:
-    """The content where the cluster cannot be opened: its health is all that is known."""
+    """The content for a cluster that cannot be opened: only its health."""
     shown: dict[str, Any] = _printable(
         {
             "cluster": cluster_id,
@@ -136,12 +136,12 @@ def _health(report: HealthReport) -> dict[str, Any]:
 
 
 def _subjects(one: HealthFinding) -> list[str]:
-    """Its own, and those that it affects."""
+    """The subjects of the finding, and those that it affects."""
     return [*dict.fromkeys((*one.subjects, *(name for names in one.affected.values() for name in names)))]
 
 
 def _of_partitions(report: HealthReport) -> dict[str, list[int]]:
-    """By the name of a partition: which findings are of it."""
+    """The findings of each partition, by its name."""
     found: dict[str, list[int]] = {}
     for number, one in enumerate(report.findings):
         for subject in _subjects(one) if one.kind != _TABLES else ():
@@ -162,13 +162,15 @@ def _log(seen: SeenPartition, examined: Examined) -> TieredLog:
 
 
 def _seen(seen: SeenPartition, broker: int | None, sight: Sight) -> Listing | None:
-    """The folder of a replica, where its broker is in service: an unmounted volume is an empty one."""
+    """The folder of a replica, if its broker is in service, because an unmounted volume looks like an empty
+    folder.
+    """
     found = None if broker is None or not sight.usable(broker) else seen.replicas.get(broker)
     return found if isinstance(found, Listing) else None
 
 
 def _partition(seen: SeenPartition, log: TieredLog, sight: Sight, findings: list[int]) -> list[Any]:
-    """The columns behind ``topic``."""
+    """The columns after ``topic``."""
     view = seen.view
     return [
         *(view.partition, _state(seen, sight), view.leader, view.leader_epoch),
@@ -181,7 +183,7 @@ def _partition(seen: SeenPartition, log: TieredLog, sight: Sight, findings: list
 
 
 def _state(seen: SeenPartition, sight: Sight) -> str:
-    """As ``isr_findings`` judges."""
+    """The state of a partition, as in ``isr_findings``."""
     members = [broker for broker in seen.view.isr if sight.usable(broker)]
     least = 1 if seen.config is None else seen.config.min_insync_replicas
     if seen.view.leader is None or not members:
@@ -264,12 +266,12 @@ def _topic(examined: Examined, topic_id: str, logs: Sequence[tuple[SeenPartition
 
 
 def _remote_bytes(remote: RemoteLog | None) -> int | None:
-    """None: it is not tiered, or cannot be read."""
+    """The end of the remote log; None if it is not tiered, or cannot be read."""
     return None if remote is None else sum(segment.size_bytes for segment in remote.all_segments())
 
 
 def _policy(seen: SeenPartition) -> str:
-    """How long records stay, in words."""
+    """The retention of a topic, as text."""
     config = seen.config
     if config is None:
         return "unreadable configs"

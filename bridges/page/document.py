@@ -1,4 +1,4 @@
-"""The page as text: the content in its template, with style and script. All of it is in the one file."""
+"""The page as text: the content in its template, with style and script, in one file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _joined(*names: str) -> str:
 
 
 def _embedded(content: dict[str, Any]) -> str:
-    """JSON of which nothing is HTML: ASCII without ``<``, ``>`` and ``&``."""
+    """JSON without HTML: ASCII without ``<``, ``>`` and ``&``."""
     found = json.dumps(content, allow_nan=False, separators=(",", ":"))
     return found.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

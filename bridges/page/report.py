@@ -26,18 +26,18 @@ from stratalog.partitions.store.address import parse_address
 
 @dataclass(frozen=True, slots=True)
 class StatePage:
-    """The state of a cluster as one page. In a notebook it shows itself."""
+    """The state of a cluster as one page. A notebook displays it."""
 
     html: str
-    """A whole document, which loads nothing."""
+    """The complete document, which loads nothing."""
     health: HealthReport
     """The health report at the top of the page."""
     file: ClusterFile
 
     def save(self, target: str | os.PathLike[str]) -> str:
-        """Write the page to a file, or to an address such as ``s3://bucket/report.html``, in the place of an older
-        one: readers see that or this. For an address, the connection settings are
-        those of the cluster file for that kind of storage. Returns the place.
+        """Write the page to a file, or to an address such as ``s3://bucket/report.html``, replacing an older one
+        atomically. For an address, the connection settings are those of the cluster file for that kind of storage.
+        Returns the place.
 
         Raises: InvalidCallError for a place that cannot be written or is inside a root of the cluster;
             StorageError kinds for a bucket.
@@ -81,7 +81,7 @@ class StatePage:
         return f"StatePage({self.file.cluster_id!r}, {len(self.html):,} characters)"
 
     def _repr_html_(self) -> str:
-        """A frame of its own in a notebook, whose scripts reach nothing outside of it."""
+        """A separate frame in a notebook, whose scripts cannot access the notebook."""
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" '
             'style="width:100%;height:48em;border:0"></iframe>'
@@ -95,10 +95,8 @@ def report(
     memory: Memory,
     history: Callable[[], Sequence[Row]] = tuple,
 ) -> StatePage:
-    """One look at the cluster, as ``health`` takes it, as a page. ``history`` gives rows of ``Cluster.history``;
-    where it cannot, the page says why. Nothing is written.
-
-    Raises: as ``examine``.
+    """Observe the cluster as ``health`` does, and return the page. ``history`` returns rows of
+    ``Cluster.history``; if it fails, the page has the reason. Writes nothing. Raises: see ``examine``.
     """
     examined = examine(metadata, storage, execution, memory)
     rows, unread = read_history(history)
@@ -120,7 +118,7 @@ def unopened_report(file: ClusterFile, health: HealthReport) -> StatePage:
 
 
 def _write(path: str, text: str) -> None:
-    """In the place of an older file, in one step. Raises: OSError."""
+    """Write a file atomically, replacing an older one. Raises: OSError."""
     folder, name = os.path.split(path)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as scratch:
         written = os.path.join(scratch, name)

@@ -1,10 +1,10 @@
-"""Tiers: what of one log is where, by offsets and by bytes. Pure.
+"""The tier of each part of a log, by offsets and by bytes. Pure.
 
-expired   it has left the log; bytes of it may still wait for their deletion
-cold      in the remote tier alone
-both      in the remote tier, and still on the brokers
-pending   on the brokers alone, and to be tiered
-hot       on the brokers alone, for the topic is not tiered
+expired   no longer part of the log; its bytes may not be deleted yet
+cold      only in the remote tier
+both      in the remote tier and on the brokers
+pending   only on the brokers, to be tiered
+hot       only on the brokers, because the topic is not tiered
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ EXPIRED, COLD, BOTH, PENDING, HOT = TIERS = ("expired", "cold", "both", "pending
 
 @dataclass(frozen=True, slots=True)
 class TieredLog:
-    """One log, as the look tells it. Its end is at least that: names do not tell the length of a last append."""
+    """The observed state of one log. Its end is a lower bound, because names do not show the length of the last
+    append.
+    """
 
     start: int
     """Its first offset, in either tier."""
     local_start: int | None
-    """None: no copy could be listed, as of the two that follow."""
+    """The end; None if no copy could be listed, also for the next two fields."""
     high_watermark: int | None
     end: int | None
     remote_start: int | None
@@ -36,15 +38,15 @@ class TieredLog:
     spans: tuple[tuple[str, int, int], ...]
     """Tiers with their offsets ``[start, end)``, in order of offsets; none is empty."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes by tier, without zeros: of ``both`` those of the copy."""
+    """Bytes by tier, without zeros; for ``both`` those of the copy on the brokers."""
 
 
 def tiered_log(
     seen: SeenPartition, copy: Listing | None, segments: Sequence[RemoteSegment], remote_end: int | None
 ) -> TieredLog:
-    """The log of a partition by the folder of its leader, or of another ``copy`` (None: no folder is seen).
-    ``segments`` are those of its remote log, in order; ``remote_end`` is where that was last seen to end, should
-    it not be readable now.
+    """The log of a partition by the folder of its leader, or of another ``copy`` (None: no folder is readable).
+    ``segments`` are those of its remote log, in order; ``remote_end`` is its last known end, in case it is not
+    readable now.
     """
     start = seen.view.log_start_offset
     copied = seen.config is not None and seen.config.copies_to_remote
@@ -83,7 +85,9 @@ def tiered_log(
 
 
 def _live(copy: Listing, start: int) -> Iterator[tuple[DataFile, bool]]:
-    """The data files, and whether each is of the log still: neither below its start nor replaced by a segment."""
+    """The data files, each with whether it is still part of the log: neither below its start nor replaced by a
+    segment.
+    """
     covered = 0
     for file in sorted(copy.data, key=lambda file: (file.name.base_offset, -file.name.least_end)):
         is_live = file.name.least_end > start and file.name.base_offset >= covered

@@ -1,9 +1,9 @@
 """Statements as a policy of S3: for a user or a role, or (with a ``Principal``) for a bucket. Pure.
 
-``s3:ListBucket`` is on the whole bucket. With a condition on the prefix, S3 would answer 403 in place of 404 for
-an object that is not there, and a reader could not tell a file that was merged away from a missing right.
+``s3:ListBucket`` is on the whole bucket. With a condition on the prefix, S3 would answer 403 instead of 404 for a
+missing object, and a reader could not distinguish a merged file from a missing right.
 
-On Amazon, who may not delete may not overwrite either: what is created has to say ``If-None-Match``.
+On Amazon, a role without the right to delete cannot overwrite either, because creates must have ``If-None-Match``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ACTIONS: Mapping[Right, tuple[str, ...]] = {
 }
 _EXCLUSIVELY = {"Null": {"s3:if-none-match": "false"}}
 _IN_PARTS = {"Bool": {"s3:ObjectCreationOperation": "false"}}
-"""Requests that name nothing yet: the parts of an upload."""
+"""Requests that create no name yet: the parts of an upload."""
 
 
 def aws_policy(statements: Sequence[Statement]) -> str:
@@ -55,7 +55,7 @@ def _objects(statement: Statement, deletes: bool) -> list[dict[str, Any]]:
 
 
 def _keys(statements: Sequence[Statement]) -> list[dict[str, Any]]:
-    """A reader decrypts; a writer encrypts, and decrypts, as uploads in parts do."""
+    """The rights to a key: readers decrypt; writers encrypt, and also decrypt, because uploads in parts do."""
     keys: dict[str, set[str]] = {}
     for statement in statements:
         actions = {"kms:Decrypt"} | ({"kms:GenerateDataKey"} if "create" in statement.rights else set())

@@ -1,8 +1,8 @@
-"""Statements as Azure takes them: a role with the data actions, and its assignments on containers, whose
-conditions (ABAC) say which paths. Pure.
+"""Statements for Azure: a role with data actions, and its assignments on containers, with conditions (ABAC) on
+paths. Pure.
 
 Listing is on the whole container. A role without the action to delete may still overwrite: Azure has one action,
-``write``, for both. Against that there are containers with versions, and immutability policies.
+``write``, for both. Versions of the container, or immutability policies, protect against that.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SAS: Mapping[Right, str] = {"read": "r", "create": "cw", "delete": "d", "list":
 
 def azure_policy(role: Role, cluster_id: str, statements: Sequence[Statement]) -> str:
     """A JSON document: ``roleDefinition`` (of ``az role definition create``), ``assignments`` by container
-    (``--condition``, of ``az role assignment create``), and the permissions of a SAS for a container instead,
-    which knows no paths.
+    (``--condition``, of ``az role assignment create``), and the permissions of a SAS for a whole container as an
+    alternative.
     """
     rights = {right for statement in statements for right in statement.rights}
     containers = dict.fromkeys(_container(place) for statement in statements for place in statement.places)
@@ -69,7 +69,7 @@ def _letters(rights: Iterable[Right]) -> str:
 
 
 def _condition(given: Sequence[tuple[frozenset[Right], Resource]]) -> str:
-    """For each right: it is another action, or the path is one of these."""
+    """The condition of a right: the action is another one, or the path is one of these."""
     clauses = []
     for right, actions in _ACTIONS.items():
         patterns = list(dict.fromkeys(_pattern(place) for rights, place in given if right in rights))

@@ -1,7 +1,6 @@
-"""Statements as Google takes them: bindings of a bucket's policy, whose conditions say which objects. Pure.
-
-Listing is on the whole bucket. A condition knows the beginning of a name and no wildcards, so that the folders are
-those of the present incarnations: print the policy again after a broker was formatted anew.
+"""Statements for Google: bindings of a bucket's policy, with conditions on objects. Pure. Listing is on the whole
+bucket. A condition can test the beginning of a name, without wildcards, so the folders are those of the present
+incarnations: print the policy again after a broker was formatted again.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from stratalog.bridges.policy.statements import Resource, Statement
 from stratalog.partitions.errors import Right
 
 MEMBER = "MEMBER"
-"""In the place of who is to have the rights."""
+"""The placeholder for the member that gets the rights."""
 MOST_OPERANDS = 12
-"""Google takes this number of logical operators in a condition."""
+"""Google's limit of logical operators in a condition."""
 
 _ROLES: Mapping[Right, str] = {
     "read": "roles/storage.objectViewer",
@@ -26,7 +25,7 @@ _ROLES: Mapping[Right, str] = {
 
 
 def gcs_policy(statements: Sequence[Statement]) -> str:
-    """A JSON document: by bucket the bindings, as ``gcloud storage buckets set-iam-policy`` takes them."""
+    """A JSON document with the bindings of each bucket, for ``gcloud storage buckets set-iam-policy``."""
     buckets = dict.fromkeys(_bucket(place) for statement in statements for place in statement.places)
     found = {bucket: {"version": 3, "bindings": _bindings(bucket, statements)} for bucket in buckets}
     return json.dumps(found, indent=2) + "\n"

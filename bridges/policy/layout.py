@@ -1,4 +1,4 @@
-"""Where a cluster lies, and some of its topics. Pure."""
+"""The folders of a cluster and some of its topics. Pure."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class StorageRoot:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """The roots of a cluster, and the topics that somebody is to have rights on."""
+    """The roots of a cluster, and the topics of a policy."""
 
     cluster_id: str
     brokers: tuple[StorageRoot, ...]
     remote: StorageRoot | None
     topics: Mapping[str, str] | None
-    """Ids by name; None: all topics, also those to come."""
+    """Topic ids by name; None: all topics, including future ones."""
     internal: Mapping[str, str]
-    """The same of the engine's own topics, as far as there are any."""
+    """The same for existing internal topics."""
 
 
 def layout_of(file: ClusterFile, image: ClusterImage, topics: Sequence[str] | None) -> ClusterLayout:
@@ -50,8 +50,8 @@ def layout_of(file: ClusterFile, image: ClusterImage, topics: Sequence[str] | No
         registered = image.brokers.get(entry.broker_id)
         if registered is None:
             raise InvalidCallError(
-                f"broker {entry.broker_id} of the cluster file is not registered, so nobody knows its folder: "
-                "format or bootstrap it first, or take it out of the file"
+                f"broker {entry.broker_id} of the cluster file is not registered, so its folder is unknown: "
+                "format or bootstrap it first, or remove it from the file"
             )
         brokers.append(
             StorageRoot(

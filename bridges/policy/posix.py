@@ -1,7 +1,7 @@
 """Statements as a shell script for folders: access control lists for a group. Pure.
 
-A file system knows no right to create without one to delete: a group that may create in a folder may delete there.
-Where producers must not delete, keep the roots in object storage.
+A file system has no right to create without the right to delete: a group that may create in a folder may delete
+there. If producers must not delete, keep the roots in object storage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ give() {{ setfacl -R -m "g:$GROUP:$1,d:g:$GROUP:$1" -- "$2"; }}
 
 
 def posix_policy(role: Role, cluster_id: str, statements: Sequence[Statement]) -> str:
-    """The script. It takes ``setfacl``, and a file system with access control lists."""
+    """The script. It needs ``setfacl``, and a file system with access control lists."""
     passed: dict[str, None] = {}
     objects: dict[str, None] = {}
     folders: dict[str, str] = {}
@@ -42,7 +42,9 @@ def posix_policy(role: Role, cluster_id: str, statements: Sequence[Statement]) -
                 objects[path] = None
             elif writes or path not in folders:
                 folders[path] = "rwX" if writes else "rX"
-    lines = [f"mkdir -p -- {shlex.quote(folder)}" for folder in sorted(folders)]  # before they are needed
+    lines = [
+        f"mkdir -p -- {shlex.quote(folder)}" for folder in sorted(folders)
+    ]  # rights must exist before the first file
     lines += [f"pass {shlex.quote(folder)}" for folder in sorted(passed)]
     lines += [f'setfacl -m "g:$GROUP:r" -- {shlex.quote(path)}' for path in sorted(objects)]
     lines += [f"give {rights} {shlex.quote(folder)}" for folder, rights in sorted(folders.items())]

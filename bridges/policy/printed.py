@@ -1,4 +1,4 @@
-"""From a role and topics to the text of a policy."""
+"""The text of a policy for a role and topics."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from stratalog.partitions.errors import InvalidCallError
 
 
 def policy(metadata: MetadataClient, storage: Storage, role: str, topics: Sequence[str] | None, kind: str) -> str:
-    """The least policy of a role on the topics (None: all, also those to come), for the roots of the cluster on
+    """The least policy of a role on the topics (None: all, including future ones), for the roots of the cluster on
     that ``kind`` of storage, one of ``SCHEMES``. See ``stratalog.bridges.policy.statements``.
 
     Raises: InvalidCallError for another role or kind, or where the cluster has no root on it;
         UnknownTopicOrPartitionError, InvalidTopicError.
     """
     if role not in tuple(Role):
-        raise InvalidCallError(f"role {role!r}: it is one of {', '.join(Role)}")
+        raise InvalidCallError(f"role {role!r}: use one of {', '.join(Role)}")
     if kind not in SCHEMES:
-        raise InvalidCallError(f"storage {kind!r}: it is one of {', '.join(SCHEMES)}")
+        raise InvalidCallError(f"storage {kind!r}: use one of {', '.join(SCHEMES)}")
     layout = layout_of(storage.file, metadata.image(), topics)
     there = _of(statements(Role(role), layout), SCHEMES[kind])
     if not there:

@@ -1,4 +1,4 @@
-"""Roles that have rights, and the kinds of storage that give them."""
+"""The roles, and the kinds of storage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """A kind of work with a cluster."""
+    """A role with a set of rights."""
 
     READER = "reader"
     PRODUCER = "producer"
@@ -20,4 +20,4 @@ SCHEMES: Mapping[str, tuple[str, ...]] = {
     "gcs": ("gs",),
     "posix": ("file",),
 }
-"""The roots that a policy for each kind of storage is of."""
+"""The schemes of roots by kind of storage."""

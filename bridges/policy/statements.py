@@ -1,13 +1,13 @@
-"""The rights that a role needs, and where. Pure.
+"""The rights of a role, and their places. Pure.
 
-    reader     reads its topics in both tiers, and what stands beside them: metadata, groups, transactions, hints
-    producer   ... and creates files in the logs of its topics, of groups and of transactions, and in the metadata;
+    reader     reads its topics in both tiers, metadata, groups, transactions and hints
+    producer   also creates files in the logs of its topics, of groups and of transactions, and in the metadata;
                deletes nothing
-    operator   ... and runs the upkeep of its topics: tiers, retains, heals; deletes. One of all topics formats,
-               bootstraps and vacuums, too
+    operator   also runs the upkeep of its topics: tiers, retains, heals, deletes. With all topics it also formats,
+               bootstraps and vacuums
 
-Only the metadata is written by producers and operators alike: an append may have to take a broker that is away
-out of an ISR. That is a statement of its own, so that it can be left out.
+Producers also write the metadata, because an append may have to remove an unreachable broker from an ISR. This is
+a separate statement, which can be omitted.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ from stratalog.partitions.store.rules import STAGING_FOLDER
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """All that lies below a folder of a root, or one object there."""
+    """A folder of a root with everything below it, or one object there."""
 
     root: StorageRoot
     path: str
-    """Below the folder of the incarnation, or the root; empty: all of it."""
+    """The path below the folder of the incarnation, or the root; empty: all of it."""
     in_incarnation: str = ""
-    """The name of that folder; empty: right below the root. A root that is formatted anew has another one."""
+    """The name of the incarnation's folder; empty: directly below the root. A root that is formatted again has
+    another one.
+    """
     is_object: bool = False
 
     def below_root(self, any_incarnation: str | None = None) -> str:
-        """The path below the root; ``any_incarnation`` instead of the folder of the present one, where given."""
+        """The path below the root; ``any_incarnation`` replaces the folder of the present incarnation, if
+        given.
+        """
         folder = any_incarnation if any_incarnation is not None and self.in_incarnation else self.in_incarnation
         return paths.join(folder, self.path)
 
@@ -54,7 +58,7 @@ CHANGE: frozenset[Right] = frozenset({"create", "delete"})
 
 
 def statements(role: Role, layout: ClusterLayout) -> tuple[Statement, ...]:
-    """The least rights of a role; no statement is without places."""
+    """The least rights of a role; every statement has places."""
     all_topics = layout.topics is None
     everything = tuple(Resource(root, "") for root in _roots(layout))
     found = [Statement("ReadEverything", READ, everything)] if all_topics else _reader(layout)

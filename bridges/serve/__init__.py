@@ -1,11 +1,11 @@
-"""Topics of this cluster for clients of Kafka, which read them by Kafka's protocol: ``cluster.serve``.
+"""Serves topics of this cluster to Kafka clients by Kafka's protocol: ``cluster.serve``.
 
-    protocol   pure: requests and answers by name, of ``aiokafka.protocol``; which ones there are
-    messages   pure: those that aiokafka does not have
+    protocol   pure: requests and answers as named fields, by ``aiokafka.protocol``; the supported versions
+    messages   pure: messages that aiokafka lacks
     batches    pure: rows of a fetch as Kafka's record batches, by ``aiokafka.record``
-    codes      errors as Kafka's numbers
+    codes      Kafka's error numbers
     metadata   Metadata, FindCoordinator, ListOffsets
-    refusing   Produce, InitProducerId and ConsumerGroupHeartbeat, which are refused
+    refusing   the refusals of Produce, InitProducerId and ConsumerGroupHeartbeat
     fetching   Fetch, and its waits
     groups     OffsetFetch, OffsetCommit and DeleteGroups
     members    JoinGroup, SyncGroup, Heartbeat, LeaveGroup
@@ -13,18 +13,16 @@
     endpoint   the server: connections, limits, TLS
 
 Purpose
-    A topic can be read where there is no Spark and no Python, out of cold storage too. It is a door for reading:
-    the only thing that a client can change is what a consumer group has committed.
+    Clients without Spark and Python can read a topic, from cold storage too. Clients cannot change anything except
+    the committed offsets of consumer groups.
 
 May not know
-    Segments, tiers, replicas: records come from ``reading.fetch``, which knows them, and has the caches and the
-    quota.
+    Segments, tiers, replicas: records come from ``reading.fetch``, with its caches and its quota.
 
 Members of groups
-    They are known to one endpoint, in its memory. Python has no library with a group coordinator, so this one is
-    our own, of the classic protocol; consumers bring the assignors (``docs/serve.md``).
+    They exist in the memory of one endpoint. No Python library has a group coordinator, so this is our own, for
+    the classic protocol; consumers have the assignors (``docs/serve.md``).
 
-A stranger's bytes
-    They are decoded by code that checks every length against what has come, in a frame of bounded size. A name is
-    looked up, and compared with no others. A request that cannot be decoded ends the connection that it came from.
+Untrusted bytes The decoder checks every length against the received bytes, in a frame of bounded size. Names are
+looked up, without a comparison with all others. A request that cannot be decoded ends its connection.
 """

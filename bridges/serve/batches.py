@@ -23,8 +23,8 @@ _MOST_BYTES = (1 << 31) - 1
 
 def record_batches(records: pa.Table, next_offset: int, leader_epoch: int | None) -> bytes:
     """The rows of a fetch (``Fetched.records``) up to ``next_offset``. Offsets without a record are gaps between
-    them, as in a compacted topic; those at the end are told by a batch without records, or a client would
-    ask for them again and again. Nothing for no offsets.
+    them, as in a compacted topic; an empty batch covers those at the end, otherwise a client would request them
+    again and again. Empty for no offsets.
     """
     epoch = -1 if leader_epoch is None else leader_epoch
     offsets = records.column("offset").to_pylist()
@@ -39,7 +39,7 @@ def record_batches(records: pa.Table, next_offset: int, leader_epoch: int | None
             strict=False,
         )
     )
-    # The library takes the first time that is not -1 for that of the batch.
+    # The library uses the first time other than -1 as that of the batch.
     timed = next((place for place, time in enumerate(times) if time != _NO_TIMESTAMP), len(rows))
     parts = [_batch(part[0][0], part, epoch) for part in (rows[:timed], rows[timed:]) if part]
     if next_offset > (offsets[-1] + 1 if offsets else 0) and next_offset > 0:
@@ -53,7 +53,7 @@ def _batch(base: int, rows: list[Any], epoch: int) -> bytes:
     for offset, time, key, value, headers in rows:
         append(offset - base, time, key, value, headers)
     built = builder.build()
-    struct.pack_into(">q", built, 0, base)  # both stand before what the checksum is of
+    struct.pack_into(">q", built, 0, base)  # both are before the bytes that the checksum covers
     struct.pack_into(">i", built, 12, epoch)
     return bytes(built)
 
@@ -66,7 +66,7 @@ def _milliseconds(times: pa.ChunkedArray) -> list[int]:
 
 
 def _headers(column: pa.ChunkedArray) -> Any:
-    """Pairs by row; without end where no row has any."""
+    """Header pairs by row; an endless iterator if no row has any."""
     if not any(len(chunk.flatten()) for chunk in column.chunks):
         return repeat([])
     return [[(one["key"], one["value"]) for one in row or ()] for row in column.to_pylist()]

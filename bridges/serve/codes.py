@@ -1,5 +1,6 @@
-"""Kafka's numbers of errors, for what keeps a request from its answer; clients get no more than the number, so the
-words go to the log ``stratalog.serve``, each once."""
+"""Maps errors to Kafka's numbers. Clients get only the number, so the logger ``stratalog.serve`` has the text,
+each once.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from stratalog.partitions.printable import printable
 
 
 class ErrorCode(IntEnum):
-    """Kafka's numbers."""
+    """Kafka's error numbers."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -64,14 +65,14 @@ _OF_CLIENTS: tuple[tuple[type[StratalogError], int], ...] = (
     (NonEmptyGroupError, ErrorCode.NON_EMPTY_GROUP),
     (GroupIdNotFoundError, ErrorCode.GROUP_ID_NOT_FOUND),
 )
-"""Errors that a client makes by itself."""
+"""Errors that a client causes by its own request."""
 
 _log = logging.getLogger("stratalog.serve")
 
 
 def error_code(error: StratalogError, *, of_group: bool = False) -> int:
-    """The number that clients are told. One that may pass is KAFKA_STORAGE_ERROR, of a group
-    COORDINATOR_NOT_AVAILABLE: these every client tries again.
+    """The number for clients. A temporary error is KAFKA_STORAGE_ERROR, for a group COORDINATOR_NOT_AVAILABLE,
+    which every client retries.
     """
     for kind, code in _OF_CLIENTS:
         if isinstance(error, kind):
@@ -84,7 +85,7 @@ def error_code(error: StratalogError, *, of_group: bool = False) -> int:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if of_group else ErrorCode.KAFKA_STORAGE_ERROR
         case CorruptionError():
             return ErrorCode.CORRUPT_MESSAGE
-        case InvalidReplicationFactorError():  # of __consumer_offsets, which the first commit makes
+        case InvalidReplicationFactorError():  # for __consumer_offsets, which the first commit creates
             return ErrorCode.INVALID_REPLICATION_FACTOR
     return ErrorCode.UNKNOWN_SERVER_ERROR
 

@@ -1,4 +1,4 @@
-"""Questions that tools ask before they show a topic or a group: DescribeConfigs, ListGroups, DescribeGroups."""
+"""The requests by which tools show a topic or a group: DescribeConfigs, ListGroups, DescribeGroups."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Descriptions:
         self._members = members
 
     def configs(self, body: Fields) -> Fields:
-        """DescribeConfigs: those that are in force for a topic; the endpoint has none of a broker."""
+        """DescribeConfigs: the effective configs of a topic; the endpoint has none of a broker."""
         image = self._metadata.image(max_age_s=0)
         asked = {(one["resource_type"], one["resource_name"] or ""): one for one in body["resources"] or ()}
         return {"throttle_time_ms": 0, "resources": [_configs(image, *key, one) for key, one in asked.items()]}
 
     def groups(self, body: Fields) -> Fields:
-        """ListGroups: all that have members, or have committed offsets."""
+        """ListGroups: all groups with members or committed offsets."""
         names, error = self._groups()
         here = self._members.described()
         return {
@@ -46,8 +46,9 @@ class Descriptions:
         }
 
     def described(self, body: Fields) -> Fields:
-        """DescribeGroups: a group that has members; one that has committed offsets alone is empty; any other is
-        dead, as Kafka says of one that it does not know."""
+        """DescribeGroups: a group with only committed offsets is empty, and an unknown one is dead, as in
+        Kafka.
+        """
         names, error = self._groups()
         here = self._members.described()
         found = []
@@ -63,7 +64,7 @@ class Descriptions:
         return {"throttle_time_ms": 0, "groups": found}
 
     def _groups(self) -> tuple[AbstractSet[str], int]:
-        """Names, and the error where not all can be read."""
+        """The names, and an error if not all can be read."""
         try:
             found, failures = all_groups(
                 self._metadata.storage,
@@ -80,7 +81,7 @@ def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields
     topic_id = image.topic_ids.get(name) if kind == _TOPIC else None
     error, entries = int(ErrorCode.NONE), []
     if topic_id is not None:
-        wanted = frozenset(asked["config_names"] or ())  # Kafka takes an empty list for all, as null
+        wanted = frozenset(asked["config_names"] or ())  # in Kafka an empty list means all, like null
         entries = [
             {
                 "config_names": key,

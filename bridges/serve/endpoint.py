@@ -1,7 +1,7 @@
-"""The server: connections, their limits, TLS; and its end. asyncio in a thread of its own.
+"""The server: connections, limits, TLS, shutdown. It runs asyncio in a separate thread.
 
-A connection answers one request after the other, as Kafka does. Whatever a stranger sends costs at most a frame of
-``MOST_REQUEST_BYTES`` and the answer to it; a frame that is no request ends the connection, and nothing else.
+A connection answers one request after the other, as Kafka does. An untrusted client can use at most the memory of
+a frame of ``MOST_REQUEST_BYTES`` and its answer. A frame that is not a request ends only its connection.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOST_REQUEST_BYTES = 1024 * 1024
 _IDLE_S = 600.0
 """Kafka's connections.max.idle.ms."""
 _REQUEST_S, _ANSWER_S, _HANDSHAKE_S = 30.0, 60.0, 10.0
-"""So long a begun request may take to come, an answer to be taken, and TLS to begin."""
+"""The time limit to receive a request that has begun, to send an answer, and to start TLS."""
 _THREADS = 16
 _WILDCARDS = ("0.0.0.0", "::")
 LISTEN = "127.0.0.1:9092"
@@ -57,19 +57,19 @@ _log = logging.getLogger("stratalog.serve")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Where to listen, and to whom. Raises: InvalidCallError."""
+    """The options of an endpoint. Raises: InvalidCallError."""
 
     listen: str = LISTEN
-    """``host:port``; port 0 is any that is free."""
+    """``host:port``; port 0 selects a free port."""
     advertise: str | None = None
-    """``host:port`` under which clients find it, where that is another one (advertised.listeners)."""
+    """``host:port`` for clients, if it differs (advertised.listeners)."""
     tls_cert: str | None = None
     tls_key: str | None = None
-    """Files in PEM; without them all goes as plain text."""
+    """PEM files; without them connections are not encrypted."""
     tls_client_ca: str | None = None
-    """The CA of the certificates that clients have to show; None: every client is welcome."""
+    """The CA of the clients' certificates; None: every client may connect."""
     poll_s: float = 1.0
-    """So often the end of a partition is looked at, for all clients that wait there."""
+    """The interval at which the end of a partition is checked, for all clients that wait there."""
     max_connections: int = 100
 
     def __post_init__(self) -> None:
@@ -81,10 +81,10 @@ class ServeOptions:
                 f"poll_s = {self.poll_s}, max_connections = {self.max_connections}: both must be above 0"
             )
         if self.tls_cert is None and (self.tls_key or self.tls_client_ca):
-            raise InvalidCallError("a key or a CA of clients goes together with a certificate (tls_cert)")
+            raise InvalidCallError("a key, or a CA of clients, needs a certificate (tls_cert)")
 
     def tls(self) -> ssl.SSLContext | None:
-        """None: plain text. Raises: InvalidCallError for files that are no certificates."""
+        """The TLS context; None without TLS. Raises: InvalidCallError for files that are not certificates."""
         if self.tls_cert is None:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -103,7 +103,7 @@ def _address(text: str) -> tuple[str, int]:
     """Raises: InvalidCallError."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) >= 1 << 16:
-        raise InvalidCallError(f"{text!r} is no address: write it as host:port, such as {LISTEN}")
+        raise InvalidCallError(f"{text!r} is not an address: write it as host:port, such as {LISTEN}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -120,13 +120,14 @@ class KafkaEndpoint:
         client: ClientMetadata,
         delete_group: Callable[[str], object],
     ) -> None:
-        """Listens when this returns. Raises: InvalidCallError for an address that cannot be had; errors of reading
-        the metadata."""
+        """Starts listening. Raises: InvalidCallError for an unavailable address; errors of reading the
+        metadata.
+        """
         self._options = options
         self._totals = dict.fromkeys(("connections", "refused", "requests", "records", "bytes"), 0)
         self._threads = ThreadPoolExecutor(_THREADS, "serve")
         self._metadata = ServedMetadata(metadata, storage, execution, memory)
-        self._metadata.image()  # a cluster that cannot be read is not served
+        self._metadata.image()  # fail now if the cluster cannot be read
         self._fetches = ServedFetches(self._metadata, self._threads, client, options.poll_s, self._count)
         self._groups = ServedGroups(self._metadata, delete_group)
         self._members = GroupMembers(storage.new_id)
@@ -173,13 +174,13 @@ class KafkaEndpoint:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port for clients: their ``bootstrap.servers``."""
+        """Host and port for the clients' ``bootstrap.servers``."""
         return self._metadata.address
 
     def wait(self) -> None:
-        """Until it is closed."""
+        """Wait until the server is closed."""
         while self._thread.is_alive():
-            self._thread.join(1.0)  # a join without end hears no signal
+            self._thread.join(1.0)  # a join without a time-out ignores signals
 
     def close(self) -> None:
         """End all connections."""
@@ -189,7 +190,7 @@ class KafkaEndpoint:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def report(self) -> Report:
-        """The connections, requests, records and bytes of records so far."""
+        """The number of connections, requests, records and record bytes so far."""
         return Report("serve", (), (), totals=dict(self._totals))
 
     def __enter__(self) -> KafkaEndpoint:
@@ -218,7 +219,7 @@ class KafkaEndpoint:
             return
         started.set_result((asyncio.get_running_loop(), stop, server.sockets[0].getsockname()[1]))
         await stop.wait()
-        # A server that is closed makes no transport of a socket that was just accepted, and leaves it open.
+        # A closed server creates no transport for a socket that was just accepted, and leaves it open.
         for listening in server.sockets:
             asyncio.get_running_loop().remove_reader(listening)
         await asyncio.sleep(0)
@@ -229,7 +230,9 @@ class KafkaEndpoint:
         await asyncio.gather(*running, return_exceptions=True)
 
     def _connected(self, stop: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection begins. It is closed when its task is done: one that is cancelled first never runs."""
+        """Start a connection. It is closed when its task is done, because a task that is cancelled early never
+        runs.
+        """
         self._totals["connections"] += 1
         if stop.is_set() or len(self._connections) >= self._options.max_connections:
             self._totals["refused"] += 1
@@ -261,7 +264,7 @@ class KafkaEndpoint:
             peer = writer.get_extra_info("peername")
             _log.info("%s: %s; the connection is closed", printable(str(peer)), error)
         except (asyncio.IncompleteReadError, TimeoutError, OSError):
-            pass  # the client has gone, or hangs
+            pass  # the client has disconnected, or hangs
         except asyncio.CancelledError:
             pass  # the endpoint is closed
 
@@ -276,7 +279,7 @@ class KafkaEndpoint:
             answer = self._answers[request.api_key]
             try:
                 fields = await loop.run_in_executor(self._threads, answer, request)
-            except StratalogError as error:  # the metadata cannot be read: the client comes again
+            except StratalogError as error:  # the metadata cannot be read: the client will reconnect
                 raise MalformedRequestError(f"api key {request.api_key}: {error}") from error
         return request.answer(fields)
 

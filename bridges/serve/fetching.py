@@ -1,7 +1,7 @@
 """Fetch: records of both tiers by ``engine.reading.fetch``, and the wait for more (max_wait, min_bytes).
 
-A partition whose end a client has reached is looked at again after ``poll_s``, however many clients wait there and
-however often they ask: a look is a listing of storage, and costs money where that is a bucket.
+A partition whose end a client has reached is checked again after ``poll_s``, for any number of clients and
+requests, because a check is a listing, which costs money in a bucket.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.runner import Done
 
 MOST_BYTES = 4 * 1024 * 1024
-"""Of the records of one answer, as they are in memory here; but at least one record of each partition."""
+"""The limit of an answer's records in memory; each partition may have at least one record."""
 _LONGEST_WAIT_S = 30.0
 _TIMEOUT_S = 20.0
-"""Of a fetch: below the time-outs of clients (Kafka's request.timeout.ms is 30 s)."""
+"""The time-out of a fetch, below those of clients (Kafka's request.timeout.ms is 30 s)."""
 _MOST_QUIET = 10_000
 
 
@@ -43,11 +43,11 @@ class ServedPartition:
     log_start: int = -1
     count: int = 0
     more: bool = False
-    """Whether the log goes on behind these records: then nobody waits for more bytes."""
+    """Whether the log continues after these records; then the answer does not wait for more bytes."""
 
     @property
     def may_be_gone(self) -> bool:
-        """Whether the log looks like that of a topic whose files are deleted."""
+        """Whether the log looks like that of a deleted topic."""
         if self.error == ErrorCode.NONE:
             return self.high_watermark <= self.log_start
         return self.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -55,7 +55,7 @@ class ServedPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Quiet:
-    """The end of a partition, where there was nothing."""
+    """The end of a partition without new records."""
 
     offset: int
     until_s: float
@@ -63,7 +63,7 @@ class _Quiet:
 
 
 class ServedFetches:
-    """The fetches of all clients; ``served`` is told the records and bytes of each answer."""
+    """The fetches of all clients; ``served`` is called with the records and bytes of each answer."""
 
     def __init__(
         self,
@@ -79,11 +79,12 @@ class ServedFetches:
         self._poll_s = poll_s
         self._served = served
         self._quiet: dict[tuple[TopicPartition, Isolation], _Quiet] = {}
-        """Only the event loop uses it."""
+        """Used only by the event loop."""
 
     async def answer(self, body: Fields) -> Fields:
-        """Fetch: what there is, or what comes until the client's wait is over. Fetch sessions are not kept: every
-        request names all its partitions."""
+        """Fetch: the available records, or those that arrive until the client's wait is over. There are no fetch
+        sessions: every request names all its partitions.
+        """
         if body.get("session_id"):
             return _answer({}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         loop = asyncio.get_running_loop()
@@ -138,8 +139,9 @@ class ServedFetches:
     def _fetch(
         self, wanted: Mapping[TopicPartition, int], level: Isolation, max_bytes: int
     ) -> dict[TopicPartition, ServedPartition]:
-        """In a thread. A log without records may be that of a topic that was deleted a moment ago: for one the
-        metadata are looked at again, as often as the end of a partition is."""
+        """Fetch in a thread. A log without records may belong to a topic that was just deleted, so for such a log
+        the metadata are read again, as often as the end of a partition.
+        """
         try:
             image = self._metadata.image_with(wanted)
             found = self._of(image, wanted, level, max_bytes)
@@ -187,7 +189,7 @@ def _served(fetched: Fetched, offset: int, level: Isolation) -> ServedPartition:
     return ServedPartition(
         records=records,
         high_watermark=fetched.high_watermark,
-        # Elsewhere than at its end a reader of committed records learns only that more may come.
+        # Before the end, a reader of committed records learns only that there may be more.
         last_stable_offset=offset if at_end else fetched.high_watermark,
         log_start=fetched.log_start,
         count=fetched.records.num_rows,
@@ -202,7 +204,7 @@ def _answer(found: Mapping[TopicPartition, ServedPartition], error: int = ErrorC
             "highwater_offset": one.high_watermark,
             "last_stable_offset": one.last_stable_offset,
             "log_start_offset": one.log_start,
-            "aborted_transactions": [],  # what they have written is left out already
+            "aborted_transactions": [],  # their records are left out already
             "preferred_read_replica": -1,
             "message_set": one.records,
         }

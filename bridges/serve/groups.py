@@ -1,4 +1,4 @@
-"""Offsets of consumer groups: OffsetFetch, OffsetCommit and DeleteGroups, as ``cluster.groups`` has them."""
+"""Offsets of consumer groups: OffsetFetch, OffsetCommit and DeleteGroups, by ``cluster.groups``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class ServedGroups:
     """The groups of the cluster."""
 
     def __init__(self, metadata: ServedMetadata, delete_group: Callable[[str], object]) -> None:
-        """``delete_group`` deletes one, and leaves an event of it. Raises: as ``cluster.groups.delete``."""
+        """``delete_group`` deletes a group, and writes an event. Raises: see ``cluster.groups.delete``."""
         self._metadata = metadata
         self._delete_group = delete_group
 
     def offsets(self, body: Fields) -> Fields:
-        """OffsetFetch: of these partitions, or of all that the group has committed for."""
+        """OffsetFetch: the offsets of these partitions, or all offsets of the group."""
         error: int = ErrorCode.NONE
         found: Mapping[TopicPartition, OffsetAndMetadata] = {}
         try:
@@ -45,8 +45,9 @@ class ServedGroups:
         return {"throttle_time_ms": 0, "topics": topics_of(answers), "error_code": error}
 
     def commit(self, body: Fields, error: int) -> Fields:
-        """OffsetCommit: all offsets of partitions that there are, or none; none where there is an ``error``. An
-        offset below 0 is no commit: Kafka stores it, and clients that fetch it take it for none."""
+        """OffsetCommit: commits all offsets of existing partitions, or none; none with an ``error``. An offset
+        below 0 is ignored: Kafka stores it, but clients treat it as no commit.
+        """
         asked, there = partitions_of(body), set[TopicPartition]()
         if not error:
             try:
@@ -77,8 +78,9 @@ class ServedGroups:
         return {"throttle_time_ms": 0, "topics": topics_of(answers)}
 
     def delete(self, body: Fields, with_members: Collection[str]) -> Fields:
-        """DeleteGroups: what the groups have committed; none of a group that has members. All groups are read
-        first, so that names without a group cost no look at storage each."""
+        """DeleteGroups: deletes the groups' offsets, except for groups with members. All groups are read first, so
+        unknown names cost no further listings.
+        """
         asked = dict.fromkeys(name or "" for name in body["groups_names"] or ())
         try:
             known, failures = all_groups(

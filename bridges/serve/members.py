@@ -1,15 +1,16 @@
 """Members of consumer groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup; Kafka's classic rebalance protocol.
 
-1. consumers join, and a group waits until each member that it knows has joined again, or its time to is over
-2. the next generation begins: one member, the leader, is told the subscriptions of all
-3. the leader says in SyncGroup which partitions each one gets, and all are told theirs
-4. heartbeats tell that a member lives, and tell it of the next rebalance
+1. consumers join, and a group waits until each known member has joined again, or has timed out
+2. the next generation begins: one member, the leader, gets all subscriptions
+3. the leader assigns partitions in SyncGroup, and each member gets its own
+4. heartbeats show that a member is alive, and announce the next rebalance
 
-A group lives in the memory of this endpoint, and as long as it has members: those of an endpoint that has ended
-are unknown to the next one, and join again. The offsets of a group are the cluster's (``groups``). Two endpoints
-know nothing of each other's members.
+A group exists in the memory of this endpoint as long as it has members. Members of an ended endpoint are unknown
+to the next one, and join again. The cluster stores the group's offsets (``groups``). Endpoints do not share
+members.
 
-All but ``described`` runs in the event loop, without locks: nothing changes between two ``await``.
+Everything except ``described`` runs in the event loop, without locks, because nothing changes between two
+``await``.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _FIRST_S = 0.5
 """Kafka's group.initial.rebalance.delay.ms, which is 3 s there: consumers that start together join one
 generation."""
 _LONGEST_S = 1800.0
-"""Of a session and of a rebalance: Kafka's group.max.session.timeout.ms."""
+"""The limit of a session's and a rebalance's time-out: Kafka's group.max.session.timeout.ms."""
 _LONGEST_NAME = 255
 _MOST_MEMBERS, _MOST_BYTES = 1_000, 4 * 1024 * 1024
-"""Of all groups together: subscriptions and assignments."""
+"""The limits of all groups together: members, and bytes of subscriptions and assignments."""
 
 
 class RebalanceState(StrEnum):
-    """As Kafka names them. A group without members is not here."""
+    """Kafka's states of a group. Groups without members are not kept."""
 
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
@@ -53,16 +54,16 @@ class ServedMember:
     session_s: float
     rebalance_s: float
     protocols: dict[str, bytes]
-    """The assignors that it knows, the one that it likes best first, and its subscription for each."""
+    """Its assignors, in order of preference, with its subscription for each."""
     assignment: bytes = b""
     joining: asyncio.Future[Fields] | None = None
-    """Its JoinGroup without an answer yet; done where its connection has ended meanwhile."""
+    """Its pending JoinGroup; done if its connection has ended meanwhile."""
     syncing: asyncio.Future[Fields] | None = None
     expiry: asyncio.TimerHandle | None = None
 
     @property
     def size_bytes(self) -> int:
-        """Of the bytes that are kept for it, which a stranger may have sent."""
+        """The size of the bytes that are kept for it."""
         return len(self.assignment) + sum(len(name) + len(data) for name, data in self.protocols.items())
 
 
@@ -81,12 +82,12 @@ class ServedGroup:
     """The end of the rebalance, at the latest."""
 
     def common(self, protocols: Iterable[str], but: str = "") -> list[str]:
-        """Those that all members know, the member ``but`` left out."""
+        """The assignors that all members have, ignoring the member ``but``."""
         others = [one.protocols for key, one in self.members.items() if key != but]
         return [name for name in protocols if all(name in other for other in others)]
 
     def voted(self) -> str:
-        """The assignor that most members like best of those that all know."""
+        """The assignor that most members prefer, among those that all have."""
         first = next(iter(self.members.values()))
         common = self.common(first.protocols)
         votes = Counter(next(name for name in one.protocols if name in common) for one in self.members.values())
@@ -116,7 +117,7 @@ class GroupMembers:
     # ------------------------------------------------------------------------------- requests
 
     async def join(self, request: KafkaRequest) -> Fields:
-        """JoinGroup: answered when the generation begins."""
+        """JoinGroup, which is answered when the generation begins."""
         body = request.body
         name, member_id = body["group"] or "", body["member_id"] or ""
         session_s = body["session_timeout"] / 1000
@@ -145,7 +146,7 @@ class GroupMembers:
         return await waiting
 
     async def sync(self, request: KafkaRequest) -> Fields:
-        """SyncGroup: answered when the leader has said what everyone gets."""
+        """SyncGroup, which is answered when the leader has assigned partitions."""
         body = request.body
         group, member, error = self._find(body)
         if group is None or member is None or error:
@@ -179,15 +180,16 @@ class GroupMembers:
         return {"throttle_time_ms": 0, "error_code": error}
 
     async def leave(self, request: KafkaRequest) -> Fields:
-        """LeaveGroup: the others share its partitions at once."""
+        """LeaveGroup: the other members get its partitions at once."""
         group, member, error = self._find({**request.body, "generation_id": None})
         if group is not None and member is not None:
             self._remove(group, [member])
         return {"throttle_time_ms": 0, "error_code": error}
 
     def commit_error(self, body: Fields) -> int:
-        """Why an OffsetCommit is not to be carried out: for a group that has members, those of the present
-        generation commit; for any other, consumers that assign themselves their partitions."""
+        """The error of an invalid OffsetCommit, if any: in a group with members, only those of the present
+        generation may commit; in any other group, only consumers that assign their own partitions.
+        """
         generation, member_id = body["consumer_group_generation_id"], body["consumer_id"]
         if generation < 0 and not member_id and body["consumer_group"] not in self._groups:
             return ErrorCode.NONE
@@ -199,7 +201,7 @@ class GroupMembers:
         return error
 
     def described(self) -> Mapping[str, Fields]:
-        """By group what DescribeGroups tells of one that has members. In any thread."""
+        """The descriptions of groups with members, for DescribeGroups. Callable in any thread."""
         return {
             name: {
                 "state": str(group.state),
@@ -222,7 +224,7 @@ class GroupMembers:
     # ------------------------------------------------------------------------------ rebalances
 
     def _rebalance(self, group: ServedGroup) -> None:
-        """All members are to join again. A group that has just begun waits a moment for more of them."""
+        """Start a rebalance: all members must join again. A new group waits a moment for more members."""
         if group.state is not RebalanceState.PREPARING:
             group.state = RebalanceState.PREPARING
             for one in group.members.values():
@@ -234,7 +236,7 @@ class GroupMembers:
             self._begin(group)
 
     def _begin(self, group: ServedGroup) -> None:
-        """The next generation, of the members that have joined."""
+        """Start the next generation with the members that have joined."""
         _cancel(group.timer)
         late = [one for one in group.members.values() if one.joining is None]
         self._forget(group, late)
@@ -254,7 +256,7 @@ class GroupMembers:
         self._at_latest(group, longest_s, self._without_sync)
 
     def _without_sync(self, group: ServedGroup) -> None:
-        """A leader that lives, and assigns nothing, holds up all others."""
+        """Remove a leader that is alive but assigns nothing, because all others wait for it."""
         self._remove(group, [one for one in group.members.values() if one.syncing is None])
 
     def _at_latest(self, group: ServedGroup, delay_s: float, act: Callable[[ServedGroup], None]) -> None:
@@ -264,7 +266,7 @@ class GroupMembers:
     # -------------------------------------------------------------------------------- members
 
     def _find(self, body: Fields) -> tuple[ServedGroup | None, ServedMember | None, int]:
-        """The group and the member, and the error where it is not of the present generation."""
+        """The group and the member, and the error if it is not of the present generation."""
         group = self._groups.get(body["group"] or "")
         member = None if group is None else group.members.get(body["member_id"] or "")
         if group is None or member is None:
@@ -292,8 +294,9 @@ class GroupMembers:
 
     @staticmethod
     def _is_answered(group: ServedGroup, member: ServedMember, protocols: Mapping[str, bytes]) -> bool:
-        """Whether a member that joins again is told the present generation, as by Kafka: it has changed nothing.
-        Only a leader that has assigned wants another generation then: topics have changed, say."""
+        """Whether a member that joins again without changes gets the present generation, as in Kafka. Only a
+        leader that has assigned requests another one, for example after a change of topics.
+        """
         unchanged = list(member.protocols.items()) == list(protocols.items())
         match group.state:
             case RebalanceState.PREPARING:
@@ -304,23 +307,23 @@ class GroupMembers:
                 return unchanged and member.member_id != group.leader
 
     def _has_room(self, member: ServedMember | None, size_bytes: int) -> bool:
-        """For one of that size, in the place of the member that it was."""
+        """Check the limits for a member of that size, which replaces its former self."""
         others = [one for group in self._groups.values() for one in group.members.values() if one is not member]
         return len(others) < _MOST_MEMBERS and sum(one.size_bytes for one in others) + size_bytes <= _MOST_BYTES
 
     def _lives(self, group: ServedGroup, member: ServedMember) -> None:
-        """Its session begins anew."""
+        """Restart its session."""
         _cancel(member.expiry)
         member.expiry = asyncio.get_running_loop().call_later(member.session_s, self._expired, group, member)
 
     def _expired(self, group: ServedGroup, member: ServedMember) -> None:
-        if member.joining is not None or member.syncing is not None:  # it waits for an answer of ours
+        if member.joining is not None or member.syncing is not None:  # it waits for our answer
             self._lives(group, member)
         else:
             self._remove(group, [member])
 
     def _remove(self, group: ServedGroup, gone: Iterable[ServedMember]) -> None:
-        """They are no members any more; the others share their partitions."""
+        """Remove members; the others get their partitions."""
         self._forget(group, gone)
         if group.members:
             self._rebalance(group)
@@ -346,7 +349,7 @@ def _synced(error: int, assignment: bytes = b"") -> Fields:
 
 
 def _answer(waiting: asyncio.Future[Fields] | None, fields: Fields) -> None:
-    """One that is done had its connection end."""
+    """A done future means that the connection has ended."""
     if waiting is not None and not waiting.done():
         waiting.set_result(fields)
 

@@ -1,7 +1,7 @@
-"""Messages of Kafka's protocol that aiokafka does not have: Metadata from version 6 on, which has topic ids;
-ListOffsets from version 4 on; and the refusal of ConsumerGroupHeartbeat. Pure.
+"""Messages of Kafka's protocol that aiokafka lacks: Metadata from version 6 on, with topic ids; ListOffsets from
+version 4 on; and the refusal of ConsumerGroupHeartbeat. Pure.
 
-Most are flexible (KIP-482): lengths are varints, and every struct ends in tagged fields, of which none is known.
+Most are flexible (KIP-482): lengths are varints, and every struct ends in tagged fields, all of which are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST, LAST_LIST_OFFSETS = 4, 11
 
 @dataclass(frozen=True, slots=True)
 class OwnMessage:
-    """A message, with the names that those of aiokafka have."""
+    """A message, with attributes as in aiokafka."""
 
     SCHEMA: Schema
     FLEXIBLE_VERSION: bool

@@ -1,6 +1,6 @@
-"""Topics and their offsets as clients ask for them: Metadata, FindCoordinator, ListOffsets.
+"""Topics and their offsets for clients: Metadata, FindCoordinator, ListOffsets.
 
-The endpoint is the only broker, and the leader of every partition: which storage root leads is its own affair.
+The endpoint is the only broker, and the leader of every partition; clients do not see the storage roots.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from stratalog.partitions.paths import check_topic_name
 NODE = 0
 """The id of the only broker."""
 MAX_AGE_S = 10.0
-"""As of a tail: so long a fetch goes by the metadata that it knows."""
+"""The time for which a fetch reuses the metadata, as in ``tail``."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_OFFSET = -1
 _HALF = 2**64
 _NOT_ASKED = -(2**31)
-"""Authorized operations: nobody has asked for them, or there are none."""
+"""The value for authorized operations, which are not supported."""
 _SINCE: Mapping[int, int] = {
     OffsetSpec.EARLIEST: 1,
     OffsetSpec.LATEST: 1,
@@ -50,7 +50,7 @@ _SINCE: Mapping[int, int] = {
 
 
 class ServedMetadata:
-    """The metadata of the cluster, which any thread may ask for; and the address at which clients find them."""
+    """The metadata of the cluster, and the endpoint's address. Thread-safe."""
 
     def __init__(self, metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> None:
         self.metadata = metadata
@@ -63,7 +63,7 @@ class ServedMetadata:
         self._read_s = 0.0
 
     def image(self, *, max_age_s: float = MAX_AGE_S) -> ClusterImage:
-        """The metadata, of now or a few seconds ago. Raises: errors of reading it."""
+        """The metadata, at most a few seconds old. Raises: errors of reading it."""
         with self._lock:
             now = self.execution.clock.monotonic_s()
             if max_age_s <= 0 or self._known is None or now - self._read_s > max_age_s:
@@ -71,13 +71,14 @@ class ServedMetadata:
             return self._known
 
     def image_with(self, wanted: Iterable[TopicPartition]) -> ClusterImage:
-        """The metadata, of now where one of the partitions is missing in those of a few seconds ago. Raises: as
-        ``image``."""
+        """The metadata, at most a few seconds old; read again if one of the partitions is missing. Raises: as
+        ``image``.
+        """
         image = self.image()
         return image if all(has_partition(image, *key) for key in wanted) else self.image(max_age_s=0)
 
     def topics(self, body: Fields) -> Fields:
-        """Metadata: of all topics when None are named. No topic is made by asking."""
+        """Metadata; of all topics if None are named. Never creates a topic."""
         image = self.image(max_age_s=0)
         named = sorted(image.topic_ids) if body["topics"] is None else dict.fromkeys(map(_asked, body["topics"]))
         host, port = self.address
@@ -91,13 +92,13 @@ class ServedMetadata:
         }
 
     def coordinator(self, body: Fields) -> Fields:
-        """FindCoordinator: it is here."""
+        """FindCoordinator: always this endpoint."""
         host, port = self.address
         found = {"coordinator_id": NODE, "host": host, "port": port}
         return {"throttle_time_ms": 0, "error_code": ErrorCode.NONE, "error_message": None, **found}
 
     def offsets(self, request: KafkaRequest) -> Fields:
-        """ListOffsets: each topic is looked at once for all its partitions that ask the same."""
+        """ListOffsets: one look-up per topic and kind of position."""
         level = isolation_level(request.body)
         wanted = {key: one["timestamp"] for key, one in partitions_of(request.body).items()}
         image = self.image_with(wanted)
@@ -137,13 +138,13 @@ class ServedMetadata:
 
 
 def has_partition(image: ClusterImage, topic: str | None, partition: int) -> bool:
-    """Whether there is such a partition. A stranger's name is looked up, and never compared with others."""
+    """Whether the partition exists. Untrusted names are only looked up, never compared with all others."""
     topic_id = image.topic_ids.get(topic or "")
     return topic_id is not None and 0 <= partition < len(image.topics[topic_id].partitions)
 
 
 def missing(topic: str) -> ErrorCode:
-    """Why there is no topic of that name: nobody has made it, or nobody can."""
+    """The error for a missing topic: it does not exist, or its name is invalid."""
     try:
         check_topic_name(topic)
     except InvalidTopicError:
@@ -152,7 +153,7 @@ def missing(topic: str) -> ErrorCode:
 
 
 def isolation_level(body: Fields) -> Isolation:
-    """The level of a request; older versions know none."""
+    """The isolation level of a request; older versions have none."""
     return Isolation.READ_COMMITTED if body.get("isolation_level") == 1 else Isolation.READ_UNCOMMITTED
 
 
@@ -201,7 +202,7 @@ def _signed(number: int) -> int:
 
 
 def _spec(time: int) -> Spec | None:
-    """The question in Kafka's number: a named position, or milliseconds; None where no record can be so late."""
+    """The position of Kafka's number: a named position, or milliseconds; None if no record can be so late."""
     if time < 0:
         return OffsetSpec(time)
     try:
@@ -211,7 +212,7 @@ def _spec(time: int) -> Spec | None:
 
 
 def _offset(offset: int, time: int = _NO_OFFSET) -> Fields:
-    """No leader epoch: a client that knows one looks for it in its metadata, which have none here."""
+    """No leader epoch, because a client would look for it in its metadata, which have none here."""
     return {"error_code": ErrorCode.NONE, "timestamp": time, "offset": offset, "leader_epoch": -1}
 
 

@@ -26,7 +26,7 @@ Fields = Mapping[str, Any]
 
 
 class ApiKey(IntEnum):
-    """The requests that are answered, by Kafka's numbers."""
+    """The supported requests, by Kafka's numbers."""
 
     PRODUCE = 0
     FETCH = 1
@@ -77,8 +77,10 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
     ApiKey.METADATA: {**_OF_AIOKAFKA[ApiKey.METADATA], **METADATA},
     ApiKey.CONSUMER_GROUP_HEARTBEAT: CONSUMER_GROUP_HEARTBEAT,
 }
-"""By api key and version: what is answered. Some are here to be refused, so that clients say why: InitProducerId,
-ConsumerGroupHeartbeat, and Produce, without which librdkafka takes a broker for one before batches of format 2."""
+"""The supported versions by api key. Some requests are advertised only to be refused with a reason:
+InitProducerId, ConsumerGroupHeartbeat, and Produce, without which librdkafka would assume a broker without batches
+of format 2.
+"""
 
 _PADDED = METADATA[METADATA_BY_ID].SCHEMA
 """librdkafka pads it: for all topics it writes a null of four bytes instead of one. Kafka ignores what follows."""
@@ -86,12 +88,12 @@ UNSUPPORTED_VERSION = 35
 
 
 class MalformedRequestError(Exception):
-    """Bytes that are no request, or one that is not answered here: the connection is closed, as Kafka does."""
+    """Bytes that are not a request, or an unsupported request: the connection is closed, as by Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaRequest:
-    """A request that can be answered."""
+    """A decoded request."""
 
     api_key: int
     version: int
@@ -99,7 +101,7 @@ class KafkaRequest:
     client_id: str
     body: Fields
     host: str
-    """That it has come from."""
+    """The host of the client."""
 
     def answer(self, fields: Fields) -> bytes:
         """The frame of the answer, with its length before it."""
@@ -109,9 +111,8 @@ class KafkaRequest:
 
 
 def read_request(frame: bytes, host: str) -> KafkaRequest | bytes:
-    """The request in a frame from a host, without its length; or the answer, where it is already known: a client
-    that asks for the versions in a version that is not known here is told those of version 0, and asks again
-    (KIP-511).
+    """The request in a frame from a host, without its length; or its answer: a client that requests the versions
+    in an unknown version gets those of version 0, and asks again (KIP-511).
 
     Raises: MalformedRequestError.
     """
@@ -138,7 +139,7 @@ def read_request(frame: bytes, host: str) -> KafkaRequest | bytes:
 
 
 def api_versions() -> list[Fields]:
-    """What ApiVersions says of each api key."""
+    """The versions in ApiVersions by api key."""
     return [
         {"api_key": key, "min_version": min(versions), "max_version": max(versions)}
         for key, versions in sorted(REQUESTS.items())
@@ -146,8 +147,9 @@ def api_versions() -> list[Fields]:
 
 
 def partitions_of(body: Fields) -> dict[TopicPartition, Fields]:
-    """The partitions that a request asks for, with the last that it says of each. A partition that is
-    named again counts once: else few bytes of a stranger would make many here."""
+    """The requested partitions, each with its last entry. A repeated partition counts once, because otherwise few
+    bytes could cause much work.
+    """
     topics = body["topics"] or ()
     return {(topic["topic"], one["partition"]): one for topic in topics for one in topic["partitions"] or ()}
 
@@ -171,7 +173,7 @@ def _frame(correlation_id: int, body: bytes) -> bytes:
 
 
 def placed(kind: Any, value: Any) -> Any:
-    """Named fields by their places in this version; no tagged fields."""
+    """Fields in the order of this version, from their names; no tagged fields."""
     if isinstance(kind, Schema):
         fields = zip(kind.names, kind.fields, strict=True)
         return tuple({} if field is TaggedFields else placed(field, value[name]) for name, field in fields)
@@ -181,7 +183,7 @@ def placed(kind: Any, value: Any) -> Any:
 
 
 def named(kind: Any, value: Any) -> Any:
-    """Fields in their places by their names."""
+    """Fields by name, from their order."""
     if isinstance(kind, Schema):
         fields = zip(kind.names, kind.fields, value, strict=True)
         return {name: named(field, one) for name, field, one in fields}

@@ -1,5 +1,6 @@
-"""Refusals in words that clients pass on: of producers, and of the protocol of KIP-848. For a producer the log
-``stratalog.serve`` has a line that says where to produce instead."""
+"""Refusals with texts that clients show: for producers, and for the protocol of KIP-848. For a producer the logger
+``stratalog.serve`` has a line that says where to produce instead.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from stratalog.partitions.printable import printable
 
 _EVERY_S = 60.0
 _MOST_CLIENTS = 100
-"""In a minute: strangers call themselves what they like."""
+"""The limit of clients to log per minute, because client ids are arbitrary."""
 _LONGEST = 255
-"""Of a text of a stranger in the log."""
+"""The length of a client's text in the log."""
 _NO_OFFSET = -1
 _SAID = "stratalog serve is read only"
 
@@ -23,23 +24,22 @@ _log = logging.getLogger("stratalog.serve")
 
 
 class ServedProducers:
-    """The producers that have asked; any thread may answer them."""
+    """The refused producers. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._told_s: dict[tuple[str, str], float] = {}
-        """By host and client id."""
+        """The time of the last line, by host and client id."""
 
     def produce(self, request: KafkaRequest) -> Fields:
-        """Produce: TOPIC_AUTHORIZATION_FAILED, in words where the version has some.
-
-        Raises: MalformedRequestError for a producer with acks=0, to whom nothing can be said.
+        """Produce: TOPIC_AUTHORIZATION_FAILED, with a message if the version has one. Raises:
+        MalformedRequestError for a producer with acks=0, which gets no answers.
         """
         wanted = partitions_of(request.body)
         self._tell(request, f"produces to {', '.join(sorted({topic or '' for topic, _ in wanted})[:3])}")
         if request.body["required_acks"] == 0:
-            raise MalformedRequestError("a producer with acks=0, to whom nothing can be said")
+            raise MalformedRequestError("a producer with acks=0, which gets no answers")
         said = {
             "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             "offset": _NO_OFFSET,
@@ -62,7 +62,7 @@ class ServedProducers:
         return {"throttle_time_ms": 0, "error_code": error, "producer_id": -1, "producer_epoch": -1}
 
     def _tell(self, request: KafkaRequest, does: str) -> None:
-        """A line in the log, once a minute for each client."""
+        """Write a line to the log, once a minute for each client."""
         now_s, client = self._clock.monotonic_s(), (request.host, request.client_id[:_LONGEST])
         with self._lock:
             self._told_s = {one: at_s for one, at_s in self._told_s.items() if now_s - at_s < _EVERY_S}
@@ -79,12 +79,13 @@ class ServedProducers:
 
 
 def refused_heartbeat() -> Fields:
-    """ConsumerGroupHeartbeat (KIP-848): UNSUPPORTED_VERSION, as by a broker on which the protocol is off. Clients
-    end with an error then; where it is not listed librdkafka waits without one."""
+    """ConsumerGroupHeartbeat (KIP-848): UNSUPPORTED_VERSION, as by a broker with the protocol switched off.
+    Clients then fail with an error; if the request were not listed, librdkafka would wait without one.
+    """
     return {
         "throttle_time_ms": 0,
         "error_code": ErrorCode.UNSUPPORTED_VERSION,
-        "error_message": "stratalog serve has no group.protocol=consumer: set group.protocol=classic",
+        "error_message": "stratalog serve does not support group.protocol=consumer: set group.protocol=classic",
         "member_id": None,
         "member_epoch": 0,
         "heartbeat_interval_ms": 0,

@@ -174,7 +174,7 @@ def _unmatched(file: ClusterFile, image: ClusterImage) -> list[str]:
             for broker in sorted(image.brokers.keys() - named)
         ),
         *(
-            f"broker {broker} of {file.path} was never registered: format it, or take it out of the file"
+            f"broker {broker} of {file.path} was never registered: format it, or remove it from the file"
             for broker in sorted(named - image.brokers.keys())
         ),
     ]

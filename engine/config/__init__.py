@@ -12,5 +12,5 @@ files.
     bridges           finds installed bridges by name
     settings          resolves the configs that apply; explains Kafka's keys that have no meaning here
 
-The lowest floor of ``engine``: it imports no other one.
+The lowest layer of ``engine``: it imports no other package of it.
 """

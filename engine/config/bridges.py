@@ -1,4 +1,4 @@
-"""Bridges: parts beside the log that add methods of ``Cluster``, jobs, and formats of ``tail``.
+"""Bridges: optional parts that add methods of ``Cluster``, jobs, and formats of ``tail``.
 
 The core imports none of them, and finds them by name when one is used:
 
@@ -63,7 +63,7 @@ class Bridge:
                 raise self.missing()
         except ModuleNotFoundError as error:
             raise self.missing() from error
-        return getattr(importlib.import_module(module), name)  # noqa: TID251 - of an installed distribution
+        return getattr(importlib.import_module(module), name)  # noqa: TID251 - a module of an installed distribution
 
     def missing(self) -> EnvironmentUnusableError:
         """The error for a bridge that is not installed."""
@@ -145,7 +145,7 @@ def bridges() -> tuple[Bridge, ...]:
         if isinstance(offered, Bridge):
             found.append(offered)
         else:
-            warn(f"the bridge {point.name} is a {type(offered).__name__}, and no Bridge")
+            warn(f"the bridge {point.name} is a {type(offered).__name__}, not a Bridge")
     return tuple(found)
 
 

@@ -52,15 +52,18 @@ class ClusterConfig:
         NO_LIMIT,
         at_least(1),
         unit="bytes/s",
-        doc="Bound on what all drivers together copy to one broker for replicas that join by a reassignment. "
-        "reassign --throttle sets it, and the end of the last reassignment deletes it. The default is no limit.",
+        doc="The bytes per second that all drivers together may copy to one broker for replicas that join by a "
+        "reassignment. reassign --throttle sets it, and the end of the last reassignment deletes it. The default "
+        "is no limit.",
     )
     health_consumer_max_lag_ms: int = key(
         60 * 60 * 1000,
         at_least(-1),
         unit="ms",
-        doc="health warns of a consumer group whose oldest unprocessed record has been in the log for longer. -1: "
-        "never.",
+        doc=(
+            "health warns of a consumer group whose oldest unprocessed record has been in the log for longer "
+            "than this. -1: never."
+        ),
     )
     health_consumer_max_lag_records: int = key(
         -1,
@@ -96,9 +99,9 @@ class ClusterConfig:
     replica_selector_class: str = key(
         "",
         PLAIN_NAME,
-        doc="Which replica serves a reader (KIP-392). Nothing: the leader. "
+        doc="Selects the replica that serves a reader (KIP-392). Empty: the leader. "
         "org.apache.kafka.common.replica.RackAwareReplicaSelector: a replica in the reader's rack "
-        "(client.rack). Any other name: the selector that the reading process offers under this name "
+        "(client.rack). Any other name: a selector that the reading process offers under this name "
         "(Cluster.open(selectors=...), or an entry point of stratalog.replica_selectors). If the process "
         "offers no such selector, the leader serves, and the log says so.",
     )
@@ -244,7 +247,7 @@ class ClusterConfig:
         24 * 60 * 60 * 1000,
         at_least(1),
         unit="ms",
-        doc="How often maintain deletes litter.",
+        doc="How often maintain deletes files that nothing uses.",
     )
 
     @property

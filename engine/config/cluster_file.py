@@ -170,7 +170,7 @@ class _ClusterFileReader:
         if not _CLUSTER_ID.match(cluster.id):
             raise self._error("cluster.id", f"{cluster.id!r}: use 1 to 64 of a-z A-Z 0-9 . _ -")
         voters = tuple(cluster.voters)
-        even = f"{len(voters)} voters: an even number survives no more losses than one voter less"
+        even = f"{len(voters)} voters: an even number tolerates no more losses than one voter fewer"
         storage = StorageTables(
             {kind: tables.get(kind, {}) for kind in TABLES},
             self._place.provider,
@@ -188,8 +188,9 @@ class _ClusterFileReader:
                 if getattr(remote_storage, key) is not None:
                     raise self._error(
                         "remote.storage",
-                        f"{key} cannot be kept: delta-rs writes the logs of tables, and names no key to this "
-                        "storage. Make it the default of the bucket or container, and name it for brokers alone",
+                        f"{key} is not possible here, because delta-rs, which writes the logs of tables, cannot "
+                        "name a key to this storage. Make the key the default of the bucket or container, and "
+                        "name it only for brokers",
                     )
         file = ClusterFile(
             path=str(self._place),
@@ -223,7 +224,9 @@ class _ClusterFileReader:
         brokers: dict[int, BrokerEntry] = {}
         for index, entry in enumerate(entries):
             if entry.id in brokers:
-                raise self._error(f"brokers[{index}].id", f"{entry.id} is another broker's, too: each has its own")
+                raise self._error(
+                    f"brokers[{index}].id", f"{entry.id} is used by two brokers: give each its own id"
+                )
             address = self._address(entry.log_dir, f"brokers[{index}].log_dir")
             options = self._options(storage, address, entry.storage, f"brokers[{index}].storage")
             brokers[entry.id] = BrokerEntry(entry.id, entry.rack, address, options)
@@ -291,7 +294,7 @@ class _ClusterFileReader:
                 if _SECRET.search(key) and not (key == "credentials" and place.rpartition(".")[2] in _STORAGE):
                     raise self._error(
                         place or "top level",
-                        f"{key} looks like a secret: secrets never stand in a cluster file; {NO_SECRETS}",
+                        f"{key} looks like a secret: a cluster file must not contain secrets; {NO_SECRETS}",
                     )
                 self._refuse_secrets(value, f"{place}.{key}".strip("."))
         elif isinstance(node, list):
@@ -324,7 +327,8 @@ def check_roots(roots: Sequence[Root]) -> None:
         before = seen.setdefault(bucket, options)
         if (before.endpoint_url, before.account) != (options.endpoint_url, options.account):
             raise InvalidCallError(
-                f"{bucket} is one of two servers or accounts, and Spark knows a bucket by its name: rename one"
+                f"{bucket} exists on two servers or accounts, but Spark distinguishes buckets only by name: "
+                "rename one"
             )
 
 
@@ -346,7 +350,7 @@ def _check_code_apart(roots: Sequence[tuple[str, str]]) -> None:
             for who, root in roots:
                 if f"file://{resolved}/".startswith(f"{root.rstrip('/')}/"):
                     raise EnvironmentUnusableError(
-                        f"Python imports from {resolved}, which is storage of {who}: anybody who may write there "
-                        "could run code here. Start this in another folder, and take storage off sys.path and "
-                        "PYTHONPATH"
+                        f"Python imports from {resolved}, which is storage of {who}: anyone who can write there "
+                        "could run code here. Start this process in another folder, and remove the storage from "
+                        "sys.path and PYTHONPATH"
                     )

@@ -8,7 +8,8 @@ from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TO
 from stratalog.partitions.errors import PolicyViolationError
 
 ENDED = (
-    "after mirror --end it is a topic like any other; to mirror the source anew, delete it, or mirror it elsewhere"
+    "after mirror --end it is an ordinary topic; to mirror the source again, delete this topic, or use another "
+    "name"
 )
 
 
@@ -28,6 +29,6 @@ def check_not_mirrored(topic: str, config: TopicConfig, verb: str) -> None:
     """
     if config.mirror_source:
         raise PolicyViolationError(
-            f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, and keeps its offsets; end that "
-            f"first: stratalog mirror {topic} --end"
+            f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, and keeps its offsets; end the "
+            f"mirror first: stratalog mirror {topic} --end"
         )

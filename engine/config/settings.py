@@ -42,7 +42,7 @@ def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
     if name in CLUSTER_CONFIGS:
         raise InvalidConfigError(f"{what}: {name} is a config of the cluster, not of a topic")
     if name in ABSENT:
-        raise InvalidConfigError(f"{what}: Kafka's {name} is no config here: {ABSENT[name]}")
+        raise InvalidConfigError(f"{what}: Kafka's {name} has no meaning here: {ABSENT[name]}")
     hint = did_you_mean(name, allowed) or "; conf/reference.toml lists them all"
     raise InvalidConfigError(f"{what}: unknown config {name!r}{hint}")
 
@@ -63,8 +63,9 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
             )
         if values["remote_storage_enable"] and values["remote_log_copy_disable"] and local != total:
             raise InvalidConfigError(
-                f"{what}: local.retention.{unit} = {local} and retention.{unit} = {total} have to be the same "
-                "where remote.log.copy.disable = true: records without a copy must not leave the brokers sooner"
+                f"{what}: local.retention.{unit} = {local} and retention.{unit} = {total} must be equal if "
+                "remote.log.copy.disable = true, because records without a copy must not leave the brokers "
+                "sooner"
             )
         values[f"local_retention_{unit}"] = local
         lag = values[f"remote_copy_lag_{unit}"]
@@ -76,8 +77,8 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
         values[f"remote_copy_lag_{unit}"] = local if lag == AS_LOCAL else lag
     if values["cleanup_policy"] == SNAPSHOT and values["remote_storage_enable"]:
         raise InvalidConfigError(
-            f"{what}: cleanup.policy = {SNAPSHOT} and remote.storage.enable = true: what leaves the log of such a "
-            "topic is in its snapshots, not in the remote tier; choose one of the two"
+            f"{what}: cleanup.policy = {SNAPSHOT} and remote.storage.enable = true: records that leave such a "
+            "log are in its snapshots, not in the remote tier; choose one of the two"
         )
     return TopicConfig(**values)
 
@@ -101,8 +102,9 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
     off = before.remote_storage_enable and not after.remote_storage_enable
     if off and not after.remote_log_delete_on_disable:
         raise InvalidConfigError(
-            f"{what}: remote.storage.enable cannot be switched off and the remote data be kept. To keep it, and "
-            "copy no more, set remote.log.copy.disable = true; to delete it set remote.storage.enable = false "
+            f"{what}: remote.storage.enable cannot be switched off while the remote data is kept. To keep the "
+            "data without further copies, set remote.log.copy.disable = true; to delete the data, set "
+            "remote.storage.enable = false "
             "together with remote.log.delete.on.disable = true"
         )
 
@@ -116,8 +118,9 @@ def check_partitioner(before: TopicConfig, after: TopicConfig, what: str) -> Non
     if before.partitioner != after.partitioner and not before.mirror_source:
         raise InvalidConfigError(
             f"{what}: its {PARTITIONER} is {before.partitioner}, and cannot become {after.partitioner}: records "
-            "of a key would be in two partitions, without an order, and an append that is tried again would go "
-            f"elsewhere; create another topic with {PARTITIONER} = {after.partitioner}, and append records there"
+            "of a key would be in two partitions, without an order, and a retried append would go to another "
+            f"partition; create another topic with {PARTITIONER} = {after.partitioner}, and append the records "
+            "there"
         )
 
 
@@ -150,13 +153,13 @@ def reference_toml() -> str:
     return "\n".join(lines) + "\n"
 
 
-_NO_BUFFER = "whatever is acknowledged has been synced to storage"
-_NO_INDEX = "a segment is a Parquet file, whose page index has a size of its own"
+_NO_BUFFER = "acknowledged records are always synced to storage"
+_NO_INDEX = "a segment is a Parquet file with a page index, whose size is not configurable"
 _NO_LIMIT = (
-    "an append is one file per partition, however large, and no fetch has to hold it whole; a record may "
-    "take 96 MiB, for readers make room for that: refuse larger ones, if you must, before you append them"
+    "an append is one file per partition of any size, and a fetch reads parts of it; the limit of a record is 96 "
+    "MiB; to refuse smaller records, check them before the append"
 )
-_ANY_TIME = "timestamps are taken as they are; one in the future does not keep its file from deletion"
+_ANY_TIME = "timestamps are not checked; a timestamp in the future does not prevent the deletion of its file"
 _NO_COMPACTION = "logs are not compacted in place: cleanup.policy=snapshot keeps the latest record of each key"
 _JOINING = "replicas that are joining by a reassignment are throttled, by follower.replication.throttled.rate"
 
@@ -175,14 +178,16 @@ ABSENT: Mapping[str, str] = {
     "message.format.version": "there is one format",
     "message.downconversion.enable": "there is one format",
     "preallocate": "a file is written once, at its size",
-    "segment.jitter.ms": "sealing a segment writes nothing, so that many at once are no burst",
+    "segment.jitter.ms": "sealing a segment writes nothing, so it causes no load",
     "compression.gzip.level": "the level is the codec's default",
     "compression.lz4.level": "the codecs are gzip, snappy, zstd and uncompressed",
     "compression.zstd.level": "the level is the codec's default",
     "leader.replication.throttled.replicas": _JOINING,
     "follower.replication.throttled.replicas": _JOINING,
-    "leader.replication.throttled.rate": "no process of a leader sends records that it could send more slowly: "
-    "followers are copied to, and follower.replication.throttled.rate bounds that; write it instead",
+    "leader.replication.throttled.rate": (
+        "a leader has no process that sends records; use follower.replication.throttled.rate, which limits the "
+        "copies to followers"
+    ),
     "log.retention.hours": "write retention.ms",
     "log.retention.minutes": "write retention.ms",
     "log.retention.ms": "write retention.ms",
@@ -190,4 +195,4 @@ ABSENT: Mapping[str, str] = {
     "log.segment.bytes": "write segment.bytes",
     "log.cleanup.policy": "write cleanup.policy",
 }
-"""By the name of a Kafka config without a meaning here: the reason or the replacement, for the error about it."""
+"""Kafka's configs without a meaning here, with the reason or the replacement for the error message."""

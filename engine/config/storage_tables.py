@@ -86,7 +86,7 @@ _UNUSED = {
     "profile": "the function finds its own credentials",
     "exclusive_multipart": "it creates each object by one call",
 }
-"""Keys of which the calls of fsspec take no notice, and what to do instead."""
+"""Keys that fsspec's calls ignore, each with the remedy."""
 _WHO = frozenset({"profile", "credentials"})
 """Keys that each select credentials: one in a root's own table overrides all of these in the common one."""
 
@@ -116,7 +116,7 @@ class StorageTables:
         scheme, kind = address.partition("://")[0], kind_of(address)
         if kind is None:
             if own is not None:
-                raise InvalidCallError("a folder takes no storage options")
+                raise InvalidCallError("a folder has no storage options")
             return StoreOptions()
         own = own or {}
         msgspec.convert(own, described(TABLES[kind]))
@@ -148,14 +148,15 @@ class StorageTables:
     def _named(self, name: str) -> NamedProvider:
         if not self._names_providers:
             raise InvalidCallError(
-                "a file in a bucket names no function to import, or its writers would choose what runs here: "
-                "give it to Cluster.open(credentials=...), or by --credentials, or by STRATALOG_CREDENTIALS"
+                "a cluster file in a bucket must not name a function to import, because its writers would choose "
+                "the code that runs here: use Cluster.open(credentials=...), --credentials or "
+                "STRATALOG_CREDENTIALS"
             )
         return NamedProvider(name)
 
 
 def _check_driver(kind: str, values: Mapping[str, Any]) -> None:
-    """Raises: InvalidCallError for keys of which the calls of fsspec would take no notice."""
+    """Raises: InvalidCallError for keys that fsspec's calls would ignore."""
     own_function = "file_system" in values
     if own_function and values.get("driver") is None:
         raise InvalidCallError('file_system needs driver = "fsspec"')

@@ -55,8 +55,10 @@ class TopicConfig:
         _SEVEN_DAYS_MS,
         at_least(1),
         unit="ms",
-        doc="A segment whose first record is older than this is sealed, whatever its size, and may then be "
-        "tiered.",
+        doc=(
+            "A segment whose first record is older than this is sealed, regardless of its size, and may then be "
+            "tiered."
+        ),
     )
     segment_merge_min_files: int = key(
         16,
@@ -68,7 +70,7 @@ class TopicConfig:
         64 * 1024**2,
         at_least(0),
         unit="bytes",
-        doc="A driver that appends keeps the log short after its acknowledgements: it merges small appends "
+        doc="After its acknowledgements, a driver that appends shortens the log: it merges small appends "
         "into segments of up to this size, and deletes the replaced files after file.delete.delay.ms. 0: "
         "only merge and retain do this.",
     )
@@ -103,9 +105,11 @@ class TopicConfig:
         AS_TOTAL,
         at_least(AS_TOTAL),
         unit="bytes",
-        doc="If a partition holds more than this on a broker, tiered records are deleted there. The last "
-        "file stays, even with 0, for readers of the end of the log (Kafka also uploads and deletes that "
-        "file). -2: as retention.bytes; -1: never.",
+        doc=(
+            "If a partition holds more than this on a broker, tiered records are deleted there. The last file "
+            "remains, even with 0, for readers at the end of the log (Kafka also uploads and deletes that file). "
+            "-2: as retention.bytes; -1: never."
+        ),
     )
     remote_storage_enable: bool = key(False, TRUE_OR_FALSE, doc="Copy sealed segments to the remote tier.")
     remote_log_copy_disable: bool = key(
@@ -160,7 +164,7 @@ class TopicConfig:
         at_least(1),
         unit="replicas",
         doc="An append with acks=all needs an ISR of at least this size, and below it nothing more is "
-        "committed (KIP-966). A partition with fewer replicas needs all of them.",
+        "committed (KIP-966). A partition with fewer replicas needs all of them in the ISR.",
     )
     message_timestamp_type: str = key(
         "CreateTime",
@@ -170,11 +174,13 @@ class TopicConfig:
     partitioner: str = key(
         SPARK_HASH,
         one_of(*PARTITIONERS),
-        doc="The hash of a key that chooses its partition. spark_hash: Spark's function hash. murmur2: that of "
-        "Kafka's Java producers and of librdkafka's murmur2_random. crc32: that of librdkafka's default, "
-        "consistent_random. Of a key that is not BINARY both hash the bytes that export writes. Mirrors of "
-        "Kafka's topics have murmur2. It is set when a topic is created; later it can be altered only while the "
-        "topic is a mirror.",
+        doc=(
+            "The hash of a key that chooses its partition. spark_hash: Spark's function hash. murmur2: the hash "
+            "of Kafka's Java producers and of librdkafka's murmur2_random. crc32: the hash of librdkafka's "
+            "default, consistent_random. For a key that is not BINARY, both hash the bytes that export writes. "
+            "Mirrors of Kafka's topics have murmur2. Set it when you create the topic; later you can change it "
+            "only while the topic is a mirror."
+        ),
     )
     cleanup_policy: str = key(
         "delete",
@@ -230,8 +236,10 @@ class TopicConfig:
         60 * 60 * 1000,
         at_least(0),
         unit="ms",
-        doc="A new snapshot is taken once the latest one is this old, whatever its size, if the log has new "
-        "records (KIP-876). 0: never because of its age. The metadata log uses the value of the cluster.",
+        doc=(
+            "A new snapshot is taken once the latest one is this old, of any size, if the log has new records "
+            "(KIP-876). 0: never because of its age. The metadata log uses the value of the cluster."
+        ),
     )
     metadata_start_offset_lag_time_max_ms: int = key(
         _SEVEN_DAYS_MS,
@@ -251,14 +259,16 @@ class TopicConfig:
     mirror_source_topic: str = key(
         "",
         TOPIC_OF_CLUSTER,
-        doc="Of a mirror whose topic has another name in the Kafka cluster: cluster id and name there. `mirror` "
-        "and `compare` go by it. It is set when the topic is created, and stays after `mirror --end`: while it is "
-        "there, only a run with `--as` mirrors that topic a second time.",
+        doc=(
+            "For a mirror whose topic has another name in the Kafka cluster: the cluster id and that name, which "
+            "`mirror` and `compare` use. It is set when the topic is created, and remains after `mirror --end`, "
+            "so that only a run with `--as` mirrors that topic a second time."
+        ),
     )
     mirror_archive_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="For a mirror: the log start does not move when the source's does.",
+        doc="For a mirror: the log start does not follow that of the source.",
     )
 
     @property

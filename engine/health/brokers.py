@@ -1,4 +1,4 @@
-"""Brokers and the quorum: what of the metadata, of roots and of folders needs a person. Pure, of the look."""
+"""Findings about brokers and the quorum: metadata, roots, folders. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stratalog.partitions.store.rules import STAGING_FOLDER
 
 
 def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Voters that cannot be looked at, or hold what they should not."""
+    """Findings about voters that cannot be read, or that have contradictory data."""
     ids = {found.voter.broker_id: found for found in sight.quorum.voters if found.error is not None}
     if sight.no_majority is not None:
         yield HealthFinding(
             severity=Severity.ERROR,
             kind=CURRENT_LEADER,
             subjects=("metadata",),
-            what=f"too few voters answer, and nothing can be changed or appended: {sight.no_majority}. "
+            what=f"too few voters answer, so nothing can be changed or appended: {sight.no_majority}. "
             "Bring back the storage of a majority of them, then run this",
             do=sight.commands("maintain"),
             because=frozenset(ids),
@@ -30,7 +30,7 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
         what, do = f"this voter does not count: {found.error}", sight.commands("quorum", "describe")
         broker = sight.image.brokers.get(broker_id)
         if broker is not None and broker.directory_id != found.voter.directory_id:
-            what = "this voter lost its storage, and its broker is back: let it vote with what it has now"
+            what = "this voter lost its storage, and its broker is back: let it vote with its new storage"
             do = sight.commands("quorum", "replace-voter", str(broker_id))
         elif not isinstance(sight.roots.get(broker_id), Same):
             do, because = root_remedy(sight, broker_id), frozenset({broker_id})
@@ -45,7 +45,7 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
 
 
 def root_remedy(sight: Sight, broker_id: int) -> str:
-    """The command that brings a broker back, once its storage is there."""
+    """The command that brings a broker back, once its storage exists."""
     broker = sight.image.brokers.get(broker_id)
     match sight.roots.get(broker_id):
         case Another():
@@ -57,37 +57,43 @@ def root_remedy(sight: Sight, broker_id: int) -> str:
 
 
 def _staging_remedy(sight: Sight, broker_id: int) -> str:
-    """The command that takes away what is in the way of the staging folder."""
+    """The command that removes the obstacle at the staging folder."""
     return join(["rm", f"{folder_path(sight.image.brokers[broker_id].log_dir)}/{STAGING_FOLDER}"])
 
 
 def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Roots that are not as they are registered, brokers out of service."""
+    """Findings about roots that differ from their registration, and brokers out of service."""
     for broker_id, broker in sorted(sight.image.brokers.items()):
         severity, kind, do = Severity.ERROR, "OfflineLogDirectoryCount", root_remedy(sight, broker_id)
         match sight.roots.get(broker_id):
             case Unreachable(error):
                 what = (
                     f"its root does not answer ({error}). Mount it, or bring its server back, then run this; if "
-                    f"it is lost, make it anew: bootstrap {broker_id}"
+                    f"it is lost, rebuild the broker: bootstrap {broker_id}"
                 )
             case NotOurs(error):
-                what = f"its root is not its own: {error}. Correct the cluster file or the mount, then run this"
+                what = (
+                    f"the root belongs to another broker or cluster: {error}. Correct the cluster file or the "
+                    "mount, then run this"
+                )
             case Blocked(error):
                 kind, do = "read-only-log-dir", _staging_remedy(sight, broker_id)
-                what = f"{error}. Then any driver brings it back"
+                what = f"{error}. The next run then brings it back"
             case Another():
-                what = "its root is another one than it was: lost and empty, moved, or put back from a copy"
+                what = "its root was replaced: it is new and empty, moved, or restored from a copy"
             case None:
                 severity, kind = Severity.WARNING, "FencedBrokerCount"
-                what = "it is registered, and the cluster file does not name it: add it there, or let it go"
+                what = "it is registered, but missing in the cluster file: add it there, or decommission it"
                 do = sight.commands("brokers", "decommission", str(broker_id))
             case Same() if broker.fenced:
                 by_hand = " by hand" if broker.fenced_by_hand else ""
                 severity, kind = Severity.WARNING, "FencedBrokerCount"
-                what = f"it is fenced{by_hand}, and its root answers"
+                what = f"it is fenced{by_hand}, although its root answers"
             case Same() if broker_id in sight.unlisted:
-                what, do = "its root answers, and cannot be listed: this tells why", sight.commands("describe")
+                what, do = (
+                    "its root answers, but cannot be listed: this command shows the reason",
+                    sight.commands("describe"),
+                )
             case Same():
                 continue
         yield HealthFinding(severity=severity, kind=kind, subjects=(f"broker {broker_id}",), what=what, do=do)
@@ -97,15 +103,17 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
             severity=Severity.WARNING,
             kind="ActiveBrokerCount",
             subjects=tuple(f"broker {broker_id}" for broker_id in unknown),
-            what="the cluster file names it, and it was never registered: format it, or take it out of the file",
+            what="it is in the cluster file, but was never registered: format it, or remove it from the file",
             do=sight.commands("format"),
         )
 
 
 def clock_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Clocks that do not agree: nothing is removed by time, here or on one broker."""
+    """Findings about clocks that disagree: nothing is deleted by age, here or on one broker."""
     faults = {f"broker {broker_id}": what for broker_id, what in sight.clocks.broker_faults.items()}
-    if sight.clocks.driver_fault is not None and sight.clocks.apart:  # else nobody may ask the storage here
+    if (
+        sight.clocks.driver_fault is not None and sight.clocks.apart
+    ):  # otherwise the storage may not be accessed here
         faults["this driver"] = sight.clocks.driver_fault
     for subject, what in faults.items():
         yield HealthFinding(
@@ -118,8 +126,8 @@ def clock_findings(sight: Sight) -> Iterator[HealthFinding]:
 
 
 def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Folders that take no writes, and file systems that are nearly full. Storage that is no folder says nothing
-    of that before something is written there.
+    """Findings about read-only folders and nearly full file systems. Object storage does not show this before a
+    write.
     """
     limit = sight.config.health_log_dir_max_used_ratio
     for broker_id, folder in sorted(sight.folders.items()):
@@ -139,8 +147,10 @@ def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
                 severity=Severity.ERROR,
                 kind="read-only-log-dir",
                 subjects=(f"broker {broker_id}",),
-                what=f"{len(folder.read_only):,} of its folders take no files from this user, first "
-                f"{folder.read_only[0]}. Give the rights back",
+                what=(
+                    f"{len(folder.read_only):,} of its folders refuse writes by this user, first "
+                    f"{folder.read_only[0]}. Restore the rights"
+                ),
                 do=join(["chmod", "-R", "u+rwX", folder.path]),
             )
         space = folder.space
@@ -150,7 +160,7 @@ def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
                 kind="log-dir-used-ratio",
                 subjects=(f"broker {broker_id}",),
                 what=f"{space.used_ratio:.0%} of its file system is used, {space.free_bytes:,} bytes are free "
-                f"(health.log.dir.max.used.ratio = {limit:g}). This deletes what may go; then add storage, lower "
-                "retention, or move partitions away (reassign)",
+                f"(health.log.dir.max.used.ratio = {limit:g}). This deletes files that are due; if that is not "
+                "enough, add storage, reduce retention, or move partitions away (reassign)",
                 do=sight.commands("maintain", "--only", "merge,retain,vacuum"),
             )

@@ -1,4 +1,4 @@
-"""One cause is one finding: what hangs on a broker, or on a remote tier, that is away is part of its finding.
+"""Makes one cause one finding: the effects of an unreachable broker or remote tier become part of its finding.
 Pure.
 """
 
@@ -11,8 +11,8 @@ from stratalog.engine.health.finding import CURRENT_LEADER, Cause, HealthFinding
 
 _EFFECTS = {
     "OfflinePartitionsCount": (
-        "{n} partition{s} {have} no leader, and nothing of {them} is read or appended (where it is lost for good: "
-        "elect --unclean)"
+        "{n} partition{s} {have} no leader, so {them} cannot be read or appended to (if the storage is lost for "
+        "good: elect --unclean)"
     ),
     "UnderMinIsrPartitionCount": "{n} partition{s} {have} fewer members of the ISR than min.insync.replicas: "
     "acks=all is refused",
@@ -20,18 +20,18 @@ _EFFECTS = {
     "state-unread": "{n} partition{s} of the engine's own topics cannot be read",
     "RemoteCopyErrorsPerSec": "uploads of {n} partition{s} fail",
     "remote-table": "{n} table{s} cannot be read",
-    "damaged-replicas": "records of {n} partition{s} are not found there",
+    "damaged-replicas": "records of {n} partition{s} are missing there",
     "upkeep-failing": "{n} job{s} of the upkeep {fail}",
     "offline-voter": "it does not vote",
 }
-"""The kinds of findings that may hang on others, in the order in which they are said."""
+"""The kinds of findings that may be effects of others, in the order of their texts."""
 _ORDER = [*Severity]
 
 
 def by_cause(away: Sequence[HealthFinding], others: Iterable[HealthFinding]) -> list[HealthFinding]:
-    """The findings without those that are effects of others (``HealthFinding.because``): these are ``affected`` of
-    their causes, and said there. Where no majority of the voters answers, that is the one finding of the brokers
-    that keep it from answering. ``away``: a finding for each cause.
+    """The findings without effects of others (``HealthFinding.because``), which become ``affected`` of their
+    causes. If no majority of the voters answers, that is the only finding of the brokers that cause it. ``away``:
+    a finding for each cause.
     """
     causes = {_cause(one): one for one in away}
     rest: list[HealthFinding] = []
@@ -57,7 +57,7 @@ def _cause(of: HealthFinding) -> Cause:
 
 
 def _with(cause: HealthFinding, effect: HealthFinding) -> HealthFinding:
-    """The cause with an effect. It is as severe as the worse of both."""
+    """The cause with an effect, at the higher severity of the two."""
     severity = min(cause.severity, effect.severity, key=_ORDER.index)
     return replace(cause, severity=severity, affected=_joined(cause.affected, {effect.kind: effect.subjects}))
 
@@ -69,7 +69,7 @@ def _joined(
 
 
 def _said(one: HealthFinding) -> HealthFinding:
-    """The finding, whose sentence tells what hangs on it."""
+    """The finding, with its effects added to the sentence."""
     said = [
         text.format(
             n=f"{n:,}",

@@ -1,5 +1,5 @@
-"""Retention: files that should have left a log. The look tells of which partitions one may be; of these
-alone a footer is read, for records expire by their own times.
+"""Findings about overdue retention. Listings show which partitions may have expired files; only their footers are
+read, because records expire by their own timestamps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stratalog.partitions.retention import UNLIMITED
 
 @dataclass(frozen=True, slots=True)
 class _Old:
-    """The first file of a leader's log, which was made long enough ago to have expired."""
+    """The first file of a leader's log, if it is old enough to have expired."""
 
     seen: SeenPartition
     file: DataFile
@@ -42,7 +42,7 @@ def expiry_findings(storage: Storage, sight: Sight, run: OperationRun) -> list[H
             severity=Severity.ERROR,
             kind="retention-lag",
             subjects=(str(old),),
-            what="its oldest records have expired, and are still on the leader's storage",
+            what="its oldest records have expired, but are still on the leader's storage",
             do=sight.commands("retain", topics=[old.seen.view.topic]),
             since_ms=at_ms,
         )
@@ -61,7 +61,7 @@ def _old(sight: Sight, seen: SeenPartition) -> _Old | None:
         return None
     first, following = files[:2]
     limit_ms = config.retention(sight.now_ms).retention_ms
-    if config.remote_storage_enable:  # what is not tiered yet has to stay
+    if config.remote_storage_enable:  # records that are not tiered yet must stay
         entry = sight.entries.get(seen.view.key)
         end = following.name.base_offset
         limit_ms = config.local_retention_ms if entry is not None and (entry.remote_end or 0) >= end else UNLIMITED

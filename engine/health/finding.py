@@ -1,5 +1,5 @@
-"""A finding: one thing that is wrong, on how many subjects, since when, and the command that mends it; and the
-report of all of them.
+"""A finding: one problem, its subjects, since when it exists, and the command that fixes it; and the report of all
+findings.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from stratalog.partitions.html_table import code_line, head_line, marked_line
 from stratalog.partitions.printable import printable
 
 CURRENT_LEADER = "current-leader"
-"""The kind of the finding that no majority of the voters answers."""
+"""The kind of the finding for a missing majority of voters."""
 WIDTH = 100
-"""Columns of the table for people."""
+"""The columns of the printed table."""
 _NAMED = 5
-"""Subjects, and topics, that a line names."""
+"""The number of subjects or topics that a line names."""
 
 
 class Severity(StrEnum):
-    """How urgent a finding is."""
+    """The severity of a finding."""
 
     ERROR = "error"
-    """It needs a person: records are in danger or cannot be reached, or nothing will mend it by itself."""
+    """An operator must act: records are in danger or unreachable, or the problem will not disappear by itself."""
     WARNING = "warning"
-    """The next runs of ``maintain`` should mend it; or somebody has made it so."""
+    """The next runs of ``maintain`` should fix it, or it is the result of a manual change."""
     INFO = "info"
     """Worth knowing."""
 
@@ -51,38 +51,38 @@ KINDS = frozenset(
 )
 """All kinds of findings: the rows of the table in docs/operations.md."""
 Cause = int | str
-"""A broker, or ``REMOTE_TIER``, whose own finding explains others."""
+"""A broker or ``REMOTE_TIER``, whose finding may be the cause of others."""
 REMOTE_TIER = "remote tier"
-"""The subject of its finding, and of failures."""
+"""The subject of the remote tier's finding, and of failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFinding:
-    """One finding. Several subjects of which the same is to be said are one."""
+    """One finding, which covers all subjects with the same problem."""
 
     severity: Severity
     kind: str
-    """One of ``KINDS``: the name of Kafka's metric where Kafka has one."""
+    """One of ``KINDS``: the name of Kafka's metric if there is one."""
     subjects: tuple[str, ...]
     """Brokers, partitions, groups, topics, steps; at least one."""
     what: str
     """A sentence."""
     do: str
-    """A command line: what to run, as it stands here."""
+    """The complete command line to run."""
     since_ms: int | None = None
-    """Since when it is known to be so; it may have begun before. None: nobody knows."""
+    """The time since which the problem is known; it may be older. None: unknown."""
     because: frozenset[Cause] = frozenset()
-    """Its causes: it is part of their findings (``cause``)."""
+    """Its causes, whose findings absorb it (``cause``)."""
     affected: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The subjects of findings that it is the cause of, by their kinds."""
+    """The subjects of its effects, by kind of finding."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"{self.kind!r} is no kind of finding")
+            raise ValueError(f"{self.kind!r} is not a kind of finding")
 
     @property
     def subject(self) -> str:
-        """The first subjects, and how many more there are."""
+        """The first subjects, and the number of the others."""
         return some(self.subjects)
 
     def row(self) -> dict[str, Value]:
@@ -99,7 +99,7 @@ class HealthFinding:
         }
 
     def lines(self, now_ms: int) -> list[str]:
-        """As people read it: no line is wider than ``WIDTH``."""
+        """The printed form: no line is wider than ``WIDTH``."""
         head = f"{self.severity.upper():7}  {self.kind}  {self.subject}"
         since = ""
         if self.since_ms is not None:
@@ -108,14 +108,14 @@ class HealthFinding:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
+    """The first names, and the number of the others."""
     shown = ", ".join(names[:_NAMED])
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED:,} more"
 
 
 def grouped(findings: Iterable[HealthFinding]) -> list[HealthFinding]:
-    """Findings that say the same of different subjects as one each, the most urgent first. It is so since the
-    earliest time that is known of any of them.
+    """Combine findings with the same text into one for all subjects, the most urgent first. Its time is the
+    earliest known one.
     """
     merged: dict[tuple[str, str, str, str], list[HealthFinding]] = {}
     for one in findings:
@@ -136,12 +136,12 @@ def grouped(findings: Iterable[HealthFinding]) -> list[HealthFinding]:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Makes the command lines of findings, for one cluster file."""
+    """Builds the command lines of findings, for one cluster file."""
 
     cluster_file: str
 
     def __call__(self, job: str, *arguments: str, topics: Iterable[str] = ()) -> str:
-        """``stratalog JOB ...``; of more topics than a few it is for all of them."""
+        """``stratalog JOB ...``; for more than a few topics it omits ``--topics``."""
         named = sorted(set(topics))
         wanted = ["--topics", ",".join(named)] if 0 < len(named) <= _NAMED else []
         return shlex.join(["stratalog", job, *arguments, *wanted, "--cluster", self.cluster_file])
@@ -149,15 +149,15 @@ class Commands:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HealthReport(Report):
-    """The findings as rows; those that need a person are failures, too. The figures are ``totals``."""
+    """The findings as rows; errors are also failures. The figures are ``totals``."""
 
     findings: tuple[HealthFinding, ...] = ()
     unread: tuple[Failure, ...] = ()
-    """Of the failures those that are no findings: this could not be looked at."""
+    """The failures that are not findings: objects that could not be examined."""
     lags: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """By group and topic: the records that the group has not processed."""
+    """The number of records that a group has not processed, by group and topic."""
     used_ratios: Mapping[int, float] = field(default_factory=dict)
-    """By broker, of those on a file system that is known: the part of it that is used, from 0 to 1."""
+    """The used fraction of each broker's file system, from 0 to 1, if known."""
     now_ms: int = 0
 
     def _state(self) -> str:
@@ -167,7 +167,7 @@ class HealthReport(Report):
 
     @property
     def counted(self) -> dict[tuple[str, str], int]:
-        """By severity and kind: on how many subjects something was found."""
+        """The number of subjects, by severity and kind."""
         counts: dict[tuple[str, str], int] = {}
         for one in self.findings:
             key = str(one.severity), one.kind
@@ -185,7 +185,7 @@ class HealthReport(Report):
         return "\n".join([*lines, "", *notes, *_wrapped(self._figures(), "")])
 
     def _figures(self) -> str:
-        """In words; those of nothing are counted."""
+        """The figures as a text; zeros are only counted."""
         shown = [f"{name} {show(value)}" for name, value in self.totals.items() if value]
         nothing = len(self.totals) - len(shown)
         return ", ".join([*shown, *([f"{nothing} more that are 0"] if nothing else [])])
@@ -204,7 +204,7 @@ class HealthReport(Report):
 
 
 def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthReport:
-    """The health of a cluster that cannot be opened: that is all that can be known of it."""
+    """The health of a cluster that cannot be opened, as a single finding."""
     one = HealthFinding(
         severity=Severity.ERROR,
         kind=CURRENT_LEADER,
@@ -217,14 +217,14 @@ def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthRep
 
 
 def failures_of(found: Iterable[HealthFinding]) -> list[Failure]:
-    """Those that need a person, as failures of a report."""
+    """The errors, as failures of a report."""
     return [
         Failure(one.subject, one.kind, f"{one.what}; {one.do}") for one in found if one.severity is Severity.ERROR
     ]
 
 
 def figures_of(named: Mapping[str, int | None]) -> dict[str, Value]:
-    """Figures as the totals of a report: those that are known."""
+    """The known figures, as totals of a report."""
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -239,7 +239,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _command(line: str) -> list[str]:
-    """A command line that a shell takes as it stands, broken between its words where it is too wide."""
+    """A command line for the shell, broken between words if it is too wide."""
     lines = ["  do:"]
     for word in shlex.split(line):
         quoted = printable(shlex.quote(word))

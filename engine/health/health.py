@@ -1,4 +1,4 @@
-"""Health: one look, and a list of what needs somebody."""
+"""The operation ``health``: observes the cluster once, and lists its problems."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stratalog.tiering.remote_log import RemoteLog
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The report, and all that it was judged by."""
+    """The report, and the observed state behind it."""
 
     report: HealthReport
     sight: Sight
@@ -47,9 +47,9 @@ def health(metadata: MetadataClient, storage: Storage, execution: Execution, mem
 
 
 def examine(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Examined:
-    """Everything that needs attention, one finding per row, the most urgent first. Errors are failures of the
-    report, too, and so is what could not be looked at. ``totals`` are the figures, with Kafka's
-    names where Kafka has them. Nothing is written.
+    """The problems of the cluster, one finding per row, the most urgent first. Errors are also failures of the
+    report, as are objects that could not be examined. ``totals`` are the figures, with Kafka's names if there are
+    any. Writes nothing.
 
     Raises: as ``look``.
     """
@@ -104,7 +104,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
 
 
 def _broker_figures(sight: Sight, found: Sequence[HealthFinding]) -> dict[str, int | None]:
-    """A broker whose root does not answer is not active, also before a run has fenced it."""
+    """A broker whose root does not answer is not active, even before a run has fenced it."""
     active = sum(map(sight.usable, sight.image.brokers))
     offline = "OfflineLogDirectoryCount"
     return {

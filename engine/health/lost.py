@@ -1,4 +1,4 @@
-"""Logs that are gone: their leaders have no records, and the metadata know that they had records."""
+"""Findings about lost logs: their leaders have no records, although the metadata show that they had some."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratalog.partitions.runner import Failed
 
 
 def lost_findings(storage: Storage, sight: Sight) -> Iterator[HealthFinding]:
-    """By the names in the folders; only what looks lost is looked at again, and its remote log asked."""
+    """Judges by the names in the folders; lists a folder and reads the remote log only if the log seems lost."""
     suspicious = [
         seen
         for seen in sight.partitions

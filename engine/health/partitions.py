@@ -1,5 +1,5 @@
-"""Partitions: leaders, the size of the ISR, and what of the copies looks suspicious in the look. Only the
-suspicious ones are looked at themselves: how far followers are behind, and whether files are damaged.
+"""Findings about partitions: leaders, the size of the ISR, lagging followers and damaged files. Only partitions
+that look suspicious in the listings are examined further.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _SAID = {
 
 
 def isr_findings(sight: Sight) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Partitions without a leader, or with too few replicas in sync; and the figures, each of which counts all of
-    its partitions, as Kafka's do. A broker that does not answer counts as one that is fenced.
+    """Findings about partitions without a leader, or with too few replicas in sync; and figures that, like
+    Kafka's, count all such partitions. A broker that does not answer counts as fenced.
     """
     alike: dict[tuple[str, tuple[int, ...]], list[PartitionView]] = {}
     counts = dict.fromkeys((OFFLINE, UNDER_REPLICATED, UNDER_MIN, "AtMinIsrPartitionCount"), 0)
@@ -81,15 +81,16 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
     answering = [broker for broker in isr if isinstance(sight.roots.get(broker), Same)]
     if not isr:
         what = (
-            "no leader: the storage of the last members of the ISR is lost. This lets another replica lead, and "
+            "no leader: the storage of the last members of the ISR is lost. This makes another replica the "
+            "leader, and "
         )
-        what, do = f"{what}loses what only they had: see its plan first (--dry-run)", unclean
+        what, do = f"{what}loses the records that only they had: check its plan first (--dry-run)", unclean
     elif answering:
-        what, do = "no leader, and a member of the ISR is there", root_remedy(sight, answering[0])
+        what, do = "no leader, although a member of the ISR answers", root_remedy(sight, answering[0])
     else:
         what = (
-            f"no member of the ISR ({_brokers(isr)}) answers: nothing is read or appended. Bring one back, then "
-            "run this; where all of them are lost for good: elect --unclean"
+            f"no member of the ISR ({_brokers(isr)}) answers, so the partition cannot be read or appended to. "
+            "Bring one back, then run this; if all of them are lost for good: elect --unclean"
         )
         do = root_remedy(sight, isr[0])
     found = _of_views(Severity.ERROR, OFFLINE, views, what, do)
@@ -123,7 +124,7 @@ def _of_views(severity: Severity, kind: str, views: Iterable[PartitionView], wha
 def copies_findings(
     metadata: MetadataClient, storage: Storage, execution: Execution, sight: Sight, run: OperationRun
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """The suspicious partitions, looked at: behind, or damaged. One that cannot be looked at is a failure."""
+    """Findings about suspicious partitions: lagging, or damaged. One that cannot be examined is a failure."""
     behind, odd = [], []
     for seen in sight.partitions:
         others = {broker: one for broker, one in seen.replicas.items() if broker != seen.view.leader}
@@ -141,22 +142,20 @@ def copies_findings(
 
 
 def known_end(listing: Listing) -> int:
-    """An offset up to which a folder surely goes, by its names: the same of two that hold the same records in the
-    same files.
-    """
+    """An offset that the folder surely reaches, by its names; equal for two folders with the same files."""
     ends = (file.name.least_end for file in listing.data)
     return max(ends, default=listing.local_start)
 
 
 def _contradict(leader: Listing, other: Listing) -> bool:
-    """Whether one of two folders has another file of a name, or lacks one that it should hold."""
+    """Whether two folders have different files of a name, or one lacks a file that it should have."""
     sizes = {file.name: file.object.size_bytes for file in leader.data}
     unequal = any(sizes.get(file.name, file.object.size_bytes) != file.object.size_bytes for file in other.data)
     return unequal or _lacks(leader, other) or _lacks(other, leader)
 
 
 def _lacks(listing: Listing, whole: Listing) -> bool:
-    """Whether a folder lacks a file of another one that lies between its own files."""
+    """Whether a folder lacks a file of the other one in the middle of its own files."""
     held = {file.name for file in listing.data}
     end = known_end(listing)
     merged = sorted((n.base_offset, n.next_offset or 0) for n in held if n.merged)
@@ -173,7 +172,9 @@ def _is_within(name: DataName, start: int, end: int) -> bool:
 
 
 def _is_covered(name: DataName, merged: list[tuple[int, int]], held: Collection[DataName]) -> bool:
-    """By a merged segment, or, of a merged one, by a file that begins where it does: it may be its appends."""
+    """Whether a merged segment covers the file; or, for a merged segment, a file begins at its start, which may be
+    its appends.
+    """
     at = bisect_right(merged, (name.base_offset, 2**63)) - 1
     if at >= 0 and any(end > name.base_offset for _, end in merged[: at + 1]):
         return True
@@ -214,7 +215,7 @@ def _lagging(
         "MaxLag",
         late,
         f"their followers lack {records:,} records ({size_bytes:,} bytes) of their leaders, some for longer than "
-        "health.replication.max.lag.ms: a lost disk would lose them",
+        "health.replication.max.lag.ms; a lost disk would lose these records",
         sight.commands("replicate", topics={view.topic for view in late}),
     )
     return [replace(found, since_ms=min(oldest))], figures
@@ -223,7 +224,7 @@ def _lagging(
 def _beside_leader(
     view: PartitionView, looks: Iterable[ListedReplica]
 ) -> Iterator[tuple[ListedLog, ListedReplica]]:
-    """The other replicas that could be looked at, each with the leader's log."""
+    """The other readable replicas, each with the leader's log."""
     listed = {look.broker_id: look for look in looks if isinstance(look.found, ListedLog)}
     leader = None if view.leader is None else listed.pop(view.leader, None)
     if leader is not None and isinstance(leader.found, ListedLog):
@@ -232,7 +233,9 @@ def _beside_leader(
 
 
 def _lag(found: object, leader: ListedLog) -> tuple[int, int, int | None]:
-    """Records and bytes that a follower lacks, and when the first of them was stored; None: it lacks none."""
+    """The records and bytes that a follower lacks, and the time when the first of them was stored; None if it
+    lacks none.
+    """
     assert isinstance(found, ListedLog)
     files = [file for file in leader.files if file.end > found.log_end]
     since_ms = min((file.modified_ms for file in files), default=None)
@@ -247,8 +250,8 @@ def _damaged(
     odd: list[SeenPartition],
     run: OperationRun,
 ) -> Iterator[HealthFinding]:
-    """Damage in the suspicious partitions, by their names, sizes and footers; and what the last reading of every
-    byte has found, as long as no look has seen it gone.
+    """Damage of suspicious partitions, by names, sizes and footers; and damage that was found when every byte was
+    last read, until a later check finds it repaired.
     """
     keys = {seen.view.key for seen in odd}
     topics = [sight.image.topics[topic_id] for topic_id in sorted({key.topic_id for key in keys})]
@@ -275,27 +278,27 @@ def _damaged(
     for because in (frozenset[Cause](), frozenset[Cause]({REMOTE_TIER})):
         views = [view for view in more_of if _damage_of(known[view.key]) == because]
         if views:
-            what = "This mends what has a good copy; where none is left, put one back first"
+            what = "This repairs all damage that has a good copy; otherwise restore a copy first"
             heal = sight.commands("heal", topics={view.topic for view in views})
             found = _remembered([*map(str, views)], [known[view.key] for view in views], what, heal)
             yield replace(found, because=because)
     if METADATA_LOG in known:
         what = (
-            "A snapshot (stratalog quorum snapshot) takes the place of damaged ones; a voter with damaged records "
-            "is to be wiped, bootstrapped and replaced (stratalog quorum replace-voter). Then this tells"
+            "A new snapshot (stratalog quorum snapshot) replaces damaged ones. Wipe, bootstrap and replace a "
+            "voter with damaged records (stratalog quorum replace-voter). Then this command checks the result"
         )
         verify = sight.commands("verify", "--deep", topics=[METADATA_TOPIC])
         yield _remembered([METADATA_TOPIC], [known[METADATA_LOG]], what, verify)
 
 
 def _damage_of(trouble: Trouble) -> frozenset[Cause]:
-    """The remote tier, where damage was found there alone: it explains that, if it is away."""
+    """The remote tier as the cause, if damage was found only there."""
     in_remote = not trouble.untold and all(REMOTE_TIER in one.item for one in trouble.told)
     return frozenset({REMOTE_TIER}) if in_remote else frozenset()
 
 
 def _remembered(subjects: Sequence[str], troubles: Sequence[Trouble], what: str, do: str) -> HealthFinding:
-    """Damage that a look has found, and that no look has seen gone."""
+    """Damage that an earlier check found, and that no later check found repaired."""
     first, more = troubles[0].told[0], sum(trouble.failures for trouble in troubles) - 1
     said = f"{first.item}: {first.code}: {first.message}" + (f" (and {more:,} more)" if more else "")
     return HealthFinding(

@@ -1,4 +1,4 @@
-"""The remote tier: uploads that fail, segments that wait for too long, tables that others have written to."""
+"""Findings about the remote tier: failing uploads, overdue segments, tables changed by other programs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ OFFLINE = "offline-remote-tier"
 def remote_findings(
     storage: Storage, sight: Sight
 ) -> tuple[list[HealthFinding], dict[str, int | None], dict[str, RemoteLog]]:
-    """Findings, figures, and the remote logs that could be read, by topic id. Each table is read once; the backlog
-    is that of the look.
+    """Findings, figures, and the readable remote logs by topic id. Each table is read once; the backlog comes from
+    the listings.
     """
     tiered = [one for one in sight.partitions if one.config is not None and one.config.remote_storage_enable]
     if not tiered:
@@ -44,7 +44,7 @@ def remote_findings(
     lacking = list(_lacking(tiered, logs))
     away = _away(storage, sight, tables) if tables else None
     if away is None and lacking and not any(log.segments for log in logs.values()):
-        away = _offline(sight, "it answers, and has none of the tables of this cluster")
+        away = _offline(sight, "it answers, but has none of this cluster's tables")
     because = frozenset[Cause]() if away is None else frozenset[Cause]({REMOTE_TIER})
     behind = _behind(storage, sight, tiered, logs)
     found = [*_failing(sight, tiered, because), *tables]
@@ -56,7 +56,7 @@ def remote_findings(
 
 
 def _away(storage: Storage, sight: Sight, tables: Sequence[HealthFinding]) -> HealthFinding | None:
-    """The finding that the remote tier does not answer: one more question, where a table could not be read."""
+    """The finding that the remote tier does not answer; asks it once more if a table could not be read."""
     assert storage.remote is not None
     try:
         storage.remote.list(f"{paths.DESCRIPTIONS}/{storage.file.cluster_id}")
@@ -78,7 +78,7 @@ def _offline(sight: Sight, what: str) -> HealthFinding:
 
 
 def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iterator[tuple[str, str]]:
-    """The topics whose leaders have dropped records that the remote log does not have; the first such records."""
+    """The topics whose leaders have dropped records that the remote log lacks, and the first such records."""
     said: dict[str, str] = {}
     for seen in tiered:
         log, start = logs.get(seen.view.topic_id), seen.view.log_start_offset
@@ -91,15 +91,15 @@ def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iter
 
 
 def _lacks(sight: Sight, topic: str, said: str) -> HealthFinding:
-    what = f"its leaders have dropped offsets {said}, which were tiered, and its table does not have them"
+    what = f"its leaders have dropped offsets {said}, which were tiered, but its table does not have them"
     return _of_table(topic, what, sight.commands("heal", topics=[topic]))
 
 
 def _behind(
     storage: Storage, sight: Sight, tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]
 ) -> Iterator[HealthFinding]:
-    """Leaders whose logs end before their remote logs, or are other ones. Those that hold the last remote
-    segment, or more, by the names in their folders, are not looked at again.
+    """Findings about leaders whose logs end before their remote logs, or have other records. A leader whose folder
+    surely has the last remote segment, by names, is not examined further.
     """
     suspicious: list[PartitionReplicas] = []
     for seen in tiered:
@@ -124,8 +124,9 @@ def _behind(
 
 
 def _reaches(leader: Listing, last: RemoteSegment) -> bool:
-    """Whether a leader's folder surely has the last remote segment, or records behind it, in a history that
-    knows its leader epoch."""
+    """Whether a leader's folder surely has the last remote segment, or later records, in a history that includes
+    its leader epoch.
+    """
     itself = any(file.name == last.name and file.object.size_bytes == last.size_bytes for file in leader.data)
     return leader.joined_epoch >= last.epoch and (itself or known_end(leader) >= last.next_offset)
 
@@ -137,8 +138,8 @@ def _of_partition(replicas: PartitionReplicas, what: str, do: str) -> HealthFind
 
 
 def _failing(sight: Sight, tiered: list[SeenPartition], away: frozenset[Cause]) -> Iterator[HealthFinding]:
-    """By the list of the remote log manager, those that fail alike at once. One failure may have passed when it is
-    tried again. ``away``: the remote tier, if it is.
+    """Findings about failing uploads, from the list of the remote log manager, grouped by failure. A single
+    failure may succeed on retry. ``away``: the remote tier, if it does not answer.
     """
     alone = not sight.times.failing.get("tier", NO_TROUBLE).is_there
     alike: dict[tuple[bool, str, frozenset[Cause]], list[tuple[SeenPartition, Entry]]] = {}
@@ -161,7 +162,7 @@ def _failing(sight: Sight, tiered: list[SeenPartition], away: frozenset[Cause]) 
 
 
 def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """The files of leaders behind the remote logs, as these were last seen to end."""
+    """The leaders' files after the last known ends of the remote logs."""
     findings: list[HealthFinding] = []
     records = size_bytes = 0
     oldest: list[int] = []
@@ -184,7 +185,7 @@ def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFind
                     severity=Severity.ERROR,
                     kind="RemoteCopyLagBytes",
                     subjects=(str(seen),),
-                    what="its oldest records should be in the remote tier, and a restore would lack them",
+                    what="its oldest records are overdue for the remote tier, and a restore would lose them",
                     do=sight.commands("tier", topics=[seen.view.topic]),
                     since_ms=due_ms,
                 )
@@ -198,7 +199,7 @@ def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFind
 
 
 def _tables(storage: Storage, sight: Sight) -> tuple[list[HealthFinding], dict[str, RemoteLog]]:
-    """Each topic's table, as others have left it."""
+    """Findings about each topic's table."""
     findings: list[HealthFinding] = []
     logs: dict[str, RemoteLog] = {}
     topics = [topic for _, topic in sorted(sight.image.topics.items())]
@@ -207,7 +208,10 @@ def _tables(storage: Storage, sight: Sight) -> tuple[list[HealthFinding], dict[s
         topic = outcome.item.name
         match outcome:
             case Failed(_, ForeignWriteError() as error):
-                what = "somebody else has changed the records of its table, and it is read and added to no more "
+                what = (
+                    "another program has changed the records of its table, so stratalog neither reads nor "
+                    "extends it "
+                )
                 findings.append(_of_table(topic, f"{what}until it is restored: {error}", _restore(error)))
             case Failed(_, error):
                 findings.append(
@@ -230,7 +234,7 @@ def _remedy(sight: Sight, topic: str, error: StratalogError) -> str:
 
 
 def _restore(error: ForeignWriteError) -> str:
-    """The command of Delta that makes the table what it was."""
+    """Delta's command that restores the table."""
     if scheme_of(error.table) in (None, "file"):
         code = f"from deltalake import DeltaTable; DeltaTable({error.table!r}).restore({error.version})"
         return join(["python", "-c", code])

@@ -1,9 +1,9 @@
-"""One look at a cluster, by which its health is judged: read once, and changed by nobody.
+"""The observed state of a cluster, from which its health is computed; read once, without changes.
 
-1. the metadata, and what its voters show
-2. the roots of the brokers, as every run probes them; nothing of it is committed
-3. one listing of each broker as a whole (``maintenance.sweep.walk``); of folders their rights, and the room
-4. what is remembered: the times and failures of ``maintain``, and the list of the remote log manager
+1. the metadata, and the state of its voters
+2. the roots of the brokers, probed as in every run, but without a commit
+3. one listing of each broker (``maintenance.sweep.walk``); for folders also their rights and free space
+4. the stored state: the times and failures of ``maintain``, and the list of the remote log manager
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ NOTHING: Listing = parse("", ())
 
 @dataclass(frozen=True, slots=True)
 class SeenPartition:
-    """One partition, as the look found it."""
+    """The observed state of one partition."""
 
     view: PartitionView
     config: TopicConfig | None
-    """None: it cannot be told."""
+    """None: unknown."""
     replicas: Mapping[int, Seen]
-    """Of the brokers that were listed."""
+    """The folders on the listed brokers."""
 
     def __str__(self) -> str:
         return str(self.view)
 
     @property
     def leader(self) -> Listing | None:
-        """The leader's folder, where it could be listed."""
+        """The leader's folder, if it could be listed."""
         found = None if self.view.leader is None else self.replicas.get(self.view.leader)
         return found if isinstance(found, Listing) else None
 
@@ -79,14 +79,14 @@ class SeenFolder:
     path: str
     space: FolderSpace | None
     read_only: tuple[str, ...]
-    """It, or folders of ours in it, where this process may make no files."""
+    """The root, or our folders in it, in which this process may not create files."""
     unwritable: UnwritableStorageError | None = None
-    """Why nobody may: the file system is read-only, or full."""
+    """The reason why no process may: the file system is read-only, or full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The look."""
+    """The observed state."""
 
     now_ms: int
     clocks: ComparedClocks
@@ -94,21 +94,21 @@ class Sight:
     image: ClusterImage
     config: ClusterConfig
     no_majority: str | None
-    """Why the metadata is only what was known last."""
+    """The reason why the metadata is only the last known state."""
     quorum: QuorumFound
     roots: Mapping[int, Finding]
-    """By broker, of those that are registered and in the cluster file."""
+    """The probed roots of brokers that are registered and in the cluster file."""
     unlisted: frozenset[int]
-    """Brokers in service whose root answers, and cannot be listed."""
+    """Brokers in service whose root answers, but cannot be listed."""
     in_file: frozenset[int]
     folders: Mapping[int, SeenFolder]
-    """By broker, of those whose root answers and is a folder."""
+    """The folders of brokers whose root answers and is a folder."""
     partitions: tuple[SeenPartition, ...]
     times: Times
     remembered: bool
-    """Whether any run of ``maintain`` has left its times."""
+    """Whether any run of ``maintain`` has stored its times."""
     entries: Mapping[TopicIdPartition, Entry]
-    """Of the remote log manager."""
+    """The state of the remote log manager."""
 
     def usable(self, broker_id: int) -> bool:
         """Whether a broker is in service, and its root is the registered one."""
@@ -116,18 +116,18 @@ class Sight:
         return broker is not None and not broker.fenced and isinstance(self.roots.get(broker_id), Same)
 
     def keeping_offline(self, view: PartitionView) -> frozenset[int]:
-        """The brokers that keep a partition from being led: the members of its ISR, where all of them are away."""
+        """The brokers that cause a missing leader: all members of the ISR, if none of them answers."""
         away = frozenset(broker_id for broker_id in view.isr if not self.usable(broker_id))
         return away if len(away) == len(view.isr) else frozenset()
 
     @property
     def max_delay_ms(self) -> int:
-        """How late upkeep may be."""
+        """The allowed delay of upkeep."""
         return self.config.health_upkeep_max_delay_ms
 
 
 def look(metadata: MetadataClient, storage: Storage, clock: Clock, run: OperationRun) -> Sight:
-    """Raises: as ``known_image``, and errors of the voters but for NoMajorityError."""
+    """Raises: see ``known_image``; errors of the voters except NoMajorityError."""
     image = known_image(metadata, run)
     no_majority = run.failures.pop().message if run.failures else None
     quorum = metadata.with_log(inspect)
@@ -183,7 +183,7 @@ def _partitions(image: ClusterImage, listed: Mapping[int, Mapping[str, Seen]]) -
 
 
 def replica_folder(view: PartitionView, broker: BrokerImage) -> str:
-    """The folder of a partition's replica, below the root of its broker."""
+    """The folder of a replica, below the root of its broker."""
     assignment = view.assignments[broker.broker_id]
     return paths.replica_path(where(broker), view.topic, view.topic_id, view.partition, assignment)
 

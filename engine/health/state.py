@@ -1,4 +1,4 @@
-"""Consumer groups and transactions, from those partitions of the engine's own topics that hold anything."""
+"""Findings about consumer groups and transactions, from internal partitions with records."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
 
-_PUT_BACK = ". This mends what has a good copy; where none is left, put one back first"
+_PUT_BACK = ". This repairs all damage that has a good copy; otherwise restore a copy first"
 M = TypeVar("M", bound=KeyedMachine[Any])
 
 
 def _used(sight: Sight, topic: str) -> list[PartitionView]:
-    """The partitions of a topic of the engine that hold anything, or may: no folder of theirs could be listed."""
+    """The partitions of an internal topic that have records, or may have some because no folder could be
+    listed.
+    """
     return [
         seen.view
         for seen in sight.partitions
@@ -40,7 +42,7 @@ def _used(sight: Sight, topic: str) -> list[PartitionView]:
 
 
 def _listed(sight: Sight, seen: SeenPartition) -> list[Listing]:
-    """The folders of members of the ISR that answer; the leader's alone, if it is one of them."""
+    """The folders of the ISR's members that answer; only the leader's, if it answers."""
     found = {b: one for b, one in seen.replicas.items() if sight.usable(b) and isinstance(one, Listing)}
     leader = None if seen.view.leader is None else found.get(seen.view.leader)
     return [leader] if leader is not None else [one for b, one in found.items() if b in seen.view.isr]
@@ -49,7 +51,7 @@ def _listed(sight: Sight, seen: SeenPartition) -> list[Listing]:
 def _states(
     storage: Storage, clock: Clock, memory: Memory, sight: Sight, topic: str, form: StateFormat[M, Any], what: str
 ) -> tuple[list[M], list[HealthFinding]]:
-    """The states of a topic's partitions, and one finding for all that cannot be read."""
+    """The states of a topic's partitions, and one finding for those that cannot be read."""
     read: list[M] = []
     unread: list[tuple[PartitionView, StratalogError]] = []
     for outcome in storage.threads.run(
@@ -80,22 +82,22 @@ def _states(
 
 @dataclass(frozen=True, slots=True)
 class GroupsFound:
-    """Consumer groups, as the look shows them."""
+    """The observed consumer groups."""
 
     findings: list[HealthFinding]
     lags: Mapping[tuple[str, str], int]
-    """By group and topic, those that are known."""
+    """The known lags by group and topic."""
     figures: Mapping[str, int | None]
     groups: Mapping[str, GroupState]
     """By name, those that could be read."""
 
 
 def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight, run: OperationRun) -> GroupsFound:
-    """Groups that are further behind than ``health.consumer.max.lag.records``, or for longer than
-    ``health.consumer.max.lag.ms``. The look shows the high watermarks as far as names do; logs of those over the
-    limit of records are listed.
+    """Findings about groups that are behind by more than ``health.consumer.max.lag.records``, or for longer than
+    ``health.consumer.max.lag.ms``. High watermarks come from file names; only the logs of groups above the limit
+    of records are listed.
     """
-    states, unread = _states(storage, clock, memory, sight, OFFSETS_TOPIC, OFFSETS, "what groups have committed")
+    states, unread = _states(storage, clock, memory, sight, OFFSETS_TOPIC, OFFSETS, "the offsets of groups")
     groups = {name: one for state in states for name, one in state.groups.items()}
     logs = {
         (seen.view.topic, seen.view.partition): listed
@@ -129,7 +131,7 @@ def _too_many(
     lags: Mapping[str, Mapping[str, int | None]],
     run: OperationRun,
 ) -> list[HealthFinding]:
-    """The groups that have more records before them than the limit."""
+    """The groups with more unprocessed records than the limit."""
     limit = sight.config.health_consumer_max_lag_records
     over = {name: groups[name] for name, found in lags.items() if 0 <= limit < max(known(found), default=0)}
     findings: list[HealthFinding] = []
@@ -151,8 +153,8 @@ def _too_many(
 
 
 def _too_old(sight: Sight, since: Mapping[str, Mapping[str, int]]) -> Iterator[HealthFinding]:
-    """The groups that have not processed records for longer than the limit. A job that runs once a day is well,
-    and behind: that is a warning.
+    """The groups that have not processed records for longer than the limit. This is a warning, because a daily job
+    is healthy although it is behind.
     """
     limit_ms = sight.config.health_consumer_max_lag_ms
     for name, found in sorted(since.items()):
@@ -160,8 +162,8 @@ def _too_old(sight: Sight, since: Mapping[str, Mapping[str, int]]) -> Iterator[H
         if late:
             what = (
                 f"it has not processed records of {', '.join(late)} that are older than {span_text(limit_ms)} "
-                "(health.consumer.max.lag.ms). Start its consumers; where it runs seldom, let the limit be "
-                "longer; where nobody needs it any more, delete it (groups delete)"
+                "(health.consumer.max.lag.ms). Start its consumers. If the group runs rarely, raise the limit; "
+                "if it is no longer needed, delete it (groups delete)"
             )
             found_one = _of_group(sight, Severity.WARNING, name, what)
             yield replace(found_one, since_ms=min(late.values()))
@@ -178,8 +180,8 @@ def _since(
     marks: Mapping[tuple[str, int], int],
     logs: Mapping[tuple[str, int], Sequence[Listing]],
 ) -> dict[str, int]:
-    """By topic: when the oldest record was stored that the group has not processed, at the latest. Merging writes
-    files anew; the records of a file were there before those of a later one.
+    """The latest possible time, by topic, when the oldest unprocessed record was stored. Merging rewrites files,
+    but a file's records are older than those of later files.
     """
     found: dict[str, int] = {}
     for (topic, partition), record in named(sight.image, group):
@@ -195,12 +197,12 @@ def _since(
 
 
 def known(lags: Mapping[Any, int | None]) -> list[int]:
-    """The lags that are known."""
+    """The known lags."""
     return [lag for lag in lags.values() if lag is not None]
 
 
 def _lags(sight: Sight, group: GroupState, marks: Mapping[tuple[str, int], int]) -> dict[str, int | None]:
-    """By topic: the records behind what the group has committed; None where no member of an ISR answers."""
+    """The number of records after the group's offsets, by topic; None if no member of an ISR answers."""
     found: dict[str, int | None] = {}
     for (topic, partition), record in named(sight.image, group):
         before, mark = found.get(topic, 0), marks.get((topic, partition))
@@ -211,8 +213,8 @@ def _lags(sight: Sight, group: GroupState, marks: Mapping[tuple[str, int], int])
 def transaction_findings(
     storage: Storage, clock: Clock, memory: Memory, sight: Sight
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Transactions that have run into their timeout, and those that were decided that long ago and have not ended:
-    readers of committed records wait behind them.
+    """Findings about transactions that have timed out, or were decided long ago but have not ended, so that
+    readers of committed records wait.
     """
     states, unread = _states(
         storage, clock, memory, sight, TRANSACTIONS_TOPIC, TRANSACTIONS, "the state of transactions"
@@ -234,7 +236,7 @@ def transaction_findings(
 
 
 def _late(found: Iterable[Transaction], now_ms: int) -> Iterator[tuple[Transaction, int]]:
-    """Those whose time is over, and since when."""
+    """The overdue transactions, each with the time since when."""
     for one in found:
         if one.state is State.ONGOING:
             since_ms = (one.start_ms or 0) + one.timeout_ms

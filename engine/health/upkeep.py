@@ -1,6 +1,4 @@
-"""Upkeep: what failed when it was last done, by ``maintain`` or by hand, and what was not done for too long. Pure,
-of the look.
-"""
+"""Findings about upkeep: failed steps, run by ``maintain`` or by hand, and overdue steps. Pure."""
 
 from __future__ import annotations
 
@@ -20,18 +18,18 @@ _OF_REMOTE = (REMOTE_TIER, "restore point")
 
 @dataclass(frozen=True, slots=True)
 class SaidAlready:
-    """Trouble that has a finding of its own already."""
+    """Problems that already have another finding."""
 
     damaged: Collection[str]
-    """Partitions whose damage is a finding."""
+    """Partitions with a finding about damage."""
     tables: Collection[str]
-    """Topics whose remote tables are."""
+    """Topics with a finding about the remote table."""
     uploads: Collection[str]
-    """Partitions whose uploads fail."""
+    """Partitions with a finding about uploads."""
     remote_is_away: bool
 
     def has(self, step: str, failed: Told) -> bool:
-        """Whether this failure of a step is part of it."""
+        """Whether another finding covers this failure of a step."""
         if failed.code in DAMAGE and failed.is_of(self.damaged):
             return True
         if failed.item in self.tables and not self.remote_is_away:
@@ -42,8 +40,8 @@ class SaidAlready:
 
 
 def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
-    """Failures; and steps that a run of ``maintain`` has begun at least once, and not again since. Others may be
-    jobs of their own.
+    """Findings about failures, and about overdue steps that ``maintain`` has begun at least once. Other steps may
+    be scheduled as jobs.
     """
     yield from _failing(sight, told)
     if not sight.remembered:
@@ -51,7 +49,7 @@ def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             severity=Severity.WARNING,
             kind="upkeep",
             subjects=("maintain",),
-            what="no run of it is remembered: schedule it (--every 30s), or the jobs that it stands for",
+            what="no run is recorded: schedule it (--every 30s), or the jobs that it replaces",
             do=sight.commands("maintain"),
         )
         return
@@ -66,8 +64,10 @@ def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             severity=Severity.ERROR,
             kind="upkeep",
             subjects=tuple(late),
-            what="maintain has not begun these steps, overdue by more than health.upkeep.max.delay.ms: is "
-            "it still scheduled, and is its budget large enough?",
+            what=(
+                "maintain has not begun these steps, which are overdue by more than health.upkeep.max.delay.ms: "
+                "check that it is still scheduled, and that its budget is large enough"
+            ),
             do=sight.commands("maintain"),
             since_ms=min(late.values()),
         )
@@ -84,15 +84,17 @@ def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             severity=Severity.WARNING,
             kind="upkeep",
             subjects=tuple(overdue),
-            what="their bytes were not read for longer than scrub.interval.ms: each run may read scrub.max.bytes, "
-            "let it be more",
+            what=(
+                "their bytes were not read for longer than scrub.interval.ms: raise scrub.max.bytes, the limit "
+                "of each run"
+            ),
             do=sight.commands("maintain", "--only", "scrub"),
             since_ms=due_ms,
         )
 
 
 def _failing(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
-    """Steps that have failed, but for what other findings say."""
+    """Failed steps, without failures that other findings cover."""
     topics = {topic.name for topic in sight.image.topics.values()}
     causes = _causes(sight, told)
     for step, trouble in sorted(sight.times.failing.items()):
@@ -122,7 +124,7 @@ def _failing(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
 
 
 def _causes(sight: Sight, told: SaidAlready) -> dict[str, frozenset[Cause]]:
-    """By partition, topic, and part of the remote tier: what keeps it from being worked on."""
+    """The causes that block work, by partition, topic, and part of the remote tier."""
     causes: dict[str, frozenset[Cause]] = {}
     if told.remote_is_away:
         tiered = [one for one in sight.partitions if one.config is not None and one.config.remote_storage_enable]
@@ -133,8 +135,8 @@ def _causes(sight: Sight, told: SaidAlready) -> dict[str, frozenset[Cause]]:
 
 
 def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: Told) -> frozenset[Cause]:
-    """The cause of a failure that is away, if any: the broker that it names, those that keep its partition from
-    being led, or the remote tier.
+    """The unreachable cause of a failure, if any: the broker that it names, the brokers that cause a missing
+    leader, or the remote tier.
     """
     named = _BROKER.search(failed.item)
     if named is not None and int(named[1]) in sight.image.brokers and not sight.usable(int(named[1])):
@@ -143,7 +145,7 @@ def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: Told) ->
 
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:
-    """How long ago each step was begun, and since when bytes should have been read again, in ms."""
+    """The time since each step began, and since bytes were due to be read again, in ms."""
     oldest_ms = min(sight.times.scrubbed.values(), default=None)
     late_ms = None if oldest_ms is None else max(0, sight.now_ms - oldest_ms - sight.config.scrub_interval_ms)
     return {
@@ -157,7 +159,7 @@ def upkeep_figures(sight: Sight) -> dict[str, int | None]:
 
 
 def _intervals(sight: Sight) -> dict[str, int]:
-    """How long after it was begun each step is due again; the scrub goes by partitions."""
+    """The interval of each step; the scrub is due by partition."""
     config = sight.config
     intervals = {
         **dict.fromkeys(_EVERY_RUN, 0),

@@ -114,7 +114,7 @@ def check_aside(metadata: MetadataClient, view: PartitionView, broker: int, *, i
     aside = broker not in (*view.isr, *view.adding)
     last = in_place and view.leader == broker and set(view.isr) == {broker} and not view.adding
     if not is_current(metadata.image(), view):
-        raise InvalidUpdateVersionError(f"{what}: somebody else changed the partition meanwhile; run it again")
+        raise InvalidUpdateVersionError(f"{what}: another driver changed the partition meanwhile; run this again")
     if not aside and not last:
         raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, and is not touched there")
 

@@ -113,7 +113,8 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
     same = same_until(wrote, last.next_offset, log, view.log_start_offset)
     if same < log.high_watermark:
         raise DivergentRemoteError(
-            f"{view}: its leader, broker {leader.broker_id}, and its remote log hold other records from offset "
+            f"{view}: its leader, broker {leader.broker_id}, and its remote log have different records from "
+            "offset "
             f"{same} on: the leader's log ends at {log.log_end}, with leader epochs {_said(log.lineage)} (epoch, "
             f"first offset), the remote log at {last.next_offset}, with {_said(wrote)}. Nothing is appended; "
             "recover --keep remote --dry-run shows both; without --dry-run it keeps the remote log, with --keep "

@@ -1,16 +1,16 @@
-"""Upkeep: the jobs that keep a cluster's logs whole, short and in their places. From below:
+"""Upkeep: the jobs that keep a cluster's logs intact, short and in the right tier. From below:
 
-    memory         what runs have done when, what failed in them, and what damage looks have found
+    memory         the stored state of runs: times, failures, and damage that was found
     tiering        sealed segments -> the remote table (KIP-405); restore points
-    verification   replicas and the remote against each other, and everything against its checksums
-    retention      what leaves the log, and what is swept up behind it
+    verification   compares replicas and the remote tier, and every byte with its checksum
+    retention      advances log starts, and deletes files that nothing uses
     replication    replicate, merge, elect, reassign, bootstrap
-    healing        damaged files are replaced; truncated records are found again
-    snapshots      short logs of topics that are state, and of the metadata (KIP-630)
-    restoring      a cluster from its remote tier alone
-    maintenance    what of all this is due, as one job
+    healing        replaces damaged files; finds and exports truncated records
+    snapshots      shortens the logs of topics with state, and of the metadata (KIP-630)
+    restoring      rebuilds a cluster from its remote tier
+    maintenance    runs the due steps, as one job
 
-An operation is its plan, its task and its row. All else is the frame, ``stratalog.engine.driver.run``:
+An operation consists of its plan, its task and its row. The rest is the frame, ``stratalog.engine.driver.run``:
 
     with execution.run("merge", dry_run=dry_run) as run:                     # measured
         works = plan(storage, image, topics, ...)                            # 1. pure: one work per partition
@@ -22,9 +22,9 @@ An operation is its plan, its task and its row. All else is the frame, ``stratal
     run.total("segments")
     return run.report()                                                      # 5. report, and the event made of it
 
-With a budget ``run.in_turns`` takes the place of ``run.each``. An operation that calls another one takes over its
-failures and notes (``run.absorb``). In a dry run the works say so to their tasks, which then change nothing, and
-``run.commit`` only asks for the answers. A task creates files, those of ``retention`` also delete what no log can
-need again; each is harmless when run twice. Whatever commits, to the metadata or to the remote table, runs on the
-driver. A room imports only those before it.
+With a budget, use ``run.in_turns`` instead of ``run.each``. An operation that calls another one adds its failures
+and notes to its own (``run.absorb``). In a dry run, tasks change nothing, and ``run.commit`` only returns the
+answers. Tasks create files; those of ``retention`` also delete files that no log needs. A task may run twice
+without harm. Commits, to the metadata or to the remote table, run on the driver. A package imports only those
+before it.
 """

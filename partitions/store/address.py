@@ -1,8 +1,8 @@
-"""Addresses: of roots, of files, of servers. One parser for every place that takes one. Pure.
+"""Parses addresses of roots, files and servers, wherever they are given. Pure.
 
-An address may hold what its writer did not mean to show: a login, a signature, a connection string. Each kind of
-address has a closed alphabet, in which none of these can be written; anything else is refused. No error
-says a refused address again: it names the place that it was given in, and its scheme where that is a known one.
+An address may contain a secret by mistake: a login, a signature, a connection string. Each kind of address has a
+closed alphabet that excludes these; anything else is refused. An error never repeats a refused address. It names
+the place of the address, and its scheme if that is a known one.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from urllib.parse import unquote
 from stratalog.partitions.errors import UnsupportedStoreError
 
 OBJECT_SCHEMES = ("abfss", "az", "gs")
-"""Of object stores that are reached through fsspec."""
+"""The schemes of object stores that fsspec accesses."""
 SCHEMES = ("file", "s3", "memory", *OBJECT_SCHEMES)
-"""Of all stores."""
+"""The schemes of all stores."""
 EXAMPLES = (
     "file:///folder, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or "
     "abfss://container@account.dfs.core.windows.net/prefix"
 )
-NO_SECRETS = "give credentials by the environment (AWS_ACCESS_KEY_ID ...), or name a profile or a provider"
+NO_SECRETS = "set credentials in the environment (AWS_ACCESS_KEY_ID ...), or name a profile or a provider"
 
 _INSTEAD = {
     "file": "write file:///absolute/folder",
     "abfs": "write abfss://container@account.dfs.core.windows.net/prefix, which is encrypted",
     "wasb": "write abfss://container@account.dfs.core.windows.net/prefix",
     "wasbs": "write abfss://container@account.dfs.core.windows.net/prefix",
-    "gcs": "write gs://, which is what it means",
-    "s3n": "write s3://, which is what it means",
-    "dbfs": "a mounted path, /dbfs or /Volumes, is a folder, but one that has no hard links: use s3://bucket/prefix",
+    "gcs": "write gs:// instead",
+    "s3n": "write s3:// instead",
+    "dbfs": "a mounted path, /dbfs or /Volumes, has no hard links: use s3://bucket/prefix",
 }
 _KNOWN = frozenset({*SCHEMES, *_INSTEAD, "s3a", "http", "https", "hdfs", "ftp"})
-"""Schemes that an error may say: a word before a colon can be a user, too."""
+"""The schemes that errors may repeat: any other word before a colon could be a user's name."""
 
 _MOST_CHARACTERS = 4096
 
@@ -43,7 +43,7 @@ _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
 _BUCKET = re.compile(r"[A-Za-z0-9$_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\Z")
 _AT_ACCOUNT = re.compile(rf"(?:[A-Za-z0-9$](?:[A-Za-z0-9-]*[A-Za-z0-9])?@)?{_HOST}\Z")
 _PREFIX = re.compile(r"[\w .,=+()~!'*/-]*\Z")
-"""Names in buckets: letters and digits of all languages."""
+"""A name in a bucket: letters and digits of all languages, and some signs."""
 _SERVER = re.compile(rf"(https?)://({_HOST}(?::[0-9]{{1,5}})?)((?:/[\w.~-]*)*)\Z", re.ASCII | re.IGNORECASE)
 _BROKER = re.compile(rf"(?:[A-Z_]+://)?{_HOST}(?::[0-9]{{1,5}})?\Z")
 
@@ -53,7 +53,7 @@ _NAMED = (
     r"(?<![a-z0-9])(?:sig|sas))[\w-]{0,40}\s?(?:=|%3D)"
 )
 _SECRETS = re.compile(rf"{_NAMED}|[?#;&][^/=]*=|:.*@|://", re.IGNORECASE)
-"""A path is refused for these, though a file system would take it."""
+"""Characters that are refused in a path, although a file system allows them."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TOLD = re.compile(
     rf"(?P<kept>\b[a-z][a-z0-9+.-]{{0,9}}://)[^\s@]{{0,1024}}@|[^\s\"',:]{{1,256}}:[^\s@]{{0,1024}}@"
@@ -65,14 +65,14 @@ _LIKE_AN_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address that may be said, logged and stored. ``str`` spells it in full."""
+    """An address without secrets, which may be shown, logged and stored. ``str`` gives the whole text."""
 
     scheme: str
-    """One of ``SCHEMES``; of a server ``http`` or ``https``."""
+    """One of ``SCHEMES``; ``http`` or ``https`` for a server."""
     host: str
-    """The bucket or container, with ``@account`` of ``abfss``; a server with its port; empty of a folder."""
+    """The bucket or container (``abfss``: with ``@account``), or the server with its port; empty for a folder."""
     path: str
-    """The names below it, without slashes around it; of a folder the path as it was given."""
+    """The path in the bucket, without slashes around it; for a folder the path as given."""
 
     def __str__(self) -> str:
         if self.scheme == "file":
@@ -91,13 +91,14 @@ class Address:
 
 
 def scheme_of(text: str) -> str | None:
-    """The part before the first colon of an address, in small letters; None of a path, as ``./a:b`` is one."""
+    """The part before the first colon of an address, in lower case; None for a path such as ``./a:b``."""
     found = _SCHEME.match(text)
     return None if found is None else found[1].lower()
 
 
 def parse_address(text: str, what: str) -> Address:
-    """The address of a folder, a file or object storage; ``s3a://`` is ``s3://``. ``what`` names its place.
+    """Parse the address of a folder, a file or object storage; ``s3a://`` becomes ``s3://``. ``what`` names its
+    place in errors.
 
     Raises: UnsupportedStoreError, which does not repeat it.
     """
@@ -119,16 +120,16 @@ def parse_address(text: str, what: str) -> Address:
         raise _refused(
             what,
             scheme,
-            "it holds a login, a signature, or characters other than letters, digits, spaces and "
+            "it contains a login, a signature, or characters other than letters, digits, spaces and "
             f"- _ . = + , ( ) ~ ! ' *; {NO_SECRETS}",
         )
     if _looks_secret(path):
-        raise _refused(what, scheme, f"it holds credentials, as an address may not; {NO_SECRETS}")
+        raise _refused(what, scheme, f"an address must not contain credentials; {NO_SECRETS}")
     return Address(scheme, host, path.strip("/"))
 
 
 def parse_folder(text: str, what: str) -> str:
-    """The path of a folder or a file of this machine, as it is given.
+    """The path of a folder or a file on this machine, as given.
 
     Raises: UnsupportedStoreError, which does not repeat it.
     """
@@ -139,7 +140,9 @@ def parse_folder(text: str, what: str) -> str:
 
 
 def parse_server(text: str, what: str) -> Address:
-    """The address of a server, ``https://host:port/path``. Raises: UnsupportedStoreError, without it."""
+    """Parse the address of a server, ``https://host:port/path``. Raises: UnsupportedStoreError, without the
+    address.
+    """
     _check_length(text, what)
     found = _SERVER.match(text)
     if found is None:
@@ -152,7 +155,7 @@ def parse_server(text: str, what: str) -> Address:
 
 
 def parse_brokers(text: str, what: str) -> str:
-    """Brokers of Kafka, ``host:port,...``, as they are given. Raises: UnsupportedStoreError, without them."""
+    """Kafka brokers, ``host:port,...``, as given. Raises: UnsupportedStoreError, without the addresses."""
     _check_length(text, what)
     if not all(_BROKER.match(each.strip()) for each in text.split(",")):
         raise _refused(what, None, "write them as host:9092,host:9092; logins are settings (sasl.username ...)")
@@ -160,8 +163,9 @@ def parse_brokers(text: str, what: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """A text for the log and the history, without logins of addresses and what stands behind a secret's name; and
-    without an address that is refused."""
+    """A text for the log and the history, without logins in addresses, values of secrets, and addresses that are
+    refused.
+    """
     if _LIKE_AN_ADDRESS.match(text) and not any(_takes(parse, text) for parse in (parse_address, parse_server)):
         return "(an address that is refused)"
     return _TOLD.sub(lambda found: found["kept"] or (f"{found['named']}..." if found["named"] else ""), text)
@@ -183,7 +187,7 @@ def _check_length(text: str, what: str) -> None:
 def _folder(path: str, what: str) -> str:
     if _CONTROL.search(path) or _looks_secret(path):
         raise _refused(
-            what, None, f"a folder's path holds no login, no parameters and no control characters; {NO_SECRETS}"
+            what, None, f"a folder's path must not contain a login, parameters or control characters; {NO_SECRETS}"
         )
     return path
 
@@ -193,9 +197,9 @@ def _looks_secret(path: str) -> bool:
 
 
 def _advice(scheme: str) -> str:
-    """For an address with a scheme that no store has."""
+    """The remedy for an address with an unknown scheme."""
     if len(scheme) == 1:
-        return "drives of Windows are no roots: use a folder of a POSIX file system, or s3://bucket/prefix"
+        return "a Windows drive cannot be a root: use a folder on a POSIX file system, or s3://bucket/prefix"
     known = f"use a folder, {EXAMPLES} (a folder with a colon in its name: ./name:...)"
     return _INSTEAD.get(scheme, known)
 

@@ -1,6 +1,5 @@
-"""Is a storage good enough? Every rule that the replication protocol rests on is tried, with a verdict in words.
-
-A rule that was kept here may still be broken on another day: races are tried a few times. A broken one is broken.
+"""Tests whether a storage keeps every rule that the replication protocol depends on, and describes each result. A
+kept rule is no proof, because each race runs only a few times. A broken rule is certain.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ RACES = 10
 ROUNDS = 10
 MANY = 200
 PART_BYTES = 1024
-"""Of those who open the store: a race of large objects is one of single parts, which may be small."""
+"""Options for racers: large objects are uploads of parts, which may be small here."""
 LARGE_BYTES = 16 * 1024 * 1024
 MOST_SKEW_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often a check tries."""
+    """The number of attempts of a check."""
 
     racers: int
     races: int
@@ -46,15 +45,15 @@ class Effort:
 
 THOROUGH = Effort(RACERS, RACES, ROUNDS)
 QUICK = Effort(racers=6, races=2, rounds=3)
-"""Some seconds, where a request takes 100 ms."""
+"""The rounds of a check: some seconds if a request takes 100 ms."""
 
 
 LARGE_ONCE = "a large object is created once"
-"""The rule that a store may keep by another way of its own: its advice is asked for."""
+"""The rule for which a store may have an alternative setting; the report includes the store's advice."""
 
 
 class BrokenRuleError(Exception):
-    """A rule was not kept; the message says how that was seen."""
+    """A rule was broken; the message has the evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class StoreCheck:
     def __init__(
         self, store: Store, other: Store, race: Race, clock: Clock, new_id: NewId, effort: Effort = THOROUGH
     ) -> None:
-        """``other`` is the same storage, opened again: another driver's view of it."""
+        """``other`` is the same storage opened again, as another driver would."""
         self._store = store
         self._other = other
         self._race = race
@@ -82,7 +81,7 @@ class StoreCheck:
         self._outcomes: Sequence[Sequence[str]] = ()
 
     def verdicts(self) -> Sequence[Verdict]:
-        """One for each rule, also where it could not be tried."""
+        """One result per rule, even if the rule could not be tested."""
         rules: dict[str, Callable[[], str]] = {
             "it can be used": self._usable,
             "a name is created once": partial(self._created_once, 0),
@@ -101,14 +100,13 @@ class StoreCheck:
         return [self._verdict(rule, tried) for rule, tried in (self._foreign_rules() | rules).items()]
 
     def _foreign_rules(self) -> dict[str, Callable[[], str]]:
-        """Of a file system that others have written."""
+        """The additional rule for a foreign file system."""
         foreign = isinstance(self._store, ObjectStore) and self._store.file_system is not None
         return {"a creation is sent once": self._sent_once} if foreign else {}
 
     def must_hold(self) -> None:
-        """Try the rules without which records are lost, and raise for the first that is not kept.
-
-        Raises: UnsupportedStoreError; StorageError kinds where it cannot be told.
+        """Test the rules that protect records. Raises: UnsupportedStoreError for the first broken rule;
+        StorageError kinds if a rule cannot be tested.
         """
         rules: dict[str, Callable[[], str]] = {
             "a name is created once": partial(self._created_once, 0),
@@ -125,8 +123,8 @@ class StoreCheck:
                     if isinstance(self._store, ObjectStore) and (rule == LARGE_ONCE or self._foreign_rules()):
                         instead = self._store.instead()
                     raise UnsupportedStoreError(
-                        f"{self._store.uri} does not keep the rule that {rule}: {broken}. To go on, {instead}; "
-                        f"check_store {self._store.uri} tries all rules"
+                        f"{self._store.uri} breaks the rule that {rule}: {broken}. Remedy: {instead}; "
+                        f"check_store {self._store.uri} tests all rules"
                     ) from None
         finally:
             drop_probes(self._store, [each.name for each in self._store.walk(self._folder)])
@@ -137,22 +135,20 @@ class StoreCheck:
         except BrokenRuleError as broken:
             return Verdict(rule, False, str(broken))
         except (StratalogError, FileNotFoundError) as error:
-            return Verdict(rule, False, f"it could not be tried: {error or type(error).__name__}")
+            return Verdict(rule, False, f"the rule could not be tested: {error or type(error).__name__}")
 
     # ------------------------------------------------------------------------------------- rules
 
     def _usable(self) -> str:
         self._store.check()
-        return (
-            "it can be listed and written, and refuses bytes that were damaged on the way, where it has checksums"
-        )
+        return "it can be listed and written, and refuses bytes that were damaged in transit, if it has checksums"
 
     def _created_once(self, first: int) -> str:
         races, count = self._effort.races, self._effort.racers
         small, large = ([self._name(f"race-{kind}-{n}") for n in range(races)] for kind in ("put", "parts"))
         racers = [Racer(self._store, number, small, large, PART_BYTES) for number in range(count)]
         if not self._outcomes:
-            self._outcomes = self._race(racers)  # of both kinds at once: processes take long to start
+            self._outcomes = self._race(racers)  # both kinds in one race, because processes start slowly
         outcomes = self._outcomes
         for index, name in [*enumerate((*small, *large))][first : first + races]:
             of_name = [each[index] if index < len(each) else each[-1] for each in outcomes]
@@ -160,26 +156,24 @@ class StoreCheck:
             errors = [outcome for outcome in of_name if outcome not in (CREATED, TAKEN, UNKNOWN)]
             if len(winners) > 1:
                 raise BrokenRuleError(
-                    f"{len(winners)} of {count} were told that they had created one and the same name: "
+                    f"{len(winners)} of {count} created the same name, according to the storage: "
                     f"concurrent drivers would overwrite each other's records{self._how(name)}"
                 )
             if errors:
                 raise BrokenRuleError(f"{len(errors)} of {count} failed, the first with: {errors[0]}")
             found = self._other.read(name)
             if winners and found != racers[winners[0]].data():
-                raise BrokenRuleError("the name has other bytes than those of the one that was told to have it")
+                raise BrokenRuleError("the name does not have the bytes of the racer that created it")
             if not winners and UNKNOWN not in of_name:
-                raise BrokenRuleError(f"all {count} were told that a free name was taken")
-        return f"{count} raced for each of {races} names, and one had it each time"
+                raise BrokenRuleError(f"the storage told all {count} that a free name was taken")
+        return f"{count} raced for each of {races} names, and one created it each time"
 
     def _how(self, name: str) -> str:
-        """The way in which a foreign file system made a name that was taken."""
+        """The reason why a foreign file system created an existing name."""
         if not isinstance(self._store, ObjectStore) or self._store.file_system is None:
             return ""
         way = (
-            "overwrites"
-            if self._store.create(name, b"again")
-            else "looks whether a name is taken, and then writes"
+            "overwrites" if self._store.create(name, b"again") else "checks whether a name exists, and then writes"
         )
         return f'. {self._store.file_system}.pipe_file(mode="create") {way}'
 
@@ -187,31 +181,29 @@ class StoreCheck:
         assert isinstance(self._store, ObjectStore)
         file_system, times = self._store.file_system, self._store.sent_per_creation()
         if times is None:
-            return f"not measured: {file_system} has no server of HTTP"
+            return f"not measured: {file_system} does not use an HTTP server"
         if times == 0:
-            raise BrokenRuleError(
-                f"{file_system} sent nothing to the endpoint_url that it was given, so nobody can tell"
-            )
+            raise BrokenRuleError(f"{file_system} sent nothing to the given endpoint_url")
         if times > 1:
             raise BrokenRuleError(
                 f"{file_system} sent the same create request {times} times when it got no answer: a retry "
                 "could mistake its own object for someone else's. Switch its retries off"
             )
-        return f"{file_system} sent one that got no answer once"
+        return f"{file_system} sent a create without an answer only once"
 
     def _stays(self) -> str:
         name = self._name("taken")
         self._create(self._store, name, b"first")
         before = self._store.stat(name)
         if self._other.create(name, b"later"):
-            raise BrokenRuleError("a name that was taken could be created again")
+            raise BrokenRuleError("an existing name could be created again")
         staged = self._other.stage_writer(name)
         staged.file.write(b"x" * PART_BYTES)
         if staged.commit():
-            raise BrokenRuleError("a name that was taken could be created again by an object of parts")
+            raise BrokenRuleError("an existing name could be created again by an object of parts")
         if self._store.read(name) != b"first" or self._store.stat(name).version != before.version:
-            raise BrokenRuleError("a refused creation changed the object that was there")
-        return "neither a small object nor one of parts took it"
+            raise BrokenRuleError("a refused create changed the existing object")
+        return "neither a small object nor one of parts replaced it"
 
     def _listed(self) -> str:
         names: list[str] = []
@@ -222,13 +214,11 @@ class StoreCheck:
             seen = sorted(each.name for each in self._other.list(f"{self._folder}/listed"))
             if seen != names:
                 raise BrokenRuleError(
-                    f"after {len(names)} names were created, another driver was shown {len(seen)} of them"
+                    f"after {len(names)} names were created, another driver's listing showed {len(seen)} of them"
                 )
         behind = [each.name for each in self._other.list(f"{self._folder}/listed", after="001")]
         if behind != names[2:]:
-            raise BrokenRuleError(
-                f"a listing behind a name showed {len(behind)} names instead of {len(names[2:])}"
-            )
+            raise BrokenRuleError(f"a listing after a name showed {len(behind)} names instead of {len(names[2:])}")
         return f"each of {rounds} was in the next listing of another driver"
 
     def _free_again(self) -> str:
@@ -238,16 +228,19 @@ class StoreCheck:
         for number in range(rounds):
             data = b"%04d" % number
             if not self._store.create(name, data):
-                raise BrokenRuleError("a name that was deleted stayed taken")
+                raise BrokenRuleError("a deleted name could not be created again")
             if self._other.read(name) != data:
-                raise BrokenRuleError("a name that was created again had the bytes of before")
+                raise BrokenRuleError("a name that was created again had its old bytes")
             versions.add(self._other.stat(name).version)
             self._store.delete([name])
             self._is_gone(name)
         self._is_gone(name)
         if len(versions) < rounds:
-            raise BrokenRuleError("two objects that had the name one after the other cannot be told apart")
-        return f"{rounds} times: gone for another driver at once, free at once, and told apart"
+            raise BrokenRuleError("two successive objects of one name cannot be distinguished")
+        return (
+            f"{rounds} times: another driver saw the deletion at once, the name was free at once, and the new "
+            "object was distinguishable"
+        )
 
     def _bulk_delete(self) -> str:
         names = [self._name(f"bulk/{number:04d}") for number in range(MANY)]
@@ -256,9 +249,7 @@ class StoreCheck:
         self._store.delete(names)
         left = [each.name for each in self._other.list(f"{self._folder}/bulk")]
         if left:
-            raise BrokenRuleError(
-                f"a delete of {MANY} names was said to have succeeded, and {len(left)} are there"
-            )
+            raise BrokenRuleError(f"a delete of {MANY} names reported success, but {len(left)} still exist")
         return f"{MANY} names were gone"
 
     def _ranges(self) -> str:
@@ -267,8 +258,10 @@ class StoreCheck:
         for start, end in ((0, None), (0, 1), (100, 300), (2000, 9000), (-8, None), (5000, None), (2047, 2048)):
             found = self._other.read(name, start, end)
             if found != data[start:end]:
-                raise BrokenRuleError(f"[{start}, {end}) of {len(data)} bytes were {len(found)} bytes, not those")
-        return "first, middle and last ones, and beyond the end"
+                raise BrokenRuleError(
+                    f"a read of [{start}, {end}) of {len(data)} bytes returned {len(found)} other bytes"
+                )
+        return "ranges at the start, in the middle, at the end, and beyond it"
 
     def _same_object(self) -> str:
         name = self._name("same")
@@ -282,8 +275,8 @@ class StoreCheck:
         except SourceChangedError:
             pass
         else:
-            raise BrokenRuleError(f"a read of the object that was listed gave another one ({found!r})")
-        return "a read of one that was replaced is refused"
+            raise BrokenRuleError(f"a read of the listed object returned another one ({found!r})")
+        return "a read of a replaced object is refused"
 
     def _copies(self) -> str:
         data = bytes(range(256)) * 20  # five parts
@@ -293,8 +286,8 @@ class StoreCheck:
         if staged.crc32 != isal_zlib.crc32(data):
             raise BrokenRuleError("the checksum reported for a copy does not match its bytes")
         if not staged.commit() or self._other.read(there) != data:
-            raise BrokenRuleError("a copy has other bytes than what was copied")
-        return "with the checksum that the server reported"
+            raise BrokenRuleError("a copy has other bytes than its source")
+        return "the copy has the checksum that the server reported"
 
     def _clocks(self) -> str:
         before_ms = self._clock.now_ms()
@@ -305,10 +298,10 @@ class StoreCheck:
         skew_s = max(before_ms - 1000 - said_ms, said_ms - after_ms, 0) / 1000
         if skew_s > MOST_SKEW_S:
             raise BrokenRuleError(
-                f"it is {skew_s:.0f} s away: files that nobody finished would be swept too early, or too late. "
+                f"the clocks differ by {skew_s:.0f} s: unfinished files would be deleted too early or too late. "
                 "Set the clocks of this machine and of the storage"
             )
-        return f"at most {skew_s:.1f} s away"
+        return f"the clocks differ by at most {skew_s:.1f} s"
 
     def _speed(self) -> str:
         name = self._name("speed")
@@ -329,8 +322,8 @@ class StoreCheck:
     def _clean(self) -> str:
         self._store.delete([each.name for each in self._store.walk(self._folder)])
         if left := self._other.list(self._folder):
-            raise BrokenRuleError(f"{len(left)} objects below {self._folder} stay: delete them")
-        return "what was created here is deleted"
+            raise BrokenRuleError(f"{len(left)} objects below {self._folder} were not deleted: delete them")
+        return "all objects of this test are deleted"
 
     # ------------------------------------------------------------------------------------ helpers
 
@@ -348,19 +341,19 @@ class StoreCheck:
         except OutcomeUnknownError:
             created = store.read(name) == data
         if not created:
-            raise BrokenRuleError(f"a name that nobody had was taken ({name})")
+            raise BrokenRuleError(f"a free name was reported as taken ({name})")
 
     def _listed_object(self, store: Store, name: str) -> StoredObject:
         found = [each for each in store.list(self._folder) if each.name == name]
         if not found:
-            raise BrokenRuleError("an object that was created is not listed")
+            raise BrokenRuleError("a created object is not listed")
         return found[0]
 
     def _is_gone(self, name: str) -> None:
         if any(each.name == name for each in self._other.list(self._folder)):
-            raise BrokenRuleError("a name that was deleted is still listed, or came back")
+            raise BrokenRuleError("a deleted name is still listed, or reappeared")
         try:
             self._other.read(name)
         except FileNotFoundError:
             return
-        raise BrokenRuleError("a name that was deleted can still be read, or came back")
+        raise BrokenRuleError("a deleted name can still be read, or reappeared")

@@ -1,7 +1,7 @@
-"""CRC-32 of bytes that do not come in order: the checksums of pieces make that of the whole.
+"""Combines the CRC-32 of pieces, in any order, into that of the whole.
 
-A checksum is a polynomial over GF(2) modulo the CRC's own, bits reversed; bytes that follow multiply it by a power
-of x. (Mark Adler's ``crc32_combine`` of zlib, which Python does not offer.)
+A checksum is a polynomial over GF(2) modulo the CRC's polynomial, bits reversed; each following byte multiplies it
+by a power of x. (Mark Adler's ``crc32_combine`` of zlib, which Python does not offer.)
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ _X = 1 << 30
 
 
 class PiecewiseCrc32:
-    """The CRC-32 of bytes of which pieces come in any order, from any thread."""
+    """The CRC-32 of bytes whose pieces arrive in any order, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pieces: dict[int, tuple[int, int]] = {}
 
     def add(self, index: int, crc32: int, size_bytes: int) -> None:
-        """Piece ``index`` of the bytes has this checksum. One that comes again takes the place of the first."""
+        """Add the checksum of piece ``index``. A repeated piece replaces the first."""
         with self._lock:
             self._pieces[index] = crc32, size_bytes
 
     @property
     def value(self) -> int:
-        """That of the pieces so far, in the order of their indices."""
+        """The CRC-32 of the pieces so far, in the order of their indices."""
         crc32 = 0
         with self._lock:
             for index in sorted(self._pieces):
@@ -38,13 +38,13 @@ class PiecewiseCrc32:
 
     @property
     def size_bytes(self) -> int:
-        """Of the pieces so far."""
+        """The number of bytes of the pieces so far."""
         with self._lock:
             return sum(size_bytes for _, size_bytes in self._pieces.values())
 
 
 def combined(first: int, second: int, second_bytes: int) -> int:
-    """The CRC-32 of two runs of bytes as one, from that of each and the length of the second."""
+    """The CRC-32 of two byte strings in sequence, from the CRC-32 of each and the length of the second."""
     return _times(_shift(second_bytes), first) ^ second
 
 
@@ -61,7 +61,9 @@ def _shift(size_bytes: int) -> int:
 
 
 def _times(a: int, b: int) -> int:
-    """The product of two polynomials modulo the CRC's; the highest bit is the coefficient of x to the zero."""
+    """The product of two polynomials modulo the CRC's; the highest bit is the coefficient of x to the power of
+    0.
+    """
     product = 0
     for bit in range(31, -1, -1):
         if a >> bit & 1:

@@ -1,16 +1,16 @@
-"""Credentials from a provider: a function of the caller's, which is asked in every process that needs them.
+"""Credentials from a provider: the caller's function, which every process that needs credentials calls.
 
     def provider(root):                       # the address of a root: s3://bucket/prefix
         return {"access_key": ..., "secret_key": ..., "token": ..., "expiration": ...}
 
-Only the name of the function travels to executors, or the function itself; never what it has returned. That is
-renewed before it expires, and once more where the storage does not accept it. It stands in no plan, log, setting
-or message: of what a provider raises or returns, messages have the type alone.
+Executors get the function's name or the function itself, never the credentials. A process renews credentials
+before they expire, and once more if the storage refuses them. Credentials are in no plan, log, setting or message:
+a message about a provider's result or exception has only its type.
 
-    s3://              access_key and secret_key, maybe token
+    s3://              access_key and secret_key, optionally token
     az://, abfss://    account_key, sas_token, or token (of an identity)
     gs://              service_account (a mapping, or its JSON), or token (not for the remote tier)
-``expiration``, a time with its zone or its ISO 8601 text, is left out where they do not expire.
+``expiration`` is a time with its zone, or its ISO 8601 text; omit it if the credentials do not expire.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stratalog.partitions.errors import InvalidCallError
 Provider = Callable[[str], Mapping[str, Any]]
 
 RENEWED_BEFORE_MS = 5 * 60 * 1000
-"""They are renewed so long before they expire, or after half of their life where that is shorter."""
+"""Credentials are renewed this long before they expire, or after half of their life if that is shorter."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _ONE_OF = {
@@ -39,22 +39,22 @@ _ONE_OF = {
     "abfss": (("account_key",), ("sas_token",), ("token",)),
     "gs": (("service_account",), ("token",)),
 }
-"""By scheme, what has to be among the values: the names of one of these."""
+"""The required values by scheme: all names of one of the tuples."""
 
 
 class NoCredentialsFoundError(Exception):
-    """There is nothing to show to the server. The message holds no secret."""
+    """No usable credentials exist. The message contains no secret."""
 
 
 def is_function_name(text: str) -> bool:
-    """Whether a text is ``package.module:function``."""
+    """Whether a text has the form ``package.module:function``."""
     return _NAME.fullmatch(text) is not None
 
 
 def function_named(name: str) -> Callable[..., Any]:
-    """The function ``package.module:function``. Raises: what its import raises."""
+    """Import the function ``package.module:function``. Raises: the exceptions of the import."""
     module, _, function = name.partition(":")
-    named = importlib.import_module(module)  # noqa: TID251 - named by the caller, never by storage
+    named = importlib.import_module(module)  # noqa: TID251 - the name comes from the caller, never from storage
     found: Callable[..., Any] = getattr(named, function)
     return found
 
@@ -66,30 +66,33 @@ class NamedProvider:
     name: str
 
     def __post_init__(self) -> None:
-        if not is_function_name(self.name):  # it may be a secret that was put in the wrong place
-            raise InvalidCallError("credentials name a function, as package.module:function; they hold none")
+        if not is_function_name(self.name):  # the text may be a misplaced secret
+            raise InvalidCallError(
+                "credentials must be the name of a function, package.module:function, not the credentials "
+                "themselves"
+            )
 
     def ask(self, root: str) -> Mapping[str, Any]:
-        """Raises: what the function, or its import, raises."""
+        """Raises: the exceptions of the function or its import."""
         found: Mapping[str, Any] = function_named(self.name)(root)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class GivenProvider:
-    """A function that the caller has given. It travels as Spark's functions do."""
+    """A function that the caller passed. It is pickled as Spark's functions are."""
 
     id: str
-    """Tells it from others: what arrives on an executor twice is one and the same."""
+    """The identity of the function: copies of it on an executor are the same provider."""
     function: Provider = field(compare=False, repr=False)
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The provider's name in messages."""
         return getattr(self.function, "__qualname__", type(self.function).__qualname__)
 
     def ask(self, root: str) -> Mapping[str, Any]:
-        """Raises: what the function raises."""
+        """Raises: the exceptions of the function."""
         return self.function(root)
 
 
@@ -99,7 +102,7 @@ class CredentialSource:
 
     provider: NamedProvider | GivenProvider
     root: str = ""
-    """The address of the root, which the provider is given."""
+    """The address of the root, which is the provider's argument."""
 
     def __str__(self) -> str:
         return f"the credential provider {self.provider.name}"
@@ -111,14 +114,14 @@ class Credentials:
 
     values: Mapping[str, Any] = field(repr=False)
     number: int
-    """Greater for each answer of the same provider."""
+    """The number of this answer; it grows with each answer of the same provider."""
     renew_ms: int | None
-    """When another one is asked for; None: never."""
+    """The time of the next renewal; None: never."""
     expires_ms: int | None
 
 
 class Renewing:
-    """This process' credentials for one root."""
+    """The credentials of this process for one root."""
 
     def __init__(self, source: CredentialSource, clock: Clock) -> None:
         self._source = source
@@ -127,7 +130,7 @@ class Renewing:
         self._present: Credentials | None = None
 
     def current(self) -> Credentials:
-        """Credentials that have not expired, renewed where it is time.
+        """Credentials that have not expired; renews them if they are due.
 
         Raises: NoCredentialsFoundError.
         """
@@ -136,17 +139,17 @@ class Renewing:
             return present
         with self._lock:
             if self._present is not present and self._present is not None:
-                return self._present  # somebody else has asked meanwhile
+                return self._present  # another thread has renewed them meanwhile
             try:
                 self._present = self._asked(now_ms, present)
             except NoCredentialsFoundError:
                 if present is None or present.expires_ms is None or now_ms >= present.expires_ms:
                     raise
-                return present  # still good; asked for again next time
+                return present  # still valid; try again at the next call
             return self._present
 
     def renewed_since(self, number: int) -> bool:
-        """After the storage has not accepted the credentials with that number: whether there are others now.
+        """Called after the storage refused the credentials with that number. Returns whether there are new ones.
 
         Raises: NoCredentialsFoundError.
         """
@@ -162,13 +165,13 @@ class Renewing:
             values = dict(self._source.provider.ask(self._source.root))
             expiration = values.pop("expiration", None)
             expires_ms = None if expiration is None else _milliseconds(expiration)
-        except Exception as error:  # its text may hold anything
+        except Exception as error:  # its text may contain a secret
             raise NoCredentialsFoundError(f"{self._source} failed ({type(error).__name__})") from None
         scheme = self._source.root.partition("://")[0]
         choices = _ONE_OF.get(scheme, ())
         if not any(all(values.get(name) for name in choice) for choice in choices):
             wanted = ", or ".join(" and ".join(choice) for choice in choices)
-            raise NoCredentialsFoundError(f"{self._source} gave no {wanted}, which {scheme}:// takes")
+            raise NoCredentialsFoundError(f"{self._source} gave no {wanted}, which {scheme}:// needs")
         if expires_ms is not None and expires_ms <= now_ms:
             ago_s = (now_ms - expires_ms) // 1000
             raise NoCredentialsFoundError(f"{self._source} gave credentials that expired {ago_s} s ago")
@@ -189,7 +192,7 @@ _renewing: dict[CredentialSource, Renewing] = {}
 
 
 def renewing(source: CredentialSource) -> Renewing:
-    """This process' credentials of a source."""
+    """The credentials of a source in this process."""
     found = _renewing.get(source)
     if found is None:
         with _lock:
@@ -198,7 +201,7 @@ def renewing(source: CredentialSource) -> Renewing:
 
 
 def _forget() -> None:
-    """In a forked child: a lock of the parent's may have been held."""
+    """Run in a forked child, because another thread of the parent may have held a lock."""
     global _lock
     _lock = threading.Lock()
     _renewing.clear()

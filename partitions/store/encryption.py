@@ -1,4 +1,4 @@
-"""Encryption: no plain HTTP unless it is said, and no object without the key of its root. Pure."""
+"""Encryption: refuses plain HTTP unless it is allowed, and objects that lack the key of their root. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stratalog.partitions.store.protocol import StoreOptions
 
 
 def check_connection(url: str, options: StoreOptions) -> None:
-    """Records and credentials travel encrypted, but to this machine, and where ``plain_http`` says so. Without a
-    ``url`` the storage's own server is meant.
+    """Check that connections to ``url`` are encrypted. Plain HTTP is allowed only to this machine, or with
+    ``plain_http``. No ``url`` means the storage's default server.
 
     Raises: UnsupportedStoreError.
     """
@@ -21,8 +21,8 @@ def check_connection(url: str, options: StoreOptions) -> None:
     if server.scheme != "http" or options.plain_http or _is_here(server.server):
         return
     raise UnsupportedStoreError(
-        f"http://{server.server} is not encrypted: everybody on the way could read and change what is stored "
-        "there. Use https://, or say plain_http = true in the storage table of the cluster file"
+        f"http://{server.server} is not encrypted: others on the network could read and change the data. Use "
+        "https://, or set plain_http = true in the storage table of the cluster file"
     )
 
 
@@ -34,21 +34,24 @@ def _is_here(host: str) -> bool:
 
 
 def check_key(wanted: str | None, answered: str | None, uri: str) -> None:
-    """The storage has made an object at ``uri``, and says with which key it is encrypted. The name of a key and
-    its address are one; of an alias the storage tells the key, which nobody here can compare.
+    """Check that the storage encrypted the object at ``uri`` with the ``wanted`` key; ``answered`` is the key in
+    its answer. A key's name and its address are equal. For an alias the storage answers with the key, which cannot
+    be compared.
 
     Raises: UnsupportedStoreError.
     """
     if wanted is None or (answered and (_name(answered) == _name(wanted) or _name(wanted).startswith("alias/"))):
         return
-    with_which = f"encrypts it with {answered}" if answered else "does not say that it encrypts it with any key"
+    with_which = f"encrypts it with {answered}" if answered else "does not confirm any key"
     raise UnsupportedStoreError(
-        f"{uri} is to be encrypted with {wanted}, and the storage {with_which}: give it the key, or take it out "
-        "of the cluster file"
+        f"{uri} must be encrypted with {wanted}, but the storage {with_which}: make the key available to it, or "
+        "remove the key from the cluster file"
     )
 
 
 def _name(key: str) -> str:
-    """``1234`` of ``arn:aws:kms:...:key/1234``; without the version that Google adds."""
+    """The last part of a key's address: ``1234`` for ``arn:aws:kms:...:key/1234``; without the version that Google
+    appends.
+    """
     name = key.partition("/cryptoKeyVersions/")[0]
     return name.rpartition(":key/")[2] if name.startswith("arn:") and ":key/" in name else name.rpartition(":")[2]

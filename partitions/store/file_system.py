@@ -1,9 +1,9 @@
-"""Storage through any file system of fsspec (``driver = "fsspec"``), by the calls that all of them have.
+"""Storage through any file system of fsspec (``driver = "fsspec"``), by the calls common to all of them.
 
-A name is created by ``pipe_file(mode="create")``. ``FileSystemStore.check`` and ``checking`` measure for each file
-system whether that is exclusive and sent once. fsspec has no conditional reads, no listing behind a name and no
-uploads that become visible later: a read looks afterwards whether the object is still the listed one, a listing
-reads all names, and an object waits in memory until it gets its name.
+A name is created by ``pipe_file(mode="create")``. ``FileSystemStore.check`` and ``checking`` test whether a file
+system does this exclusively and sends the request once. fsspec has no conditional reads, no listing after a name,
+and no uploads that become visible later. So a read checks afterwards that the object is still the listed one, a
+listing reads all names, and an object stays in memory until it gets its name.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, byte_range, 
 from stratalog.partitions.store.storage_time import StorageTime
 
 SILENCE_S = 5.0
-"""A client that sends again does so within this time."""
+"""A client that repeats a request does so within this time."""
 LARGEST_BYTES = 512 * 1024 * 1024
-"""An object waits in memory until it gets its name."""
+"""The size limit of an object, which stays in memory until it gets its name."""
 _VERSIONS = ("generation", "ETag", "etag", "e_tag")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "timeCreated", "created")
 
@@ -64,17 +64,17 @@ class FileSystemStore(ObjectStore):
         return self._objects.file_system
 
     def check(self) -> None:
-        """See ``Store.check``; names the file system that overwrites."""
+        """See ``Store.check``; the error names a file system that overwrites."""
         try:
             probe = probe_name(self._new_id())
             self.create(probe, b"first")
             again = self.create(probe, b"second")
             drop_probes(self, [probe])
         except StorageError:
-            again = False  # the rest of the check says what is wrong
+            again = False  # the rest of the check reports the problem
         if again:
             raise UnsupportedStoreError(
-                f'{self.uri}: {self.file_system}.pipe_file(mode="create") overwrites a name that is taken: '
+                f'{self.uri}: {self.file_system}.pipe_file(mode="create") overwrites an existing name: '
                 "concurrent drivers would overwrite each other's records. Use another file system, or none "
                 "(without driver)"
             )
@@ -90,9 +90,9 @@ class FileSystemStore(ObjectStore):
             for method, arguments in (
                 ("info", ()),
                 ("pipe_file", (b"probe",)),
-            ):  # the second on an open connection
+            ):  # the second one on an open connection
                 named = {"mode": "create"} if arguments else {}
-                with suppress(Exception):  # whatever it makes of a server that does not answer
+                with suppress(Exception):  # any error because the server does not answer
                     there.call(method, SILENCE_S, path, *arguments, **named)
             return came()
 
@@ -108,12 +108,12 @@ class FileSystemStore(ObjectStore):
         return StagedInMemory(self._objects, self._key(name))
 
     def _keeps_damaged_bytes(self, probe: str) -> bool:
-        """fsspec sends no checksums that a caller gives."""
+        """fsspec cannot send a caller's checksum."""
         return False
 
 
 class Files:
-    """``Objects`` by the calls of a file system."""
+    """``Objects`` through a file system's calls."""
 
     def __init__(self, requests: FileSystemRequests, uri: str, bucket: str, tally: Tally) -> None:
         self.requests = requests
@@ -121,7 +121,7 @@ class Files:
         self._bucket = bucket
         self._tally = tally
         self.time = StorageTime()
-        """No file system tells it."""
+        """No file system reports the server's time."""
 
     @property
     def file_system(self) -> str:
@@ -145,10 +145,10 @@ class Files:
             start, end = byte_range(start, end, self.head(key, version).size_bytes)
             if start < end:
                 raise
-            return b""  # each file system has an error of its own for a range behind the end
+            return b""  # file systems raise different errors for a range after the end
         self._tally.add(read_bytes=len(data))
         if version:
-            self.head(key, version)  # no version comes twice: it was there all the while
+            self.head(key, version)  # versions are unique: the object did not change meanwhile
         return data
 
     def head(self, key: str, version: str = "") -> StoredObject:
@@ -163,7 +163,7 @@ class Files:
     def list(
         self, key_prefix: str, most: int | None = None, after: str = ""
     ) -> tuple[int, Sequence[StoredObject]]:
-        """All names at once; who else was writing meanwhile, nobody knows: it is no snapshot."""
+        """All names by one call; writes may happen meanwhile, so this is not a snapshot."""
         try:
             infos = self._ask(
                 f"list {self.uri}/{key_prefix}", "find", key_prefix.rstrip("/"), lists=1, detail=True
@@ -182,21 +182,21 @@ class Files:
         ]
 
     def delete(self, keys: Sequence[str]) -> None:
-        """One call for each, many at once."""
+        """One call per name, many in parallel."""
         if not keys:
             return
         with ThreadPoolExecutor(min(DELETES_AT_ONCE, len(keys)), thread_name_prefix="delete") as pool:
             list(pool.map(self._delete, keys))
 
     def uploads(self, key_prefix: str) -> Iterator[Upload]:
-        """None: objects wait in memory."""
+        """Empty: objects stay in memory."""
         return iter(())
 
     def abort(self, upload: Upload) -> None:
-        """No upload is ever listed."""
+        """Does nothing: there are no listed uploads."""
 
     def put(self, key: str, data: bytes, mode: str) -> Callable[[FileSystem], None]:
-        """The attempt to make a file of these bytes, ``mode`` being fsspec's: ``create``, ``overwrite``."""
+        """An attempt to write a file with these bytes; ``mode`` is fsspec's: ``create``, ``overwrite``."""
 
         def attempt(fs: FileSystem) -> None:
             self._tally.add(creates=1)
@@ -205,7 +205,7 @@ class Files:
         return attempt
 
     def count_written(self, size_bytes: int) -> None:
-        """Bytes that the storage has taken."""
+        """The number of bytes that the storage has accepted."""
         self._tally.add(written_bytes=size_bytes)
 
     def _read(self, key: str, start: int, end: int | None) -> bytes:
@@ -237,7 +237,7 @@ class Files:
         return self.requests.client()
 
     def path(self, key: str) -> str:
-        """The name of an object to the file system."""
+        """The name of an object in the file system."""
         return f"{self._bucket}/{key}" if key else self._bucket
 
     def _deadline_s(self, moved_bytes: int) -> float:
@@ -248,7 +248,7 @@ class Files:
 
 
 class StagedInMemory:
-    """Bytes that wait in memory; ``StagedWholeCopy`` and ``StagedPartsCopy``."""
+    """Staged bytes in memory; implements ``StagedWholeCopy`` and ``StagedPartsCopy``."""
 
     def __init__(self, files: Files, key: str) -> None:
         self._files = files
@@ -259,7 +259,7 @@ class StagedInMemory:
 
     @property
     def crc32(self) -> int:
-        """That of the parts so far, in the order of their indices."""
+        """The CRC-32 of the parts so far, in the order of their indices."""
         with self._lock:
             parts = dict(self._parts or {})
         crc32 = 0
@@ -268,9 +268,9 @@ class StagedInMemory:
         return crc32
 
     def put_part(self, index: int, data: bytes, crc32: int) -> None:
-        """A part that comes again replaces the first.
+        """Add a part. A repeated part replaces the first.
 
-        Raises: StorageError for more than ``LARGEST_BYTES`` in all; then the part is not kept.
+        Raises: StorageError for more than ``LARGEST_BYTES`` in all; then the part is dropped.
         """
         with self._lock:
             if self._parts is None:
@@ -278,8 +278,8 @@ class StagedInMemory:
             size_bytes = self.size_bytes - len(self._parts.get(index, b"")) + len(data)
             if size_bytes > LARGEST_BYTES:
                 raise StorageError(
-                    f"{self._files.uri}/{self._key}: a file system of fsspec is given whole objects, of "
-                    f"{LARGEST_BYTES:,} bytes at most: use a smaller segment.bytes, or no driver"
+                    f"{self._files.uri}/{self._key}: a file system of fsspec takes whole objects of at most "
+                    f"{LARGEST_BYTES:,} bytes: use a smaller segment.bytes, or no driver"
                 )
             self._parts[index] = data
             self.size_bytes = size_bytes
@@ -313,7 +313,7 @@ class StagedInMemory:
 
 
 def open_on_file_system(uri: str, options: StoreOptions, clock: Clock) -> FileSystemStore:
-    """Raises: UnsupportedStoreError where the packages are missing."""
+    """Raises: UnsupportedStoreError if packages are missing."""
     scheme = uri.partition("://")[0]
     store = FileSystemStore(uri, options, clock)
     if options.file_system is None:
@@ -328,13 +328,13 @@ def open_on_file_system(uri: str, options: StoreOptions, clock: Clock) -> FileSy
 
 
 def _stored(key: str, info: Mapping[str, Any]) -> StoredObject:
-    """Raises: UnsupportedStoreError where nothing tells two files of one name apart."""
+    """Raises: UnsupportedStoreError if two successive files of one name cannot be distinguished."""
     size, made_s = int(info["size"]), _made_s(info)
     version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name)), None)
     if version is None and made_s is None:
         raise UnsupportedStoreError(
-            "the file system tells no ETag, generation or time of creation: two objects that have a name one "
-            "after the other could not be told apart. Use another one"
+            "the file system reports no ETag, generation or creation time, so two successive objects of one name "
+            "cannot be distinguished. Use another one"
         )
     return StoredObject(
         key, size, int((made_s or 0) * 1000), f"{version or round((made_s or 0) * 1_000_000)}.{size:x}"
@@ -342,7 +342,7 @@ def _stored(key: str, info: Mapping[str, Any]) -> StoredObject:
 
 
 def _made_s(info: Mapping[str, Any]) -> float | None:
-    """The time of the file; some file systems tell it as a number in one place and as a time in another."""
+    """The time of the file; some file systems report it as a number in one call and as a time in another."""
     moment = next((info[name] for name in _TIMES if info.get(name)), None)
     if moment is None or isinstance(moment, int | float):
         return moment

@@ -1,7 +1,7 @@
-"""File systems of fsspec as their own calls show them: opened in each process, called with a deadline.
+"""Opens file systems of fsspec in each process, and calls them with a deadline.
 
-The retries of adlfs and gcsfs are switched off. A file system that sends a request again by itself reports its own
-object as that of somebody else, and nobody counts the request.
+The retries of adlfs and gcsfs are switched off. A file system that repeats a request by itself may report its own
+object as another writer's, and the repeated request is not counted.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from stratalog.partitions.store.requests import FailedAttempt, Requests, Wording
 _ACTIONS: Mapping[Right, str] = {"list": "list", "read": "read", "create": "write", "delete": "delete"}
 _HOST = "127.0.0.1"
 _NOT_OF_STORAGE = (TypeError, AttributeError, NameError, StratalogError)
-"""Errors of code, which another attempt does not help."""
+"""Programming errors, for which a retry is useless."""
 CALLS_AT_ONCE = 32
-"""Calls of a synchronous file system that run at a time, however many others hang."""
+"""The number of calls of a synchronous file system that run at a time, not counting calls that hang."""
 MOST_HUNG = 64
-"""Calls of a synchronous file system that may run on after their deadline. No more are made until one ends."""
+"""The number of calls of a synchronous file system that may still run after their deadline. Above it no call is
+made until one ends.
+"""
 
 
 class CallsHangError(Exception):
@@ -40,7 +42,7 @@ class CallsHangError(Exception):
 
 
 class FileSystem:
-    """A file system of this process."""
+    """A file system in this process."""
 
     def __init__(self, fs: AbstractFileSystem) -> None:
         self.fs = fs
@@ -52,18 +54,20 @@ class FileSystem:
     def call(self, method: str, deadline_s: float, *arguments: Any, **named: Any) -> Any:
         """The result of a method of fsspec.
 
-        Raises: TimeoutError; CallsHangError; as the file system.
+        Raises: TimeoutError; CallsHangError; errors of the file system.
         """
         if self.fs.async_impl:
             return wait_for(getattr(self.fs, f"_{method}")(*arguments, **named), deadline_s, self.fs.loop)
         return self._in_a_thread(partial(getattr(self.fs, method), *arguments, **named), deadline_s)
 
     def _in_a_thread(self, call: Callable[[], Any], deadline_s: float) -> Any:
-        """As ``call``. Nothing can end a thread: a call that outlives its deadline keeps its own until it ends."""
+        """See ``call``. A thread cannot be stopped, so a call that exceeds its deadline keeps its thread until it
+        ends.
+        """
         if self._hung >= MOST_HUNG:
             raise CallsHangError(
-                f"{self._hung} calls of {self.name} still run after their deadline. Give the file system timeouts "
-                "of its own, or restart the process"
+                f"{self._hung} calls of {self.name} still run after their deadline. Set timeouts in the file "
+                "system, or restart the process"
             )
         running = self._threads.submit(call)
         try:
@@ -83,7 +87,7 @@ class FileSystem:
 def open_file_system(root: str, options: StoreOptions) -> FileSystem:
     """The file system for the root at that address; ``options`` are resolved ones.
 
-    Raises: UnsupportedStoreError, InvalidCallError; NoCredentialsFoundError; as a caller's own function.
+    Raises: UnsupportedStoreError, InvalidCallError; NoCredentialsFoundError; errors of the caller's function.
     """
     if options.file_system is not None:
         found = function_named(options.file_system)(root, options.endpoint_url)
@@ -101,11 +105,11 @@ def open_file_system(root: str, options: StoreOptions) -> FileSystem:
 
 
 def _check_uncached(function: str, fs: AbstractFileSystem) -> None:
-    """Raises: InvalidCallError for a file system, or one that it wraps, whose cache of listings is on."""
+    """Raises: InvalidCallError if the file system, or one that it wraps, caches listings."""
     if getattr(getattr(fs, "dircache", None), "use_listings_cache", False):
         raise InvalidCallError(
             f"{function} returned a {type(fs).__module__}.{type(fs).__qualname__} that caches listings, as fsspec "
-            "does by default: a reader would not see what another driver appends. Create it with "
+            "does by default: a reader would miss the appends of other drivers. Create it with "
             "use_listings_cache=False; if its constructor does not pass that on, set "
             "fs.dircache.use_listings_cache = False"
         )
@@ -115,7 +119,7 @@ def _check_uncached(function: str, fs: AbstractFileSystem) -> None:
 
 
 class FileSystemRequests(Requests):
-    """Calls of a file system, by the rules of all requests."""
+    """Calls of a file system, with the retries of ``Requests``."""
 
     wording = Wording(frozenset(), frozenset(), _ACTIONS, "give them to the file system")
 
@@ -129,7 +133,7 @@ class FileSystemRequests(Requests):
         return of_this_process(key, lambda: open_file_system(self._root, self.options), self.credentials_number())
 
     def failure_of(self, error: Exception) -> FailedAttempt | None:
-        said = type(error).__name__  # its text may hold an address, and that a signature
+        said = type(error).__name__  # its text may contain an address with a signature
         if isinstance(error, _NOT_OF_STORAGE):
             return None
         if isinstance(error, CallsHangError):
@@ -150,7 +154,7 @@ class FileSystemRequests(Requests):
 
 
 def status_of(error: BaseException) -> int:
-    """The status of HTTP in an error of a client, or in what caused it; 0 where it has none."""
+    """The HTTP status in a client's error or its cause; 0 if there is none."""
     for each in (error, error.__cause__):
         response = getattr(each, "response", None)
         if isinstance(response, Mapping):  # botocore
@@ -163,7 +167,7 @@ def status_of(error: BaseException) -> int:
 
 
 class SilentServer(BaseHTTPRequestHandler):
-    """Nothing is there; and a request that would change something gets no answer."""
+    """A server without objects, which never answers a request that would change something."""
 
     protocol_version = "HTTP/1.1"
     came: Counter[str]
@@ -188,7 +192,7 @@ class SilentServer(BaseHTTPRequestHandler):
 
 @contextmanager
 def silent_server() -> Iterator[tuple[str, Callable[[], int]]]:
-    """Its address, and how often the request came that came most often."""
+    """Its address, and the number of times that it received its most frequent request."""
     came: Counter[str] = Counter()
     handler = type("SilentHere", (SilentServer,), {"came": came})
     with ThreadingHTTPServer((_HOST, 0), handler) as server:

@@ -1,12 +1,12 @@
 """Storage on a POSIX file system: ``file://``.
 
 A file is written under a temporary name in ``.staging`` of the same root, made durable, and then *linked* to its
-name (``local_staged``). Every name is walked from the root without following a link (``local_folder``): links,
-FIFOs, devices and other volumes that somebody has put there are named and left alone, and no call reads, writes or
-deletes outside the root.
+name (``local_staged``). Every path is opened from the root without following a link (``local_folder``). An error
+names a link, FIFO, device or other volume, and the object stays unchanged. No call reads, writes or deletes
+outside the root.
 
-On NFS, mount with ``actimeo=0,lookupcache=none``: a cached listing hides what another client has just
-created, and "write, then check" rests on seeing it.
+On NFS, mount with ``actimeo=0,lookupcache=none``: a cached listing hides the latest files of other clients, which
+"write, then check" must see.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ _CLOCK = SystemClock()
 
 
 class LocalStore:
-    """The files below a folder that exists; the folder itself is never created.
+    """The files below an existing folder; the store never creates the folder itself.
 
-    ``version`` is inode, mtime and size. An inode that a deletion freed may be reused within one tick of
-    the kernel's clock, so the digits of the mtime below a millisecond are drawn from ``new_id``.
+    ``version`` is inode, mtime and size. An inode that a deletion freed may be reused within one tick of the
+    kernel's clock, so the mtime's digits below a millisecond come from ``new_id``.
     """
 
     def __init__(self, root: str, clock: Clock = _CLOCK, new_id: NewId = random_id) -> None:
@@ -87,7 +87,7 @@ class LocalStore:
         self.counts = self._tally.counts
         self._time = StorageTime()
         self._doubts = 0
-        """How often a file was not the one that was listed: the looks before that are not gone on from."""
+        """The number of files found changed since their listing; earlier listings are then no longer reused."""
 
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
@@ -108,8 +108,9 @@ class LocalStore:
         return StagedFileWriter(self._folder, check_name(name), self._new_id, self._tally)
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
-        """See ``Store.stage_copy``. From another ``LocalStore`` one pass from file to file; else pieces are read
-        a few at once."""
+        """See ``Store.stage_copy``. From another ``LocalStore`` one pass copies file to file; otherwise pieces are
+        read in parallel.
+        """
         staged = StagedFile(self._folder, check_name(name), self._new_id, self._tally)
         try:
             if isinstance(source, LocalStore):
@@ -160,7 +161,7 @@ class LocalStore:
         return StoredObject(name, now.st_size, now.st_mtime_ns // 1_000_000, version, born)
 
     def open(self, source_object: StoredObject) -> BinaryIO:
-        """See ``Store.open``. The reader keeps the file's bytes, also when its name is deleted."""
+        """See ``Store.open``. The reader can still read the file after its name was deleted."""
         path = self.path_of(source_object.name)
         descriptor = self._open_listed(source_object)
 
@@ -175,10 +176,10 @@ class LocalStore:
     def list(
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
-        """See ``Store.list``. Any failure to read folders means that the root is not there."""
+        """See ``Store.list``. Any failure to read folders counts as a missing root."""
         folder = folder_prefix(prefix)
         if known is not None and not after:
-            with suppress(FolderInLogError):  # what is in there is listed, too
+            with suppress(FolderInLogError):  # its content is listed, too
                 return self._listed_again(folder, known)
         if after:
             return self._listed(folder, lambda: objects(scan_behind(self._folder, folder, after)), _of_objects)
@@ -191,7 +192,9 @@ class LocalStore:
         return self._scanned(folder_prefix(prefix), names_of, _of_names)
 
     def delete(self, names: Iterable[str]) -> None:
-        """See ``Store.delete``. Folders that become empty stay: somebody may be about to link into them."""
+        """See ``Store.delete``. Empty folders remain, because another process may be about to link a file
+        there.
+        """
         by_folder: dict[str, list[str]] = {}
         for name in names:
             by_folder.setdefault(check_name(name).rpartition("/")[0], []).append(name)
@@ -214,11 +217,11 @@ class LocalStore:
             raise StorageError(what)
 
     def uri_of(self, name: str) -> str:
-        """See ``Store.uri_of``; taken literally, without percent-escapes."""
+        """See ``Store.uri_of``; the path is literal, without percent-escapes."""
         return f"file://{self.path_of(name)}"
 
     def path_of(self, name: str) -> str:
-        """The path of an object on this machine; a read by path follows links.
+        """The path of an object on this machine. (A read by path follows links.)
 
         Raises: InvalidCallError when ``name`` would lead out of the root.
         """
@@ -226,19 +229,21 @@ class LocalStore:
 
     def check(self) -> None:
         if not os.path.isdir(self.root):
-            raise LogDirError(f"{self.root!r} is no folder: create it, or mount its volume")
+            raise LogDirError(f"{self.root!r} is not a folder: create it, or mount its volume")
         check_exclusive_create(self, probe_name(self._new_id()))
 
     def now_ms(self) -> int | None:
-        """See ``Store.now_ms``: of a file in the staging folder, which goes at once. None where there is no such
-        folder, or this process may make no file in it."""
+        """See ``Store.now_ms``: the time of a file that is created in the staging folder and deleted at once. None
+        if there is no such folder, or this process may not create a file there.
+        """
         if not os.path.isdir(self._folder.path_of(STAGING_FOLDER)):
-            return None  # it may be a volume that is not mounted: nothing is made in its place
+            return None  # the volume may be unmounted: create nothing in its place
         return self._time.now_ms(self._ask_for_time)
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``. A writer that is alive after all fails with StorageError. Anything but a
-        file was put there by somebody else, and stays."""
+        """See ``Store.sweep_staging``. If a writer is still alive, it fails with StorageError. Anything but a file
+        is foreign, and remains.
+        """
         removed = 0
         with (
             translated("sweep", self._folder.path_of(STAGING_FOLDER)),
@@ -270,7 +275,9 @@ class LocalStore:
                 staged.abort()
 
     def _listed_again(self, folder: str, known: Sequence[StoredObject]) -> Sequence[StoredObject]:
-        """The files of the folder of a log, by an earlier look. Raises: FolderInLogError; as ``_listed``."""
+        """The files of a log's folder, as an update of an earlier listing. Raises: FolderInLogError; see
+        ``_listed``.
+        """
         asked_s, doubts = self._clock.monotonic_s(), self._doubts
         scanner, last = Scanner(self._folder, folder, _CLOCK.now_ms, {}), None
         if isinstance(known, LocalListing) and known.doubts == doubts and asked_s < known.asked_s + LOOK_AGAIN_S:
@@ -291,16 +298,13 @@ class LocalStore:
         collect: Callable[[Iterator[Entry]], Listed],
         rule: Callable[[Callable[[], Listed], str], Listed],
     ) -> Listed:
-        """The result of scans of all of a folder by a rule. Raises: as ``_listed``."""
+        """The result of a rule for scans of a whole folder. Raises: see ``_listed``."""
         return self._listed(folder, lambda: collect(scan_folder(self._folder, folder)), rule)
 
     def _listed(
         self, folder: str, scan: Callable[[], Listed], rule: Callable[[Callable[[], Listed], str], Listed]
     ) -> Listed:
-        """The result of scans by a rule.
-
-        Raises: BrokerUnreachableError, CorruptionError; what the rule raises.
-        """
+        """The result of a rule for scans. Raises: BrokerUnreachableError, CorruptionError; errors of the rule."""
 
         def counted() -> Listed:
             self._tally.add(lists=1)
@@ -309,17 +313,17 @@ class LocalStore:
         try:
             listed = rule(counted, self._folder.path_of(folder))
             if not listed and not os.path.isdir(self.root):
-                raise BrokerUnreachableError(f"the root {self.root!r} is not there: is its volume mounted?")
+                raise BrokerUnreachableError(f"the root {self.root!r} does not exist: is its volume mounted?")
         except (SpecialFileError, CrowdedFolderError) as error:
             raise CorruptionError(f"cannot list {folder!r} of {self.root!r}: {error.strerror}") from error
         except OSError as error:
-            if error.errno in NOT_ALLOWED:  # the root is there, but not for this user
+            if error.errno in NOT_ALLOWED:  # the root exists, but this user may not read it
                 raise failure_of("list", self._folder.path_of(folder), error) from error
             raise BrokerUnreachableError(f"cannot list {self.root!r}: {error.strerror}") from error
         return listed
 
     def _unlink(self, above: int, name: str, failed: dict[str, OSError]) -> None:
-        """Delete one name, or note why it cannot be deleted."""
+        """Delete one name, or record the reason why that failed."""
         last, path = name.rpartition("/")[2], self._folder.path_of(name)
         try:
             kind = kind_of(os.stat(last, dir_fd=above, follow_symlinks=False).st_mode)
@@ -332,7 +336,7 @@ class LocalStore:
             failed[path] = error
 
     def _copy_to(self, staged: StagedFile, source_object: StoredObject) -> None:
-        """Copy a listed file of this store into one that is staged, maybe in another."""
+        """Copy a listed file of this store into a staged file of this or another store."""
         origin = self._open_listed(source_object)
         try:
             with translated("copy to", staged.target):
@@ -342,11 +346,11 @@ class LocalStore:
             os.close(origin)
 
     def _check_same(self, now: os.stat_result, listed: StoredObject, path: str) -> None:
-        """Raises: SourceChangedError when the open file is not the one that was listed."""
+        """Raises: SourceChangedError if the open file is not the listed one."""
         version = version_of(now.st_ino, now.st_mtime_ns, now.st_size)
         if (version != listed.version) if listed.version else (now.st_size != listed.size_bytes):
             self._doubts += 1
-            raise SourceChangedError(f"{path!r} is not the file that was listed: list it again")
+            raise SourceChangedError(f"{path!r} was replaced since it was listed: list it again")
 
     def _open_listed(self, listed: StoredObject) -> int:
         """A descriptor of the listed file.
@@ -359,7 +363,7 @@ class LocalStore:
                 try:
                     descriptor, now = self._folder.open_file(listed.name)
                 except FileNotFoundError as error:
-                    raise SourceChangedError(f"{path!r} is gone since it was listed: list it again") from error
+                    raise SourceChangedError(f"{path!r} was deleted since it was listed: list it again") from error
                 except SpecialFileError as error:
                     raise CorruptSegmentError(error.strerror) from error
         except CorruptSegmentError as error:
@@ -383,7 +387,7 @@ def _of_names(scan: Callable[[], frozenset[str]], where: str) -> frozenset[str]:
 
 @contextmanager
 def _file_errors(action: str, path: str) -> Iterator[None]:
-    """As ``translated``; a name that is not there is FileNotFoundError, one that is no file CorruptionError."""
+    """Like ``translated``; a missing name is a FileNotFoundError, a name that is not a file a CorruptionError."""
     try:
         yield
     except FileNotFoundError:
@@ -395,7 +399,7 @@ def _file_errors(action: str, path: str) -> Iterator[None]:
 
 
 def _read_all(descriptor: int, start: int, end: int) -> bytes:
-    """The bytes ``[start, end)``, fewer only where the file ends before."""
+    """The bytes ``[start, end)``; fewer if the file ends earlier."""
     pieces = []
     while start < end:
         piece = os.pread(descriptor, end - start, start)

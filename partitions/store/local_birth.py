@@ -1,7 +1,7 @@
-"""When a file came into being, as the file system tells it: what ``os.stat`` has no field for.
+"""The creation time of a file, which ``os.stat`` does not return.
 
-A copy that keeps owner, mode and mtime (``cp -a``, ``rsync -a``) often gets even the inode of the file that
-was deleted for it. Nobody can set the time of birth, and neither a change of owner nor a hard link moves it.
+A copy that keeps owner, mode and mtime (``cp -a``, ``rsync -a``) often even gets the inode of the deleted
+original. No program can set the time of birth, and neither a change of owner nor a hard link changes it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ _STATX_BTIME = 0x800
 _STATX_BYTES = 256
 _MASK = struct.Struct("=I")
 _BIRTH = struct.Struct("=qI")
-"""Seconds and nanoseconds, at ``_BIRTH_AT`` of ``struct statx`` (linux/stat.h)."""
+"""The seconds and nanoseconds at ``_BIRTH_AT`` of ``struct statx`` (linux/stat.h)."""
 _BIRTH_AT = 80
 
 _Statx = Callable[[int, bytes, int, int, ctypes.Array[ctypes.c_char]], int]
 
 
 def birth_of(name: str, folder: int) -> str:
-    """The time of birth of a file in nanoseconds, as text; ``folder`` is a descriptor of the folder it is in.
-    Empty where system or file system do not tell, or the file is not there."""
+    """The time of birth of a file in nanoseconds, as text; ``folder`` is a descriptor of its folder. Empty if the
+    system or the file system does not report it, or the file does not exist.
+    """
     statx = _statx()
     if statx is None:
         return ""
@@ -41,7 +42,7 @@ def birth_of(name: str, folder: int) -> str:
 
 @cache
 def _statx() -> _Statx | None:
-    """The system's call; None where its library has none."""
+    """The function of the C library; None if the library lacks it."""
     try:
         function = ctypes.CDLL(None).statx
     except (AttributeError, OSError):

@@ -1,9 +1,8 @@
-"""Copying bytes between two open files, and telling what was copied.
+"""Copies bytes between two open files, and computes their checksum.
 
-The kernel could copy by itself (``copy_file_range``), but nobody would know what. So every byte passes through a
-buffer of this process, whose checksum is taken and whose bytes are written. While one buffer is
-written the next is read and summed up, in another thread. Buffers are small enough for a core's own cache: with
-larger ones the same copy takes twice the processor time.
+The kernel could copy alone (``copy_file_range``), but would not return a checksum. So every byte passes through a
+buffer of this process, which adds it to the checksum. One thread writes a buffer while another reads the next one
+and computes its checksum. Buffers fit into a core's cache: larger ones take twice the processor time.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ def copy_file(source: int, target: int, size_bytes: int) -> int:
     """Copy the first ``size_bytes`` of one open file to the start of another. Returns the CRC-32 of the bytes that
     were written.
 
-    The disk starts to write at once, so that the fsync that follows finds little left to wait for.
-    Stops early where the source ends early: the caller compares sizes.
+    The disk starts to write at once, so the following fsync has little to wait for. If the source ends early, the
+    copy does too: the caller compares sizes.
 
     Raises: OSError.
     """
@@ -52,26 +51,26 @@ def copy_file(source: int, target: int, size_bytes: int) -> int:
 
 
 class _WriterBehind:
-    """Writes buffers to a file one after the other, from its start on, in a thread of its own."""
+    """Writes buffers to a file in sequence, from its start, in a separate thread."""
 
     def __init__(self, target: int) -> None:
         self.free: SimpleQueue[memoryview] = SimpleQueue()
-        """Buffers that may be filled."""
+        """The buffers that are free."""
         for _ in range(_BUFFERS):
             self.free.put(memoryview(bytearray(BUFFER_BYTES)))
         self.error: OSError | None = None
-        """Why nothing is written any more."""
+        """The error that stopped the writing."""
         self._target = target
         self._filled: SimpleQueue[tuple[memoryview, int] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="write-behind")
         self._thread.start()
 
     def write(self, buffer: memoryview, size_bytes: int) -> None:
-        """The first bytes of a buffer are next; the buffer is free again when they are written."""
+        """Queue the first bytes of a buffer; the buffer is free again after they are written."""
         self._filled.put((buffer, size_bytes))
 
     def end(self) -> None:
-        """Wait until everything is written, or has failed."""
+        """Wait until everything is written, or the writing has failed."""
         self._filled.put(None)
         self._thread.join()
 
@@ -94,7 +93,7 @@ class _WriterBehind:
 
 
 def _read(source: int, buffer: memoryview, start: int) -> int:
-    """Fill the buffer from byte ``start`` on; how many bytes there were."""
+    """Fill the buffer from byte ``start`` on. Returns the number of bytes read."""
     read = 0
     while read < len(buffer):
         count = os.preadv(source, [buffer[read:]], start + read)
@@ -111,6 +110,6 @@ def _write(target: int, data: memoryview, start: int) -> None:
 
 
 def _start_writeback(target: int, start: int, size_bytes: int) -> None:
-    """Linux starts to write pages that are advised away while dirty, and waits for nothing."""
+    """Make Linux start to write dirty pages, without waiting."""
     if hasattr(os, "posix_fadvise") and size_bytes:
         os.posix_fadvise(target, start, size_bytes, os.POSIX_FADV_DONTNEED)

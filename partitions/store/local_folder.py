@@ -1,16 +1,16 @@
-"""The folders below a root as descriptors: no link is followed, no other volume is entered.
+"""Opens the folders below a root as descriptors, without following links or entering other volumes.
 
-Anybody with write access to a root can put a link, a FIFO or a device under a name of ours. So each name is walked
-from the root, folder by folder (``openat`` with ``O_NOFOLLOW``), and anew for each call: a descriptor that was
-kept would follow a folder that was moved away, and keep a volume from being unmounted. Only the address of the
-root itself is configuration: it may lead over links and mounts.
+Any user with write access to a root can put a link, a FIFO or a device under one of our names. So each call opens
+a path from the root, folder by folder (``openat`` with ``O_NOFOLLOW``). A kept descriptor would follow a folder
+that was moved away, and would block unmounting. Only the address of the root itself is configuration, and may
+contain links and mounts.
 
-An error (``SpecialFileError``) names anything that is there instead of a file or a folder, and it is left alone.
-Files are opened without waiting for a writer, and only regular ones are read.
+An error (``SpecialFileError``) names anything that is neither a file nor a folder; it stays unchanged. Files are
+opened without waiting for a writer, and only regular files are read.
 
-Left to others: engines that read by path (Spark, delta-rs) would follow what takes the place of a file after it
-was listed; and a folder of the same volume that is mounted below the root looks like any other, but what two
-replicas have in one place ``verify`` tells by the inodes.
+Two gaps remain. Engines that read by path (Spark, delta-rs) follow a link that replaces a file after it was
+listed. And a folder of the same volume that is mounted below the root looks like any other; ``verify`` detects
+files shared by two replicas by their inodes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from contextlib import contextmanager, suppress
 from stratalog.partitions.store.protocol import LEFT_ALONE
 
 SEARCHED = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-"""How to open a folder that names are looked up in."""
+"""Flags to open a folder for looking up names."""
 READ = os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY
-"""How to open a folder that is scanned or synced."""
+"""Flags to open a folder for scanning or syncing."""
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 _KINDS = {
@@ -41,32 +41,32 @@ _KINDS = {
 
 
 class SpecialFileError(OSError):
-    """A root holds something under a name of ours that this product never makes."""
+    """Under one of our names, a root has an object of a kind that stratalog never creates."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(errno.ELOOP, f"{path!r} is {what}: {LEFT_ALONE}")
 
 
 def kind_of(mode: int) -> str:
-    """The kind of thing behind a name; empty for a regular file."""
+    """The kind of object with a name; empty for a regular file."""
     return _KINDS.get(stat.S_IFMT(mode), "no file")
 
 
 class RootFolder:
-    """The folder that a store's names are relative to. Folders are named as in a store; the root is ``""``."""
+    """The root folder of a store. Names of folders are relative to it; its own is ``""``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._durable: set[str] = set()
-        """Folders of which this process has synced the name, and those above."""
+        """Folders whose names, and those of the folders above, this process has synced."""
 
     def path_of(self, name: str) -> str:
-        """Where a name leads on this machine, for messages."""
+        """The path of a name on this machine, for messages."""
         return os.path.join(self.path, name)
 
     @contextmanager
     def folder(self, name: str, flags: int = SEARCHED, *, make: bool = False) -> Iterator[int]:
-        """A descriptor of a folder for as long as the context lasts, as ``open_folder``."""
+        """A context with a descriptor of a folder; see ``open_folder``."""
         descriptor = self.open_folder(name, flags, make=make)
         try:
             yield descriptor
@@ -74,12 +74,12 @@ class RootFolder:
             os.close(descriptor)
 
     def open_folder(self, name: str, flags: int = SEARCHED, *, make: bool = False) -> int:
-        """A descriptor of a folder, to be closed. ``make``: it and those above it, but for the root, are made
-        where they are missing, and each survives a power cut. Those found in place are synced too, once: their
-        maker may have crashed before it did.
+        """A descriptor of a folder, which the caller closes. ``make`` creates it and the missing folders above it,
+        except the root, so that each survives a power cut. Existing folders are also synced once, because their
+        creator may have crashed before its sync.
 
-        Raises: FileNotFoundError; NotADirectoryError where a file has the name of a folder; SpecialFileError;
-            OSError.
+        Raises: FileNotFoundError; NotADirectoryError if a file has the name of a folder; SpecialFileError;
+        OSError.
         """
         if not name:
             return os.open(self.path, flags)
@@ -102,9 +102,8 @@ class RootFolder:
         return here
 
     def open_file(self, name: str) -> tuple[int, os.stat_result]:
-        """A descriptor of a regular file to read from, to be closed; and what the file is.
-
-        Raises: as ``open_folder``.
+        """A descriptor for reading a regular file, which the caller closes, and the file's status. Raises: see
+        ``open_folder``.
         """
         folder, _, last = name.rpartition("/")
         with self.folder(folder) as above:
@@ -144,7 +143,7 @@ class RootFolder:
         return below
 
     def _check_kind(self, above: int, part: str, name: str) -> None:
-        """Why something could not be opened. Raises: SpecialFileError, where its kind is the reason."""
+        """The error of a failed open. Raises: SpecialFileError if the kind of the object is the reason."""
         kind = ""
         with suppress(OSError):
             kind = kind_of(os.stat(part, dir_fd=above, follow_symlinks=False).st_mode)

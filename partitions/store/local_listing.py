@@ -1,25 +1,25 @@
-"""The listing of a log's folder on a file system, going on from an earlier one.
+"""The listing of a log's folder on a file system, as an update of an earlier listing.
 
-A name is given once, to a file that is complete, and whatever is honest has the same bytes under it (protocol,
-sections 1 and I8). So a file that an earlier look has asked about (its size, its times) is not asked about again
-while its name and its inode are as they were. Names and inodes are what a scan of the folder tells anyway. A file
-system may give the inode of a file to the next one that is made. Of records, and of high watermarks, which are
-empty, whatever is made again under a name is the same, or it is found out when it is opened. Registers are few,
-and what they say is decided on: each scan asks about them.
+A name is created once, for a complete file, and every honest writer gives it the same bytes (protocol, sections 1
+and I8). So a listing reuses the size and times of a file from an earlier listing while name and inode are
+unchanged; a scan of the folder returns both. A file system may reuse an inode for the next file. For data files,
+and for high watermarks, which are empty, this is safe: a file created again under its name has the same bytes, or
+a reader detects the change when it opens it. Registers decide about the log and are few, so each scan asks for
+their status.
 
-A scan is left out, too, where nothing has happened in the folder since the last one. Its *stamp* tells: the times
-at which the kernel last changed the folder itself, as it does for each name that comes or goes. The clock of the
-kernel ticks, every 10 ms at most, and two changes within a tick leave the same stamp. So a stamp counts only where
-it was ``SETTLED_NS`` old before the scan began, and is the same after it: then the scan began after that tick, and
-whatever changes from then on gets a later time. (Git holds its index the same way: Documentation/technical/
-racy-git.) Such a scan is a snapshot, and needs no second one (``two_scans``).
+A scan is also unnecessary if the folder has not changed since the last one. The folder's *stamp* shows this: its
+own times, which the kernel updates for each name that is added or removed. The kernel's clock ticks at least every
+10 ms, and two changes within a tick leave the same stamp. So a stamp counts only if it was ``SETTLED_NS`` old
+before the scan began, and is the same after it: then the scan began after that tick, and later changes get a later
+time. (Git treats its index in the same way: Documentation/technical/racy-git.) Such a scan is a snapshot, and
+needs no second one (``two_scans``).
 
-Stamps count on file systems that only this kernel changes (``_LOCAL``); elsewhere each look scans names, twice.
-One gap is left: a clock that is set back, and a change at the very nanosecond of an earlier one. No look goes on
-from one that is older than ``LOOK_AGAIN_S``.
+Stamps count on file systems that only this kernel changes (``_LOCAL``); elsewhere each listing scans names twice.
+One gap remains: the clock is set back, and a change happens at exactly the nanosecond of an earlier one. A listing
+older than ``LOOK_AGAIN_S`` is never reused.
 
-A file that somebody has changed in its place, which nothing of ours does, is not seen meanwhile. Whatever opens it
-finds out, by its version, and so does each caller that lists without an earlier look.
+Until then a listing misses a file that was changed in place, which stratalog never does. A reader that opens the
+file detects the change by its version, and so does a listing from scratch.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ from stratalog.partitions.store.protocol import StoredObject
 from stratalog.partitions.store.two_scans import together
 
 LOOK_AGAIN_S = 60.0
-"""So long a file is not asked about again."""
+"""The time for which a file's status is reused."""
 SETTLED_NS = 100_000_000
 """Ten ticks of a slow kernel."""
 _LOCAL = frozenset({"ext4", "xfs", "tmpfs"})
-"""File systems that stamp a folder for each change of a name, under its lock, and that nobody else can change."""
+"""File systems that stamp a folder for each change of a name, under its lock, and that only this kernel
+changes.
+"""
 _ONCE = (".parquet", ".hw")
-"""Names that a scan need not ask about again."""
+"""Names whose status a scan can reuse."""
 _MOUNTS = "/proc/self/mountinfo"
 _NAME = attrgetter("name")
 
@@ -53,7 +55,7 @@ class _KnownFile:
     """One name of a folder."""
 
     inode: int
-    """As the folder tells it."""
+    """The inode according to the folder."""
     object: StoredObject
     ours: bool
 
@@ -63,32 +65,33 @@ class Scan:
     """One scan of a folder."""
 
     files: Mapping[str, _KnownFile]
-    """By name in the folder."""
+    """The entries by their name in the folder."""
     stamp: tuple[int, ...]
-    """Of the folder, where nothing came or went during the scan, and whatever does later will change it; else
-    empty."""
+    """The stamp of the folder if no name was added or removed during the scan, and each later change will change
+    it; otherwise empty.
+    """
 
     def __len__(self) -> int:
         return len(self.files)
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it needs no second one."""
+        """Whether the scan is a snapshot, which needs no second scan."""
         return bool(self.stamp)
 
 
 class LocalListing(tuple[StoredObject, ...]):
-    """The objects of one folder, by name, with what the next look at it goes on from."""
+    """The objects of one folder, by name, with the state for the next listing."""
 
     scan: Scan
     asked_s: float
-    """Since when files were not asked about again, on the clock of the store."""
+    """The time since which statuses are reused, by the clock of the store."""
     doubts: int
-    """How often the store had found a file to be another one than was listed, by then."""
+    """The store's count of changed files at that time."""
 
     @classmethod
     def of(cls, scan: Scan, last: Sequence[StoredObject], asked_s: float, doubts: int) -> LocalListing:
-        """``last`` is an earlier listing: its order is nearly the order of this one."""
+        """``last`` is an earlier listing, whose order is nearly that of this one."""
         now = {id(file.object): file.object for file in scan.files.values()}
         ordered = [stored for stored in last if now.pop(id(stored), None) is not None]
         if now:
@@ -100,20 +103,20 @@ class LocalListing(tuple[StoredObject, ...]):
 
 
 class FolderInLogError(Exception):
-    """A folder of a log has another one inside, which it does not have from us."""
+    """The folder of a log contains a folder, which stratalog never creates there."""
 
 
 @dataclass(slots=True)
 class Scanner:
-    """Scans of the folder of one log: each goes on from the one before."""
+    """Scans of one log's folder; each reuses the previous one."""
 
     root: RootFolder
     folder: str
-    """With ``/`` at its end."""
+    """The folder's name, with ``/`` at its end."""
     now_ms: Callable[[], int]
-    """The clock of the machine: the kernel takes its times from it."""
+    """The machine's clock, from which the kernel takes file times."""
     files: Mapping[str, _KnownFile]
-    """Those that need not be asked about."""
+    """The entries whose status is reused."""
 
     def scan(self) -> Scan:
         """Raises: FolderInLogError, CrowdedFolderError, SpecialFileError, OSError."""
@@ -131,7 +134,7 @@ class Scanner:
             os.close(descriptor)
 
     def together(self, first: Scan, second: Scan) -> Scan | None:
-        """As ``two_scans.together``; nothing of it is a snapshot."""
+        """See ``two_scans.together``; the result is not a snapshot."""
         found = together(first.files, second.files, self.folder)
         if found is None:
             return None
@@ -179,8 +182,8 @@ def _stamp(descriptor: int) -> tuple[int, ...]:
 
 
 def stamps_count(device: int) -> bool:
-    """Whether the times of a folder tell whether it has changed, on the file system with this device number.
-    Asked anew each time: the number of one that was unmounted is given to another.
+    """Whether a folder's times show its changes, on the file system with this device number. Checked each time,
+    because device numbers are reused after unmounting.
     """
     number = f"{os.major(device)}:{os.minor(device)}"
     try:

@@ -1,5 +1,4 @@
-"""Refusals of a file system, told apart: a fault, a missing right of the caller, a root that takes no
-writes."""
+"""Classifies refusals of a file system: a fault, a missing right of the caller, or a root that refuses writes."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _RIGHTS: Mapping[str, Right] = {
     "list": "list",
     **dict.fromkeys(("delete", "sweep"), "delete"),
 }
-"""The right that an action needs, by action; any other needs the right to create."""
+"""The required right by action; all other actions need the right to create."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REMEDIES: Mapping[int, str] = {
@@ -31,14 +30,15 @@ _REMEDIES: Mapping[int, str] = {
     errno.EDQUOT: "Raise the quota, or free space there",
     errno.EIO: "Read the system's log about this device, and replace it if it fails",
 }
-"""By the number of the system's error: what a person can do about storage that takes no writes."""
+"""The remedy for storage that refuses writes, by error number."""
 _TWO_DEVICES = frozenset({"copy to"})
-"""Actions that read one device and write another: EIO does not say which of them fails."""
+"""Actions that read one device and write another: EIO does not show which one fails."""
 
 
 def failure_of(action: str, path: str, error: OSError) -> StorageError | CorruptionError:
-    """The error for what the system did not do. A thing of another kind that is in the way does not go away by
-    itself, and its error is not one to wait for."""
+    """The error for a failed system call. An object of a wrong kind does not disappear by itself, so its error is
+    not retriable.
+    """
     what = f"cannot {action} {path!r}: {error.strerror}"
     if isinstance(error, SpecialFileError | NotADirectoryError | IsADirectoryError):
         return CorruptionError(what)
@@ -46,10 +46,10 @@ def failure_of(action: str, path: str, error: OSError) -> StorageError | Corrupt
 
 
 def refusal(action: str, path: str, what: str, number: int | None) -> StorageError:
-    """The error of an action that the system has refused with this ``errno``, in the words ``what``."""
+    """The error of an action that the system refused with this ``errno``; ``what`` is the message."""
     right = _RIGHTS.get(action, "create")
     if number in NOT_ALLOWED:
-        let = f"let the user that runs this {right} there, or run it as another one"
+        let = f"give this user the right to {right} there, or run the job as another user"
         return StorageAuthorizationError(f"{what}: {let}", right, path)
     if number is None or number not in _REMEDIES:
         return StorageError(what)

@@ -1,4 +1,4 @@
-"""The content of a folder of a POSIX file system, in one scan."""
+"""Scans a folder of a POSIX file system."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from stratalog.partitions.store.protocol import StoredObject
 from stratalog.partitions.store.rules import CROWDED, MOST_NAMES, STAGING_FOLDER
 
 MOST_STRANGERS = 1_000
-"""Files of others in the folder of a log: each listing passes them, and an append makes several."""
+"""The limit of foreign files in a log's folder: each listing reads their names, and an append lists several
+times.
+"""
 MOST_STRANGERS_ELSEWHERE = 100_000
-"""Files of others below a root that is listed as a whole, or in a folder that others may use, too."""
+"""The limit of foreign files below a root that is listed as a whole, or in a folder that other programs may
+use.
+"""
 DEEPEST = 32
-"""Folders inside each other; ours are four deep."""
+"""The limit of nested folders; ours are four deep."""
 
 
 class CrowdedFolderError(OSError):
@@ -31,20 +35,18 @@ class CrowdedFolderError(OSError):
 
 
 Seen = tuple[str, int, int, int, str]
-"""A name as it was looked at: size, mtime in nanoseconds, inode, and what it is if it is no file."""
+"""The status of a name: size, mtime in nanoseconds, inode, and its kind if it is not a file."""
 Entry = tuple[str, os.DirEntry[str]]
-"""A name as a scan found it, from the root on. It is no folder, or one of another volume."""
+"""An entry of a scan: its path from the root. It is not a folder, or it is one of another volume."""
 
 Listed = TypeVar("Listed", bound=Sized)
 
 
 def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
-    """Every name below a folder (with ``/`` at its end; empty: the root), once; but for what is staged. Links are
-    names, and other volumes too, which are not entered. A folder that is not there has none.
-
-    The time that a scan takes, and what a listing keeps in memory, are bounded by what is ours: names of others
-    are counted, and more than ``MOST_STRANGERS`` in the folder of a log, or ``MOST_STRANGERS_ELSEWHERE``, are too
-    many. So are more than ``MOST_NAMES`` in the folder of a log, whosever they are.
+    """Every name below a folder (with ``/`` at its end; empty: the root), once, except staged files. Links and
+    other volumes are names; the scan does not enter them. A missing folder has no names. Limits bound the time and
+    memory of a scan: at most ``MOST_STRANGERS`` foreign names in a log's folder, ``MOST_STRANGERS_ELSEWHERE`` in
+    other places, and ``MOST_NAMES`` names in all in a log's folder.
 
     Raises: CrowdedFolderError, SpecialFileError, OSError.
     """
@@ -65,7 +67,8 @@ def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
                 if foreign > most:
                     raise CrowdedFolderError(
                         os.path.join(root.path, name.rpartition("/")[0]),
-                        f"more than {most} files of others: move them out of there, nothing can be listed before",
+                        f"more than {most} foreign files: move them elsewhere, because the folder cannot be "
+                        "listed before",
                     )
             yield name, entry
     finally:
@@ -74,14 +77,12 @@ def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
 
 def _scan(root: RootFolder, descriptor: int, folder: str, device: int, depth: int) -> Iterator[Entry]:
     if depth > DEEPEST:
-        raise CrowdedFolderError(
-            os.path.join(root.path, folder), "folders inside each other without end: move them out of there"
-        )
+        raise CrowdedFolderError(os.path.join(root.path, folder), "too many nested folders: move them elsewhere")
     seen: set[str] = set()
     with os.scandir(descriptor) as entries:
         for entry in entries:
             name = folder + entry.name
-            if name == STAGING_FOLDER or name in seen:  # tmpfs may begin again beside a writer
+            if name == STAGING_FOLDER or name in seen:  # tmpfs may restart a scan during writes
                 continue
             seen.add(name)
             if not entry.is_dir(follow_symlinks=False):
@@ -101,8 +102,8 @@ def _scan(root: RootFolder, descriptor: int, folder: str, device: int, depth: in
 
 
 def scan_behind(root: RootFolder, folder: str, after: str) -> list[Seen]:
-    """The files in the folder of a log (with ``/`` at its end) whose names sort behind ``after``, by name. Of the
-    other names only the name is read: nothing is asked about them. The same bounds as those of ``scan_folder``.
+    """The files in a log's folder (with ``/`` at its end) whose names sort after ``after``, by name. Other files
+    are not asked for their status. Limits as in ``scan_folder``.
 
     Raises: CrowdedFolderError, SpecialFileError, OSError.
     """
@@ -128,22 +129,23 @@ def scan_behind(root: RootFolder, folder: str, after: str) -> list[Seen]:
 
 
 def check_crowd(root: RootFolder, folder: str, names: int, foreign: int) -> None:
-    """Whether the folder of a log (with ``/`` at its end) is small enough to be listed, by the number of its names
-    and of those that are foreign. Raises: CrowdedFolderError."""
+    """Check the limits of a log's folder (with ``/`` at its end): the number of all names, and of foreign ones.
+    Raises: CrowdedFolderError.
+    """
     path = os.path.join(root.path, folder.rstrip("/"))
     if names > MOST_NAMES:
         raise CrowdedFolderError(path, CROWDED)
     if foreign > MOST_STRANGERS:
-        raise CrowdedFolderError(path, f"more than {MOST_STRANGERS} files of others: move them out of there")
+        raise CrowdedFolderError(path, f"more than {MOST_STRANGERS} foreign files: move them elsewhere")
 
 
 def names_of(entries: Iterator[Entry]) -> frozenset[str]:
-    """The names alone: no file is asked about."""
+    """Only the names; no file is asked for its status."""
     return frozenset(name for name, _ in entries)
 
 
 def in_order(entries: Iterator[Entry]) -> list[StoredObject]:
-    """The files of the names, by name; those that have vanished are left out."""
+    """The files with these names, by name, without those deleted meanwhile."""
     found = []
     for name, entry in entries:
         with suppress(FileNotFoundError):
@@ -152,7 +154,7 @@ def in_order(entries: Iterator[Entry]) -> list[StoredObject]:
 
 
 def seen_as(name: str, now: os.stat_result) -> Seen:
-    """A name, as ``stat`` describes it."""
+    """The status of a name from ``stat``."""
     if stat.S_ISREG(now.st_mode):
         return name, now.st_size, now.st_mtime_ns, now.st_ino, ""
     special = "a mount point" if stat.S_ISDIR(now.st_mode) else kind_of(now.st_mode)
@@ -160,12 +162,12 @@ def seen_as(name: str, now: os.stat_result) -> Seen:
 
 
 def at_once(scan: Callable[[], Listed], where: str) -> Listed:
-    """The rule of ``Store.walk``, in the place of ``rules.stable_listing``."""
+    """The rule of ``Store.walk``, instead of ``rules.stable_listing``."""
     return scan()
 
 
 def objects(seen: Sequence[Seen]) -> list[StoredObject]:
-    """As the store tells of them."""
+    """The scanned files as ``StoredObject``."""
     return [
         StoredObject(name, size, mtime_ns // 1_000_000, version_of(inode, mtime_ns, size), special=special)
         for name, size, mtime_ns, inode, special in seen
@@ -173,5 +175,5 @@ def objects(seen: Sequence[Seen]) -> list[StoredObject]:
 
 
 def version_of(inode: int, mtime_ns: int, size: int) -> str:
-    """An identity that tells one file of a name from another."""
+    """An identity that distinguishes the successive files of a name."""
     return f"{inode:x}.{mtime_ns:x}.{size:x}"

@@ -1,5 +1,4 @@
-"""A folder as the machine tells of it, without a write: its room, whether this process may write there, and what
-is in the way of files."""
+"""The free space of a folder, and obstacles to writing there, determined without a write."""
 
 from __future__ import annotations
 
@@ -24,22 +23,23 @@ class FolderSpace:
 
     size_bytes: int
     free_bytes: int
-    """For this process: without what is kept for root."""
+    """The bytes available to this process, without those reserved for the superuser."""
 
     @property
     def used_ratio(self) -> float:
-        """The part that is used, from 0 to 1."""
+        """The used fraction, from 0 to 1."""
         return 1 - self.free_bytes / self.size_bytes if self.size_bytes else 0.0
 
 
 def folder_path(uri: str) -> str | None:
-    """The path of a root by its address; None where it is no folder."""
+    """The path of a root, from its address; None if it is not a folder."""
     return uri.removeprefix(_ADDRESS) if uri.startswith(_ADDRESS) else None
 
 
 def staging_in_the_way(uri: str) -> CorruptionError | None:
-    """The error where something that is no folder has the name of a root's staging folder: no driver can create a
-    file there. None where nothing is in the way, or where it cannot be told."""
+    """The error if anything but a folder has the name of a root's staging folder, so that no driver can create a
+    file. None if there is no obstacle, or that is unknown.
+    """
     path = folder_path(uri)
     if path is None:
         return None
@@ -55,8 +55,9 @@ def staging_in_the_way(uri: str) -> CorruptionError | None:
 
 
 def takes_no_files(uri: str) -> UnwritableStorageError | None:
-    """The error where the file system of a root is mounted read-only, or has no room left. None where nothing is
-    known to be wrong: only a create would tell."""
+    """The error if the file system of a root is mounted read-only, or full. None if no problem is known: only a
+    create would show it.
+    """
     path = folder_path(uri)
     if path is None:
         return None
@@ -80,7 +81,7 @@ def mount_point(path: str) -> str:
 
 
 def folder_space(path: str) -> FolderSpace | None:
-    """The room of the file system; None where it cannot be told."""
+    """The space of the file system; None if unknown."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -89,5 +90,5 @@ def folder_space(path: str) -> FolderSpace | None:
 
 
 def takes_writes(path: str) -> bool:
-    """Whether the mount, the mode and the owner of a folder let this process make files in it."""
+    """Whether mount, mode and owner of a folder allow this process to create files in it."""
     return os.access(path, os.W_OK | os.X_OK)

@@ -1,7 +1,7 @@
-"""Files that have no name yet: in the staging folder of a root on a file system, until they are linked to a name.
+"""Files without a name yet: in the staging folder of a root on a file system, until they are linked to a name.
 
-``link`` refuses a name that is taken, ``rename`` would replace it silently. The name is durable before anybody is
-told about it: the folder is synced, and so is every folder on the way that this process has not synced before.
+``link`` refuses an existing name, ``rename`` would replace it silently. The name is durable before the call
+returns: it syncs the folder, and each folder above that this process has not synced before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_ANSWER = frozenset({errno.EIO, errno.ETIMEDOUT})
 
 
 class StagedFile:
-    """A file in the staging folder, which stays open; ``Staged``, and ``StagedCopy`` once ``crc32`` is told."""
+    """An open file in the staging folder; implements ``Staged``, and ``StagedCopy`` once ``crc32`` is set."""
 
     def __init__(self, root: RootFolder, name: str, new_id: NewId, tally: Tally) -> None:
         self.target = root.path_of(name)
@@ -53,7 +53,7 @@ class StagedFile:
         self.crc32 = 0
 
     def _open_staging(self) -> int:
-        """Raises: UnwritableStorageError where something that is no folder has its name; OSError."""
+        """Raises: UnwritableStorageError if anything but a folder has the folder's name; OSError."""
         try:
             try:
                 return self._root.open_folder(STAGING_FOLDER)
@@ -68,7 +68,7 @@ class StagedFile:
             raise UnwritableStorageError(f"cannot create {self.target!r}: {why}", self.target) from error
 
     def seal(self) -> None:
-        """Make the bytes durable and close the file: nothing is written from here on."""
+        """Make the bytes durable and close the file. No writes may follow."""
         if self._state != "open":
             return
         with translated("write", self.target):
@@ -109,7 +109,7 @@ class StagedFile:
         if self._state == "open":
             os.close(self.descriptor)
         self._state = "done"
-        with suppress(OSError):  # what cannot be removed now is swept later
+        with suppress(OSError):  # ``sweep_staging`` removes it later
             os.unlink(self._temporary, dir_fd=self._staging)
         os.close(self._staging)
 
@@ -123,16 +123,16 @@ class StagedFile:
                 if not again:
                     raise
             else:
-                # Also when the name is taken: its creator may not have reached this point yet, and our caller
-                # is going to act on the file.
+                # Also if the name exists: its creator may not have synced it yet, and our caller will rely on the
+                # file.
                 try:
                     os.fsync(above)
                 except OSError as error:
                     raise OutcomeUnknownError(
-                        f"{self.target!r} is there but may not survive: {error.strerror}"
+                        f"{self.target!r} exists but may not survive a crash: {error.strerror}"
                     ) from error
                 return created
-        return self._give_name(again=False)  # somebody has removed the folder just now
+        return self._give_name(again=False)  # another process has just removed the folder
 
     def _link(self, last: str, above: int) -> bool:
         """Give the file a second name. False: the name is taken.
@@ -142,16 +142,17 @@ class StagedFile:
         try:
             os.link(self._temporary, last, src_dir_fd=self._staging, dst_dir_fd=above, follow_symlinks=False)
         except FileExistsError:
-            # NFS repeats a request whose answer was lost, and is told of its own success: both names are of one
-            # file. (The number of links tells nothing: a copy of the root by hard links adds some.)
+            # NFS repeats a request whose answer was lost, and then gets an error because of its own success: both
+            # names are the same file. (The number of links proves nothing: a copy of the root by hard links adds
+            # some.)
             ours = os.stat(self._temporary, dir_fd=self._staging, follow_symlinks=False)
             return os.path.samestat(ours, os.stat(last, dir_fd=above, follow_symlinks=False))
         except OSError as error:
             if error.errno in _NO_HARD_LINKS:
                 raise UnsupportedStoreError(
-                    f"no hard links, hence no exclusive create, at {self.target!r}: of a bucket that is mounted "
-                    "here (/Volumes, /dbfs, FUSE) give the address, s3://..., abfss://... or gs://...; else "
-                    "a folder of a disk or of NFS"
+                    f"{self.target!r} is on a file system without hard links, so without exclusive create: for a "
+                    "mounted bucket (/Volumes, /dbfs, FUSE) use the bucket's address, s3://..., abfss://... or "
+                    "gs://...; otherwise a folder on a disk or NFS"
                 ) from error
             if error.errno in _NO_ANSWER:
                 raise OutcomeUnknownError(f"linking {self.target!r}: {error.strerror}") from error
@@ -160,7 +161,7 @@ class StagedFile:
 
 
 class StagedFileWriter(StagedFile):
-    """A staged file with a buffered writer in front; ``StagedWriter``."""
+    """A staged file with a buffered writer; implements ``StagedWriter``."""
 
     def __init__(self, root: RootFolder, name: str, new_id: NewId, tally: Tally) -> None:
         super().__init__(root, name, new_id, tally)
@@ -178,10 +179,10 @@ class StagedFileWriter(StagedFile):
 
 
 class _TranslatingFile(io.FileIO):
-    """A file whose failures name the object that it is going to be."""
+    """A file whose errors name the target object."""
 
     def __init__(self, descriptor: int, target: str) -> None:
-        super().__init__(descriptor, "wb", closefd=False)  # the file may be closed here, and sealed elsewhere
+        super().__init__(descriptor, "wb", closefd=False)  # the caller may close the file before it is sealed
         self._target = target
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -191,7 +192,7 @@ class _TranslatingFile(io.FileIO):
 
 @contextmanager
 def translated(action: str, path: str) -> Iterator[None]:
-    """Turn what the system refuses into StorageError, or CorruptionError where something else is in the way."""
+    """Translate system errors into StorageError, or CorruptionError if an object of another kind is in the way."""
     try:
         yield
     except OSError as error:
@@ -199,7 +200,7 @@ def translated(action: str, path: str) -> Iterator[None]:
 
 
 def write_all(descriptor: int, data: bytes, start: int) -> None:
-    """Write all of it from byte ``start`` on. Raises: OSError."""
+    """Write all bytes from position ``start`` on. Raises: OSError."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, start)

@@ -1,4 +1,4 @@
-"""A store in memory: the twin of real storage for simulations, tests and first steps."""
+"""A store in memory, for simulations, tests and first steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOCK = SystemClock()
 
 
 class MemoryStore:
-    """Objects in a dictionary: every call is atomic, a listing is a snapshot, nothing ever fails.
+    """Objects in a dictionary: every call is atomic and succeeds, and a listing is a snapshot.
 
     Versions are numbers that grow by one with each object created, so runs repeat exactly.
     """
@@ -38,7 +38,7 @@ class MemoryStore:
         return f"MemoryStore({self.uri!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{self.uri} lives in one process and cannot be sent to another: use file:// or s3://")
+        raise TypeError(f"{self.uri} exists in one process and cannot be sent to another: use file:// or s3://")
 
     def create(self, name: str, data: bytes) -> bool:
         check_name(name)
@@ -59,7 +59,7 @@ class MemoryStore:
         with source.open(source_object) as reader:
             data = reader.read()
         if len(data) != source_object.size_bytes:
-            raise SourceChangedError(f"{source.uri_of(source_object.name)} is not as it was listed")
+            raise SourceChangedError(f"{source.uri_of(source_object.name)} was replaced since it was listed")
         staged.file.write(data)
         self._tally.add(copies=1)
         return staged
@@ -88,7 +88,7 @@ class MemoryStore:
         with self._lock:
             found = self._objects.get(check_name(source_object.name))
         if found is None or source_object.version not in ("", found[0].version):
-            raise SourceChangedError(f"{self.uri_of(source_object.name)} is not the object that was listed")
+            raise SourceChangedError(f"{self.uri_of(source_object.name)} was replaced since it was listed")
         data = found[1]
 
         def fetch(start: int, end: int) -> bytes:
@@ -119,7 +119,7 @@ class MemoryStore:
         return self._clock.now_ms()
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``: staged bytes go with their writer."""
+        """See ``Store.sweep_staging``: staged bytes disappear with their writer."""
         return 0
 
     def names(self, prefix: str) -> frozenset[str]:
@@ -133,7 +133,7 @@ class MemoryStore:
         self._tally.add(deletes=len(doomed))
 
     def uri_of(self, name: str) -> str:
-        """See ``Store.uri_of``; no engine but this process can read it."""
+        """See ``Store.uri_of``; only this process can read the address."""
         return f"{self.uri}/{name}"
 
     def check(self) -> None:
@@ -141,7 +141,7 @@ class MemoryStore:
 
 
 class _StagedBytes:
-    """Bytes on their way into a ``MemoryStore``."""
+    """Staged bytes of a ``MemoryStore``."""
 
     def __init__(self, store: MemoryStore, name: str) -> None:
         self._store = store
@@ -152,12 +152,12 @@ class _StagedBytes:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes written so far."""
+        """The number of bytes written so far."""
         return len(self._buffer.bytes_written())
 
     @property
     def crc32(self) -> int:
-        """Of the bytes written so far."""
+        """The CRC-32 of the bytes written so far."""
         return isal_zlib.crc32(self._buffer.bytes_written())
 
     def commit(self) -> bool:
@@ -178,7 +178,7 @@ class _StagedBytes:
 
 
 class _Buffer(io.BytesIO):
-    """A buffer that can still be asked for its bytes when its writer has closed it."""
+    """A buffer whose bytes remain readable after its writer has closed it."""
 
     _kept = b""
 

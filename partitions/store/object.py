@@ -1,4 +1,4 @@
-"""Storage in a bucket or a container, by whatever client reaches it: the calls that all object stores share.
+"""The calls that all object stores share, for any client of a bucket or a container.
 
 One page of a listing is a snapshot. Reads of a listed object are conditional on its version.
 """
@@ -54,15 +54,16 @@ from stratalog.partitions.store.upload_writer import StagedParts, StagedWhole, U
 
 MOST_PARTS = 10_000
 INLINE_COPY_BYTES = 4 * 1024 * 1024
-"""Up to here a copy waits in memory for its name: two requests, where an upload takes three or more.
-Callers stage many files before they commit them, so it is no more."""
+"""Copies up to this size stay in memory until they get their name: two requests, instead of three or more for an
+upload. Callers stage many files before they commit them, so the limit is small.
+"""
 
 _DEFAULTS = StoreOptions()
 _CLOCK = SystemClock()
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
 
 _Pages = tuple[int, Sequence[StoredObject]]
-"""A walk through a folder: how many pages there were, and the objects."""
+"""The result of a walk through a folder: the number of pages, and the objects."""
 _Once = Callable[[], _Pages]
 
 
@@ -70,7 +71,7 @@ _EXTRAS = {"s3": "s3fs", "abfss": "azure", "az": "azure", "gs": "gcs"}
 
 
 def missing_packages(needs: str, scheme: str, missing: ModuleNotFoundError) -> UnsupportedStoreError:
-    """The error of a client, ``needs``, of which a package is not installed."""
+    """The error of a client, ``needs``, if one of its packages is not installed."""
     return UnsupportedStoreError(
         f"{needs} needs packages that are not installed ({missing.name}): "
         f"pip install 'stratalog[{_EXTRAS[scheme]}]'"
@@ -83,13 +84,13 @@ def _pages_together(first: _Pages, second: _Pages) -> _Pages | None:
 
 
 def is_missing(answer: Answer) -> bool:
-    """Whether an object is not there; a bucket that is not there is another thing."""
+    """Whether the object does not exist; False if the bucket does not exist."""
     return answer.status == 404 and answer.code not in _NO_BUCKET
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An uncompleted upload as a listing saw it."""
+    """An uncompleted upload in a listing."""
 
     key: str
     upload_id: str
@@ -97,63 +98,60 @@ class Upload:
 
 
 class Objects(Protocol):
-    """The objects of one bucket by their whole keys, which is what ``StoredObject.name`` is here. Each request is
-    counted as it is sent. An answer other than success is raised as ``Refusal``: 404 for what is not there, 412
-    for what is not of that version, 416 where nothing of it is in the range. All raise StorageError and
-    StoreTimeoutError, too.
+    """The objects of one bucket, by their whole keys: here ``StoredObject.name`` is the key. Each request is
+    counted when it is sent. An unsuccessful answer is raised as ``Refusal``: 404 for a missing object, 412 for
+    another version, 416 for a range outside the object. All methods raise StorageError and StoreTimeoutError, too.
     """
 
     def check(self) -> None:
-        """Find out whether the bucket is there and ours."""
+        """Check that the bucket exists and that this caller may use it."""
         ...
 
     def get(self, key: str, start: int = 0, end: int | None = None, version: str = "") -> bytes:
-        """The bytes ``[start, end)``, of ``version`` if there is one; a negative ``start`` counts from the end."""
+        """The bytes ``[start, end)``, of ``version`` if given; a negative ``start`` counts from the end."""
         ...
 
     def head(self, key: str, version: str = "") -> StoredObject:
-        """An object by itself, of ``version`` if there is one."""
+        """The status of an object, of ``version`` if given."""
         ...
 
     def list(self, key_prefix: str, most: int | None = None, after: str = "") -> _Pages:
-        """The objects whose keys start so, behind the key ``after``; and how many pages they came in: one page is
-        a snapshot. Nothing is asked for any more when there are more than ``most``."""
+        """The objects with this key prefix, after the key ``after``, and the number of pages of the answer; one
+        page is a snapshot. Stops after more than ``most`` objects.
+        """
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete in bulk; a key that is not there is no error.
-
-        Raises: StorageError naming what could not be deleted, StorageAuthorizationError where that is refused.
+        """Delete in bulk; a missing key is not an error. Raises: StorageError, which names the keys that could not
+        be deleted; StorageAuthorizationError.
         """
         ...
 
     def uploads(self, key_prefix: str) -> Iterator[Upload]:
-        """Every uncompleted upload whose key starts so, where the storage keeps them until somebody drops them."""
+        """Every uncompleted upload with this key prefix, if the storage keeps them until they are dropped."""
         ...
 
     def abort(self, upload: Upload) -> None:
-        """Drop an uncompleted upload; one that somebody else has dropped, or completed, is no error."""
+        """Drop an uncompleted upload; it is not an error if it was dropped or completed already."""
         ...
 
     @property
     def time(self) -> StorageTime:
-        """The time at the server, which every answer tells."""
+        """The server's time, from its answers."""
         ...
 
 
 class StagedWholeCopy(StagedWhole, StagedCopy, Protocol):
-    """The bytes of an object, all at once."""
+    """Stages the bytes of an object for a single request."""
 
 
 class StagedPartsCopy(StagedParts, StagedCopy, Protocol):
-    """The bytes of an object, in parts."""
+    """Stages the bytes of an object in parts."""
 
 
 class ObjectStore(ABC):
-    """The objects of a bucket whose keys start with a prefix.
-
-    Pickles carry addresses and options, never credentials or connections. Counts are requests as sent,
-    repetitions included.
+    """The objects of a bucket whose keys start with a prefix. Pickles contain addresses and options, never
+    credentials or connections. Counts include repeated requests.
     """
 
     def __init__(
@@ -191,18 +189,19 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _in_one(self, name: str, data: bytes) -> StagedWholeCopy:
-        """Bytes that become an object with one request."""
+        """Stage bytes that one request makes an object."""
 
     @abstractmethod
     def _in_parts(self, name: str) -> StagedPartsCopy:
-        """An object that goes up in parts."""
+        """Stage an object that is uploaded in parts."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._address, self.options, self._clock, self._new_id)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See ``Store.create``. False may be the echo of this call's own success, when an answer was lost
-        on the way: read a name that is taken before you take it for another's."""
+        """See ``Store.create``. If an answer was lost, False may be due to this call's own success: before you
+        treat an existing name as another writer's, read it.
+        """
         return self._in_one(check_name(name), data).commit()
 
     def stage_writer(self, name: str) -> StagedWriter:
@@ -215,14 +214,14 @@ class ObjectStore(ABC):
         )
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
-        """See ``Store.stage_copy``. Parts are read and uploaded a few at once."""
+        """See ``Store.stage_copy``. Parts are read and uploaded in parallel."""
         check_name(name)
         size = source_object.size_bytes
         if size <= INLINE_COPY_BYTES:
             with source.open(source_object) as reader:
                 data = reader.read()
             if len(data) != size:
-                raise SourceChangedError(f"{source.uri_of(source_object.name)} is not as it was listed")
+                raise SourceChangedError(f"{source.uri_of(source_object.name)} was replaced since it was listed")
             return self._in_one(name, data)
         upload = self._in_parts(name)
         try:
@@ -245,7 +244,7 @@ class ObjectStore(ABC):
         )
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """See ``Store.read``. One request, but two for a range that only the size can tell."""
+        """See ``Store.read``. One request; two for a range that depends on the size."""
         key = self._key(name)
         try:
             if end is not None and (start < 0 or end <= start):
@@ -255,7 +254,7 @@ class ObjectStore(ABC):
             return self._objects.get(key, start, end)
         except Refusal as refused:
             answer = refused.answer
-            if answer.status == 416:  # nothing of the object is in the range
+            if answer.status == 416:  # the range is outside the object
                 return b""
             if is_missing(answer):
                 raise FileNotFoundError(self.uri_of(name)) from refused
@@ -271,7 +270,7 @@ class ObjectStore(ABC):
         return StoredObject(name, found.size_bytes, found.modified_ms, found.version)
 
     def open(self, source_object: StoredObject) -> BinaryIO:
-        """See ``Store.open``. Asks nothing until the first read, unless the object is empty."""
+        """See ``Store.open``. Sends no request until the first read, unless the object is empty."""
         key = self._key(source_object.name)
         version = source_object.version
 
@@ -284,15 +283,14 @@ class ObjectStore(ABC):
                     raise SourceChangedError(f"{uri} is not the object that was listed") from refused
                 raise refused.as_error(f"cannot read {uri}", "read", uri) from refused
 
-        if source_object.size_bytes == 0:  # no read will ever find out
+        if source_object.size_bytes == 0:  # no later read could detect a change
             self._must_exist(source_object)
         return RangeReader(source_object.size_bytes, fetch).as_file()
 
     def list(
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
-        """See ``Store.list``. A server that cannot be reached, a bucket that is missing or refuses us: the
-        root is not there."""
+        """See ``Store.list``. An unreachable server, or a missing or refusing bucket, counts as a missing root."""
 
         def agreed(once: _Once, where: str) -> _Pages:
             return stable_listing(once, where, _pages_together, lambda pages: pages[0] == 1)
@@ -311,7 +309,7 @@ class ObjectStore(ABC):
             _, listed = look(partial(self._list_once, folder, after), where)
         except Refusal as refused:
             error = refused.as_error(f"cannot list {where}", "list", where)
-            if isinstance(error, StorageAuthorizationError):  # the root is there, but not for this caller
+            if isinstance(error, StorageAuthorizationError):  # the root exists, but this caller may not read it
                 raise error from refused
             raise BrokerUnreachableError(str(error)) from refused
         except EndpointUnreachableError as error:
@@ -328,9 +326,10 @@ class ObjectStore(ABC):
         return join(self.uri, name)
 
     def check(self) -> None:
-        """See ``Store.check``. Large objects get their names in another way than small ones: both are
-        tried. A race that the server decides twice cannot be told from here: see ``StoreOptions``. A server
-        has to refuse bytes that were damaged on the way, too, by their checksum."""
+        """See ``Store.check``. Large objects get their names in another way than small ones, so both are tested.
+        This test cannot detect that a server lets two racers win: see ``StoreOptions``. The server must also
+        refuse bytes that do not match their checksum.
+        """
         try:
             self._objects.check()
         except Refusal as refused:
@@ -360,8 +359,8 @@ class ObjectStore(ABC):
             raise LogDirError(f"{self.uri} cannot be written: {error}") from error
         if damaged:
             raise UnsupportedStoreError(
-                f"{self.uri} took bytes that are not those of their checksum: bytes that are damaged on the way "
-                "there would be kept. Use another server"
+                f"{self.uri} accepted bytes with a wrong checksum, so it would store bytes damaged in transit. "
+                "Use another server"
             )
         if taken != [False, True]:
             raise UnsupportedStoreError(
@@ -370,30 +369,32 @@ class ObjectStore(ABC):
 
     @property
     def file_system(self) -> str | None:
-        """The class of the foreign file system whose calls it makes, for messages; None: its requests are built
-        here, and each is sent once."""
+        """The class of the foreign file system that it calls, for messages; None if stratalog builds the requests
+        and sends each once.
+        """
         return None
 
     def sent_per_creation(self) -> int | None:
-        """How often the client sends one creation that nobody answers, 0 where it sends none to the server that it
-        is given; None where it has no server of HTTP."""
+        """The number of times that the client sends a create that gets no answer; 0 if it sends nothing to the
+        given server, None if it does not use HTTP.
+        """
         return 1
 
     def instead(self) -> str:
-        """Advice about a store that does not create large objects exclusively."""
+        """The remedy for a store that does not create large objects exclusively."""
         return "use another server"
 
     @abstractmethod
     def _keeps_damaged_bytes(self, probe: str) -> bool:
-        """Whether the server takes an object with a checksum that is not its own; it leaves none."""
+        """Whether the server accepts an object with a wrong checksum. Leaves no object behind."""
 
     def now_ms(self) -> int | None:
         return self._objects.time.now_ms(self._ask_for_time)
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``: uploads begun, and staged objects made, under this prefix. Other roots may
-        lie deeper, all those of the bucket when the prefix is empty: uploads to other folders than a root has
-        are not ours.
+        """See ``Store.sweep_staging``: the uploads and staged objects under this prefix. Other roots may be
+        deeper, for an empty prefix all roots of the bucket, so uploads to folders that a root does not have are
+        not touched.
         """
         now_ms = agreed_ms(self._clock, self)
         if now_ms is None:
@@ -418,7 +419,7 @@ class ObjectStore(ABC):
         return len(begun) + len(old)
 
     def _ask_for_time(self) -> None:
-        """Any answer will do: that nothing is there, too."""
+        """Any answer is sufficient, including that the object is missing."""
         with suppress(Refusal, StratalogError):
             self._objects.head(self._key(BROKER_FILE))
 
@@ -426,7 +427,7 @@ class ObjectStore(ABC):
         return join(self.prefix, check_name(name))
 
     def _list_once(self, folder: str, after: str) -> tuple[int, Sequence[StoredObject]]:
-        """One walk through the pages of a folder: how many there were, and the objects, by name."""
+        """One walk through the pages of a folder. Returns their number, and the objects by name."""
         root = self.prefix and self.prefix + "/"
         most = MOST_NAMES if is_log_folder(folder.rstrip("/")) else None
         pages, listed = self._objects.list(root + folder, most, after and root + folder + after)

@@ -1,9 +1,9 @@
 """Containers of Azure Blob Storage and Data Lake Storage Gen2, through adlfs.
 
-A name is created with ``If-None-Match: *`` (*Put Blob*, *Put Block List*). A large object's blocks lie with its
-name, uncommitted: no listing shows them, the service drops those that nobody commits after a week, or as soon as
-somebody else commits the name. ``version`` is the ETag, which no two objects share. A listing cannot begin behind
-a name: it is read from the folder's first name on, 5,000 a request.
+A name is created with ``If-None-Match: *`` (*Put Blob*, *Put Block List*). The uncommitted blocks of a large
+object belong to its name. No listing shows them. The service drops them after a week, or when another writer
+commits the name. ``version`` is the ETag, which is unique per object. A listing cannot begin after a name: it
+starts at the folder's first name, with 5,000 names per request.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ _SCOPE = "x-ms-encryption-scope"
 _BYTES = {"Content-Type": "application/octet-stream"}
 _TAKEN = frozenset({"BlobAlreadyExists", "PathAlreadyExists", "TargetConditionNotMet", "ConditionNotMet"})
 _CONFLICT = frozenset({"InvalidBlockList"})
-"""Somebody else had the name meanwhile, which drops the blocks of others."""
+"""Another writer committed the name meanwhile, which dropped our blocks."""
 
 
 class AdlfsSendingOnce(AzureBlobFileSystem):  # type: ignore[misc]
-    """Sends no request again: neither after an error, nor where a connection was closed."""
+    """Repeats no request, neither after an error nor after a closed connection."""
 
     def do_connect(self) -> None:
         super().do_connect()
@@ -103,21 +103,21 @@ class AdlfsSendingOnce(AzureBlobFileSystem):  # type: ignore[misc]
 
 
 def open_adlfs(options: StoreOptions) -> AzureBlobFileSystem:
-    """adlfs, by resolved options. Raises: NoCredentialsFoundError, UnsupportedStoreError."""
+    """adlfs with resolved options. Raises: NoCredentialsFoundError, UnsupportedStoreError."""
     if options.account is None or options.endpoint_url is None:
         raise NoCredentialsFoundError("no storage account is named")
     try:
         found = _settings(options.account, options.endpoint_url, options)
         return AdlfsSendingOnce(loop=loop(), skip_instance_cache=True, use_listings_cache=False, **found)
-    except ValueError as error:  # which may repeat what it was given
-        raise NoCredentialsFoundError(f"they are not as Azure writes them ({type(error).__name__})") from None
+    except ValueError as error:  # its text may repeat a secret
+        raise NoCredentialsFoundError(f"they do not have Azure's format ({type(error).__name__})") from None
 
 
 class AzureSession:
-    """One storage account, as adlfs reaches it; its credentials are found, and renewed, by adlfs."""
+    """One storage account through adlfs, which finds and renews its credentials."""
 
     def __init__(self, container: str, options: StoreOptions) -> None:
-        """``options`` are resolved ones. Raises: NoCredentialsFoundError, UnsupportedStoreError."""
+        """``options`` must be resolved. Raises: NoCredentialsFoundError, UnsupportedStoreError."""
         self.fs = open_adlfs(options)
         service = self.fs.service_client
         self._service = service._client
@@ -136,7 +136,7 @@ class AzureSession:
         query = "&".join(filter(None, (urlencode(request.params), self._signature)))
         headers = {"x-ms-version": API_VERSION, **request.headers}
         if "Range" in headers:
-            headers["x-ms-range"] = headers.pop("Range")  # the one that is signed
+            headers["x-ms-range"] = headers.pop("Range")  # the signed form
         if request.method == "PUT":
             headers["Content-Length"] = str(len(request.body))
         sent = PipelineRequest(
@@ -144,14 +144,16 @@ class AzureSession:
         )
         try:
             await self._transport.open()
-            answer = await self._service._send_request(sent, stream=True, **self._timeouts)  # else it is parsed
+            answer = await self._service._send_request(
+                sent, stream=True, **self._timeouts
+            )  # otherwise it would be parsed
             body = await answer.read()
         except ClientAuthenticationError as error:
             raise NoCredentialsFoundError(f"no identity could be found ({type(error).__name__})") from None
         except AzureError as error:
             cause = error.inner_exception
             if isinstance(cause, Exception) and not isinstance(cause, AzureError):
-                raise cause from None  # Azure's kinds take a lost answer for a request that was never sent
+                raise cause from None  # Azure does not distinguish a lost answer
             raise aiohttp.ClientError(type(error).__name__) from None
         status, code = answer.status_code, answer.headers.get("x-ms-error-code") or str(answer.status_code)
         if code in _TAKEN:
@@ -161,7 +163,7 @@ class AzureSession:
         return HttpResponse(status, answer.headers, body, code)
 
     def shown(self) -> dict[str, str]:
-        """See ``Reached.shown``; a token of an identity among them.
+        """See ``Reached.shown``; for an identity this includes a token.
 
         Raises: NoCredentialsFoundError, TimeoutError.
         """
@@ -180,8 +182,8 @@ class AzureSession:
 
 
 def _settings(account: str, server: str, options: StoreOptions) -> dict[str, Any]:
-    """The arguments of adlfs, which looks in the environment for those that are left out, and takes a connection
-    string before all others.
+    """The arguments of adlfs. It looks up missing arguments in the environment, and prefers a connection string to
+    all others.
 
     Raises: NoCredentialsFoundError, as the provider; UnsupportedStoreError.
     """
@@ -197,7 +199,7 @@ def _settings(account: str, server: str, options: StoreOptions) -> dict[str, Any
     if os.environ.get(CONNECTION_STRING):
         raise UnsupportedStoreError(
             f"{options.credentials} gives a token, and {CONNECTION_STRING} is set, which would be used instead: "
-            "one of them has to go"
+            "remove one of them"
         )
     return known | {"credential": _TokenOfProvider(options.credentials)}
 
@@ -217,7 +219,7 @@ def _shown_by_environment(account: str) -> Mapping[str, str]:
 
 
 class _TokenOfProvider:
-    """A credential of Azure's library that shows the provider's tokens."""
+    """A credential of Azure's library that returns the provider's tokens."""
 
     def __init__(self, source: CredentialSource) -> None:
         self._source = source
@@ -278,7 +280,7 @@ class AzureObjects(HttpObjects):
             page = ElementTree.fromstring(response.body.decode("utf-8-sig"))
             listed = [_listed(blob) for blob in page.iter("Blob") if not _is_folder(blob)]
         except (ElementTree.ParseError, ValueError, TypeError, KeyError) as error:
-            raise StorageError(f"{self.uri} answered a listing that cannot be read: {error}") from error
+            raise StorageError(f"{self.uri} returned an unreadable answer: {error}") from error
         return listed, page.findtext("NextMarker") or ""
 
     def put_request(self, key: str, data: bytes, of: bytes, *, exclusive: bool) -> HttpRequest:
@@ -322,12 +324,12 @@ def _exclusively(exclusive: bool) -> dict[str, str]:
 
 
 def _md5(data: bytes) -> str:
-    """With which the service refuses bytes that were damaged on the way; it knows no CRC-32."""
+    """The checksum by which the service refuses bytes damaged in transit; it does not support CRC-32."""
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 def _block_id(upload: str, index: int) -> str:
-    """All of a blob are equally long; those of two uploads to one name differ."""
+    """The ids of a blob's blocks have the same length, and differ between two uploads to one name."""
     return base64.b64encode(f"{upload.rpartition('/')[2]:>32.32}{index:06d}".encode()).decode()
 
 

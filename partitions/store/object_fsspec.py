@@ -1,7 +1,8 @@
 """Object storage through fsspec: ``abfss://`` and ``az://`` (adlfs), ``gs://`` (gcsfs).
 
-Exclusive creation is the storage's own condition, for small objects and for large ones. Bytes carry a checksum
-that the storage knows, and it refuses others; ``StagedCopy.crc32`` is of the buffers that were sent.
+Exclusive creation is the storage's own condition, for small objects and for large ones. Each upload has a
+checksum, and the storage refuses bytes that do not match it. ``StagedCopy.crc32`` is computed from the buffers
+that were sent.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _name_by(objects: HttpObjects, key: str, request: HttpRequest) -> bool:
 
 
 class StagedObject:
-    """Bytes that wait in memory; ``StagedWholeCopy``."""
+    """Staged bytes in memory; implements ``StagedWholeCopy``."""
 
     def __init__(self, objects: HttpObjects, key: str, data: bytes) -> None:
         self._objects = objects
@@ -106,7 +107,7 @@ class StagedObject:
 
 
 class StagedBlocks:
-    """Bytes that go up in parts; ``StagedPartsCopy``."""
+    """Bytes that are uploaded in parts; implements ``StagedPartsCopy``."""
 
     def __init__(self, objects: HttpObjects, key: str, upload: str) -> None:
         self._objects = objects
@@ -119,7 +120,7 @@ class StagedBlocks:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the parts so far."""
+        """The number of bytes of the parts so far."""
         return self._passed.size_bytes
 
     @property
@@ -128,7 +129,7 @@ class StagedBlocks:
 
     def put_part(self, index: int, data: bytes, crc32: int) -> None:
         with self._lock:
-            self._parts = max(self._parts, index + 1)  # before it is there: what may be there is dropped
+            self._parts = max(self._parts, index + 1)  # before the part exists, so that a failure also drops it
         self._objects.put(
             self._key, "upload a part of", self._objects.part_request(self._key, self._upload, index, data)
         )
@@ -143,7 +144,7 @@ class StagedBlocks:
             request = objects.complete_request(key, self._upload, self._parts, exclusive=True)
             created = _name_by(objects, key, request)
         except OutcomeUnknownError:
-            raise  # the server may still be at it: leave it the bytes, they are swept later
+            raise  # the server may still be working on it: leave the bytes to ``sweep_staging``
         except BaseException:
             self._drop()
             raise
@@ -170,6 +171,6 @@ class StagedBlocks:
         self._done = True
 
     def _drop(self) -> None:
-        # Parts that cannot be removed now are litter under no name; ``sweep_staging`` removes them later.
+        # ``sweep_staging`` removes parts that cannot be removed now.
         with suppress(StorageError):
             self._objects.drop(self._upload, self._parts)

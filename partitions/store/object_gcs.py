@@ -1,8 +1,8 @@
 """Buckets of Google Cloud Storage, through gcsfs and its JSON API.
 
-A name is created with ``ifGenerationMatch=0``. ``version`` is the generation, which no two objects share. A large
-object's parts are objects in ``.staging``; *compose* gives them their name without moving their bytes, and takes
-32 at a time.
+A name is created with ``ifGenerationMatch=0``. ``version`` is the generation, which is unique per object. A large
+object's parts are objects in ``.staging``; *compose* joins up to 32 of them under a name without moving their
+bytes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _WORDING = Wording(
 
 
 class GcsfsSendingOnce(GCSFileSystem):  # type: ignore[misc]
-    """Sends no request again: neither after an error, nor where a connection was closed."""
+    """Repeats no request, neither after an error nor after a closed connection."""
 
     _once = GCSFileSystem._request.__wrapped__
 
@@ -73,9 +73,11 @@ class GcsfsSendingOnce(GCSFileSystem):  # type: ignore[misc]
 
 
 def open_gcsfs(options: StoreOptions) -> GCSFileSystem:
-    """gcsfs, by resolved options. Raises: NoCredentialsFoundError."""
-    plain = (options.endpoint_url or "").startswith("http://")  # where credentials could be read on the way
-    # gcsfs looks for an emulator where it is told no server, and else for Google's server with mutual TLS.
+    """gcsfs with resolved options. Raises: NoCredentialsFoundError."""
+    plain = (options.endpoint_url or "").startswith(
+        "http://"
+    )  # where others on the network could read credentials
+    # Without a server gcsfs would look for an emulator, and then for Google's server with mutual TLS.
     told = GOOGLE if os.environ.get(EMULATOR) else None
     try:
         return GcsfsSendingOnce(
@@ -91,10 +93,10 @@ def open_gcsfs(options: StoreOptions) -> GCSFileSystem:
 
 
 class GcsSession:
-    """A bucket, as gcsfs reaches it; its credentials are found, and renewed, by gcsfs."""
+    """A bucket through gcsfs, which finds and renews its credentials."""
 
     def __init__(self, bucket: str, options: StoreOptions) -> None:
-        """``options`` are resolved ones. Raises: NoCredentialsFoundError."""
+        """``options`` must be resolved. Raises: NoCredentialsFoundError."""
         self.server = (options.endpoint_url or GOOGLE).rstrip("/")
         self.fs = open_gcsfs(options)
         self._bucket = quote(bucket, safe="")
@@ -125,7 +127,7 @@ class GcsSession:
         return HttpResponse(answer.status, answer.headers, body, _code(answer.status, body))
 
     async def _signed(self, headers: dict[str, str]) -> dict[str, str]:
-        """With a token, which is renewed off the loop."""
+        """The headers with a token, which is renewed outside the event loop."""
         credentials = self.fs.credentials
         try:
             if credentials.credentials is not None and not credentials._credentials_valid(LOCAL_REFRESH_BUFFER):
@@ -136,8 +138,8 @@ class GcsSession:
         return signed
 
     def shown(self) -> dict[str, str]:
-        """See ``Reached.shown``; the machine's identity is in none of it. A service account comes with its token,
-        for clients that take no account.
+        """See ``Reached.shown``; empty for the machine's identity. A service account includes its token, for
+        clients that accept no account.
 
         Raises: NoCredentialsFoundError, ConnectionError.
         """
@@ -273,7 +275,7 @@ class GcsObjects(HttpObjects):
         try:
             return parse_json(response.body)
         except ValueError as error:
-            raise StorageError(f"{self.uri} gave an answer that cannot be read: {error}") from error
+            raise StorageError(f"{self.uri} returned an unreadable answer: {error}") from error
 
     def _stored(self, item: Any) -> StoredObject:
         try:
@@ -282,11 +284,11 @@ class GcsObjects(HttpObjects):
                 item["name"], int(item.get("size", 0)), int(created.timestamp() * 1000), str(item["generation"])
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise StorageError(f"{self.uri} gave an answer that cannot be read: {error!r}") from error
+            raise StorageError(f"{self.uri} returned an unreadable answer: {error!r}") from error
 
 
 def _code(status: int, body: bytes) -> str:
-    """The reason in the answer of an error, or its status where it says no reason."""
+    """The reason in an error's answer, or its status if there is none."""
     if status < 300:
         return ""
     try:
@@ -296,7 +298,7 @@ def _code(status: int, body: bytes) -> str:
 
 
 def _only_if(version: str) -> dict[str, str]:
-    """That object, and only while it has the name: a bucket may keep what was deleted."""
+    """The condition that this object still has the name: a bucket may keep deleted objects."""
     return {"generation": version, "ifGenerationMatch": version} if version else {}
 
 
@@ -305,7 +307,7 @@ def _exclusively(exclusive: bool) -> dict[str, str]:
 
 
 def _crc32c(data: bytes) -> str:
-    """With which the service refuses bytes that were damaged on the way; it knows no CRC-32."""
+    """The checksum by which the service refuses bytes damaged in transit; it does not support CRC-32."""
     return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
 
 
@@ -314,8 +316,9 @@ def _part(upload: str, level: int, index: int) -> str:
 
 
 def _levels(parts: int) -> list[int]:
-    """How many objects there are: the parts, and on each level what 32 of the one before became; at most 32 on the
-    last."""
+    """The number of objects: the parts, and on each level one per 32 of the level before; at most 32 on the
+    last.
+    """
     levels = [parts]
     while levels[-1] > MOST_COMPOSED:
         levels.append(-(-levels[-1] // MOST_COMPOSED))

@@ -1,9 +1,8 @@
-"""Object storage through a file system of fsspec: the objects of one bucket, by requests of HTTP.
+"""The objects of one bucket, by HTTP requests through a file system of fsspec.
 
-The file system (adlfs, gcsfs) has what is hard: credentials and their renewal, addresses, encryption, a pool of
-connections. Its own calls repeat what failed and say less than the server did, so that a lost answer looks like
-*name taken*. Requests are therefore made one by one, each sent exactly once by ``HttpSession.send``; ``Requests``
-repeats.
+The file system (adlfs, gcsfs) does the hard parts: credentials and their renewal, addresses, encryption, a pool of
+connections. But its own calls retry and hide the server's answer, so that a lost answer looks like *name taken*.
+So ``HttpSession.send`` sends each request exactly once, and ``Requests`` retries.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from stratalog.partitions.store.rules import Tally
 from stratalog.partitions.store.storage_time import StorageTime
 
 SLOWEST_BYTES_PER_S = 1_000_000
-"""A request has ``timeout_s``, and as much more as its bytes take at this speed."""
+"""The speed by which a request's deadline grows with its bytes, in addition to ``timeout_s``."""
 DELETES_AT_ONCE = 32
 PIECE_BYTES = 256 * 1024
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientProxyConnectionError)
@@ -43,23 +42,23 @@ class HttpRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     expected_bytes: int = 0
-    """Of the answer's body, where that is large."""
+    """The expected size of a large answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """The answer, whatever its status."""
+    """An answer with any status."""
 
     status: int
     headers: Mapping[str, str]
-    """Names in any case: the mapping does not care."""
+    """The headers; the mapping ignores case."""
     body: bytes
     code: str
-    """The server's name of an error; the status as text where it has none."""
+    """The server's error code; the status as text if there is none."""
 
 
 class _Pieces:
-    """Bytes that are handed to the loop a piece at a time; from the beginning if they are asked for again."""
+    """Bytes for the event loop, piece by piece; each iteration starts at the beginning."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -70,28 +69,29 @@ class _Pieces:
 
 
 def body_of(request: HttpRequest) -> bytes | _Pieces | None:
-    """The body as clients take it; ``Content-Length`` has to be among the headers."""
+    """The body for the client; the headers must include ``Content-Length``."""
     if len(request.body) <= PIECE_BYTES:
         return request.body or None
     return _Pieces(request.body)
 
 
 def send_once(session: aiohttp.ClientSession) -> None:
-    """Keep aiohttp from repeating a ``PUT`` whose connection was closed: it may have taken effect, and the second
-    one would be told that the name is taken."""
+    """Keep aiohttp from repeating a ``PUT`` after its connection was closed: the first may have taken effect, and
+    the second would find the name taken.
+    """
     session._retry_connection = False
 
 
 class HttpSession(Protocol):
-    """A file system of fsspec as what sends requests; lives on the loop of ``object_loop``."""
+    """Sends requests through a file system of fsspec, on the loop of ``object_loop``."""
 
     async def send(self, request: HttpRequest) -> HttpResponse:
-        """Send it once."""
+        """Send the request once."""
         ...
 
 
 class AnsweredError(Exception):
-    """An answer other than success."""
+    """An unsuccessful answer."""
 
     def __init__(self, response: HttpResponse) -> None:
         super().__init__(f"{response.status} {response.code}")
@@ -99,21 +99,18 @@ class AnsweredError(Exception):
 
 
 class HttpRequests(Requests, ABC):
-    """Requests by a session of this process."""
+    """Requests through a session of this process."""
 
     passing_codes: frozenset[str] = frozenset()
-    """Of answers below 500 that another attempt may not get."""
+    """The statuses below 500 for which a retry may succeed."""
 
     @cached_property
     def time(self) -> StorageTime:
-        """The time at the server."""
+        """The server's time."""
         return StorageTime()
 
     def send(self, session: HttpSession, request: HttpRequest) -> HttpResponse:
-        """Send a request once, within its deadline.
-
-        Raises: AnsweredError, and what ``failure_of`` knows.
-        """
+        """Send a request once, within its deadline. Raises: AnsweredError; errors known to ``failure_of``."""
         moved = len(request.body) + request.expected_bytes
         response = wait_for(session.send(request), self.options.timeout_s + moved / SLOWEST_BYTES_PER_S)
         self.time.answered(response.headers)
@@ -132,7 +129,7 @@ class HttpRequests(Requests, ABC):
         if isinstance(error, TimeoutError | asyncio.TimeoutError):
             return FailedAttempt(f"no answer within {self.options.timeout_s:g} s", timed_out=True)
         if isinstance(error, aiohttp.ClientError | ConnectionError):
-            return FailedAttempt(type(error).__name__)  # its text may hold an address, and that a signature
+            return FailedAttempt(type(error).__name__)  # its text may contain an address with a signature
         return None
 
 
@@ -142,7 +139,7 @@ def _host(error: Exception) -> str:
 
 
 class HttpObjects(ABC):
-    """``Objects`` by requests of HTTP; a kind of storage says how each is made and what its answer means."""
+    """``Objects`` by HTTP requests; subclasses build the requests and interpret the answers."""
 
     suffix_ranges = True
     """Whether a range may be counted from the end."""
@@ -153,53 +150,55 @@ class HttpObjects(ABC):
         self.uri = uri
         self._tally = tally
 
-    # ------------------------------------------------------------------ what a kind of storage says
+    # ------------------------------------------------------------------ methods of subclasses
 
     @abstractmethod
     def get_request(self, key: str, headers: dict[str, str], version: str, size_bytes: int) -> HttpRequest:
-        """For the bytes of an object, of that version unless it is empty; ``headers`` say the range."""
+        """The request for the bytes of an object, of that version unless empty; ``headers`` give the range."""
 
     @abstractmethod
     def head_request(self, key: str, version: str) -> HttpRequest:
-        """For what is known of an object."""
+        """The request for the status of an object."""
 
     @abstractmethod
     def head_answer(self, key: str, response: HttpResponse) -> StoredObject: ...
 
     @abstractmethod
     def page_request(self, key_prefix: str, after: str, marker: str) -> HttpRequest:
-        """For a page of a listing; ``marker`` is what the page before ended with."""
+        """The request for a page of a listing; ``marker`` is that of the previous page."""
 
     @abstractmethod
     def page_answer(self, response: HttpResponse) -> tuple[Sequence[StoredObject], str]:
-        """The objects, and a marker unless this was the last page. They may begin before ``after``."""
+        """The objects, and a marker unless this is the last page. The objects may begin before ``after``."""
 
     @abstractmethod
     def put_request(self, key: str, data: bytes, of: bytes, *, exclusive: bool) -> HttpRequest:
-        """To make an object, exclusively or in the place of another one, with the checksum of the bytes ``of``."""
+        """The request to create an object exclusively, or to replace one, with the checksum of the bytes
+        ``of``.
+        """
 
     @abstractmethod
     def part_request(self, key: str, upload: str, index: int, data: bytes) -> HttpRequest:
-        """To upload a part of the object that ``upload``, a key in the staging folder, tells from others."""
+        """The request to upload a part; ``upload``, a key in the staging folder, identifies the object."""
 
     def gather(self, key: str, upload: str, parts: int) -> None:  # noqa: B027 - most need none
-        """Before an object of that many parts is completed."""
+        """Called before an object of that many parts is completed."""
 
     @abstractmethod
     def complete_request(self, key: str, upload: str, parts: int, *, exclusive: bool) -> HttpRequest:
-        """To give the parts, in the order of their indices, their name."""
+        """The request to name the object of these parts, in the order of their indices."""
 
     def drop(self, upload: str, parts: int) -> None:  # noqa: B027 - where the storage does by itself
-        """Remove what ``part_request`` and ``gather`` made."""
+        """Remove the objects of ``part_request`` and ``gather``."""
 
     @property
     @abstractmethod
     def key(self) -> str | None:
-        """The key that requests name which make something; None: as the bucket says."""
+        """The encryption key of creating requests; None: the bucket's default."""
 
     @abstractmethod
     def key_in(self, response: HttpResponse) -> str | None:
-        """The key with which the storage says that it has encrypted what was made."""
+        """The key with which the storage encrypted the new object, from its answer."""
 
     # ---------------------------------------------------------------------------------- Objects
 
@@ -244,32 +243,32 @@ class HttpObjects(ABC):
                 return pages, listed
 
     def delete(self, keys: Sequence[str]) -> None:
-        """One request for each, many at once."""
+        """One request per key, many in parallel."""
         for start in range(0, len(keys), DELETES_AT_ONCE):
             self._delete_batch(keys[start : start + DELETES_AT_ONCE])
 
     def uploads(self, key_prefix: str) -> Iterator[Upload]:
-        """None: parts are objects in the staging folder, or the storage drops them by itself."""
+        """Empty: parts are objects in the staging folder, or the storage drops them by itself."""
         return iter(())
 
     def abort(self, upload: Upload) -> None:  # noqa: B027 - no listing shows one
-        """Nothing is listed that could be dropped."""
+        """Does nothing: there are no listed uploads."""
 
     # ---------------------------------------------------------------------------------- requests
 
     def put(self, key: str, what: str, request: HttpRequest) -> None:
-        """A request that makes something, and may be sent again.
+        """A request that creates something, and may be repeated.
 
         Raises: StorageError.
         """
         harmless(self.requests, f"{self.uri}/{key}", what, self.attempt(request, creates=1))
 
     def count_written(self, size_bytes: int) -> None:
-        """Bytes that the storage has taken."""
+        """The number of bytes that the storage has accepted."""
         self._tally.add(written_bytes=size_bytes)
 
     def attempt(self, request: HttpRequest, **counts: int) -> Any:
-        """The request as an attempt of ``Requests``, counted each time."""
+        """The request as an attempt for ``Requests``; each attempt is counted."""
 
         def attempt(session: HttpSession) -> HttpResponse:
             self._tally.add(**counts)
@@ -285,7 +284,7 @@ class HttpObjects(ABC):
         return response
 
     def _delete_batch(self, keys: Sequence[str]) -> None:
-        """Those that fail are asked for again one by one, by the rules of all requests."""
+        """Failed deletes are repeated one by one, with the retries of ``Requests``."""
         session: HttpSession = self.requests.client()
         requests = [HttpRequest("DELETE", key) for key in keys]
         self._tally.add(deletes=len(keys))

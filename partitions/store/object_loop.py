@@ -1,7 +1,7 @@
-"""The event loop on which the file systems of fsspec live: one thread per process, one file system per account.
+"""The event loop of fsspec's file systems: one thread per process, one file system per account.
 
-Callers wait, each with a deadline. A forked child begins anew: the parent's loop does not run there, and
-connections that are shared with the parent mix up their answers.
+Callers wait, each with a deadline. A forked child starts a new loop: the parent's does not run there, and answers
+on shared connections would be mixed up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class _OfThisProcess:
-    """Things of one process, which its children make anew."""
+    """The objects of one process; forked children create their own."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -30,7 +30,7 @@ _ours = _OfThisProcess()
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """The loop, whose thread is started by the first caller."""
+    """The loop; the first caller starts its thread."""
     if _ours.loop is None:
         with _ours.lock:
             if _ours.loop is None:
@@ -41,8 +41,9 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def of_this_process(key: Hashable, make: Callable[[], T], number: int = 0) -> T:
-    """The result of ``make`` when this process first asked for ``key`` with this ``number``. Only that of the last
-    number is kept."""
+    """The result of ``make``, cached per ``key`` and ``number`` in this process; only that of the latest number is
+    kept.
+    """
     found = _ours.made.get(key)
     if found is None or found[0] != number:
         loop()  # before the lock is taken
@@ -54,9 +55,8 @@ def of_this_process(key: Hashable, make: Callable[[], T], number: int = 0) -> T:
 
 
 def wait_for(call: Coroutine[Any, Any, T], deadline_s: float, on: asyncio.AbstractEventLoop | None = None) -> T:
-    """The result of a call, which is carried out on the loop, or on the one that it needs.
-
-    Raises: TimeoutError after ``deadline_s``, when the call is given up; what the call raises.
+    """The result of a call, run on the loop, or on the loop that it needs. Raises: TimeoutError after
+    ``deadline_s``, when the call is cancelled; errors of the call.
     """
     future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call, deadline_s), on or loop())
     try:
@@ -64,13 +64,14 @@ def wait_for(call: Coroutine[Any, Any, T], deadline_s: float, on: asyncio.Abstra
     except CancelledError:
         raise TimeoutError("the call was cancelled") from None
     except BaseException:
-        future.cancel()  # the wait was interrupted; else it is over, and this does nothing
+        future.cancel()  # the wait was interrupted; otherwise the call is done, and this does nothing
         raise
 
 
 def _forget() -> None:
-    """In a forked child. File systems close their connections when Python ends, on a loop that does not run here:
-    that would wait endlessly."""
+    """In a forked child. At Python's exit, file systems would close their connections on a loop that does not run
+    here, and wait forever.
+    """
     global _ours
     made = [each for _, each in _ours.made.values()]
     parents = {id(each) for each in made} | {id(inner) for each in made for inner in vars(each).values()}

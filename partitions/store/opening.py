@@ -1,4 +1,4 @@
-"""From the address of a root to its store."""
+"""Opens the store of a root's address."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _memory_stores: dict[str, MemoryStore] = {}
 def open_store(
     uri: str | Address, options: StoreOptions = _DEFAULTS, clock: Clock = _CLOCK, *, what: str = "the store"
 ) -> Store:
-    """The store at ``uri``; asks the storage nothing yet (``Store.check`` does).
+    """The store at ``uri``; sends no request yet (``Store.check`` does).
 
-    ``file:///folder`` or ``/folder``: a folder that exists, taken literally (no percent-escapes);
-    ``s3://bucket/prefix``, or ``s3a://``; ``gs://bucket/prefix``; ``az://container/prefix`` or
+    ``file:///folder`` or ``/folder``: an existing folder, literally (no percent-escapes); ``s3://bucket/prefix``,
+    or ``s3a://``; ``gs://bucket/prefix``; ``az://container/prefix`` or
     ``abfss://container@account.dfs.core.windows.net/prefix``; ``memory://name``: one store per name and process,
     with the clock of its first opening.
 
@@ -47,7 +47,7 @@ def open_store(
             raise missing_packages('driver = "fsspec"', address.scheme, missing) from None
         return open_on_file_system(str(address), options, clock)
     if address.scheme == "s3":
-        # Here, for it loads botocore, which clusters on folders have no use for.
+        # Imported here, because it loads botocore, which clusters on folders do not need.
         from stratalog.partitions.store.s3 import S3Store
 
         return S3Store(str(address), options, clock)
@@ -55,7 +55,7 @@ def open_store(
         name = str(address).partition("://")[2]
         with _memory_lock:
             return _memory_stores.setdefault(name, MemoryStore(str(address), clock))
-    # Here, for it loads the clients of object storage.
+    # Imported here, because it loads the clients of object storage.
     from stratalog.partitions.store.object_fsspec import FsspecStore
 
     return FsspecStore(str(address), options, clock)

@@ -1,4 +1,4 @@
-"""Many that create one name at the same moment: in threads, or in processes of their own."""
+"""Concurrent creates of one name, in threads or in separate processes."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ class _Barrier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Racer:
-    """One of them; can be sent to another process if its store can."""
+    """One racer; it can be sent to another process if its store can."""
 
     store: Store
     number: int
     names: Sequence[str]
     staged_names: Sequence[str]
-    """Of objects whose bytes are there before the race: only their names are raced for."""
+    """Names of objects whose bytes are staged before the race."""
     size_bytes: int
 
     def data(self) -> bytes:
-        """The bytes that nobody else creates."""
+        """The bytes of this racer, which no other racer writes."""
         return bytes([self.number + 1]) * self.size_bytes
 
     def run(self, barrier: _Barrier) -> Sequence[str]:
-        """For each name, together with the others: ``CREATED``, ``TAKEN``, ``UNKNOWN``, or an error. The staged
-        ones come last."""
+        """Race for each name. Returns per name ``CREATED``, ``TAKEN``, ``UNKNOWN``, or an error; staged names
+        last.
+        """
         outcomes = [self._create(name, barrier, in_parts=False) for name in self.names]
         return outcomes + [self._create(name, barrier, in_parts=True) for name in self.staged_names]
 
@@ -64,11 +65,11 @@ class Racer:
 
 
 Race = Callable[[Sequence[Racer]], Sequence[Sequence[str]]]
-"""Runs all at once: the outcomes of each."""
+"""Runs all racers at once, and returns their outcomes."""
 
 
 def race_in_threads(racers: Sequence[Racer]) -> Sequence[Sequence[str]]:
-    """Of this process, which share its connections."""
+    """Racers in threads of this process, which share its connections."""
     barrier = threading.Barrier(len(racers))
     outcomes: list[Sequence[str]] = [[]] * len(racers)
 
@@ -84,7 +85,7 @@ def race_in_threads(racers: Sequence[Racer]) -> Sequence[Sequence[str]]:
 
 
 def race_in_processes(racers: Sequence[Racer]) -> Sequence[Sequence[str]]:
-    """Each with connections of its own, as drivers are."""
+    """Racers in processes with separate connections, like drivers."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([name for name in sys.modules if name.startswith(_STORES)])
     barrier = context.Barrier(len(racers))
@@ -115,5 +116,5 @@ def _run(
     answer: multiprocessing.connection.Connection,
     environment: Mapping[str, str],
 ) -> None:
-    os.environ.update(environment)  # the server that this was forked from may have been started under another one
+    os.environ.update(environment)  # the process that forked this one may have another environment
     answer.send(racer.run(barrier))

@@ -1,7 +1,7 @@
-"""A storage as clients that are not ours are told of it: the server, and the credentials of this moment.
+"""The server and the present credentials of a storage, for clients of other libraries.
 
-Such a client (delta-rs, pyiceberg) looks in its environment for what it is not told, by rules of its own, and may
-find another cloud's server there. So its options are made of a ``Reached``, which leaves nothing open.
+Such a client (delta-rs, pyiceberg) looks up missing options in its environment, by its own rules, and may find
+another server there. So its options come from a ``Reached``, which sets all of them.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from stratalog.partitions.store.resolving import resolved
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How a storage is reached. Made for one call and never kept: it holds secrets."""
+    """The connection to a storage. It contains secrets: create it for one call, and do not keep it."""
 
     scheme: str
     server: str
-    """Its address, also where it is the cloud's own."""
+    """The server's address, even if it is the cloud's default."""
     options: StoreOptions
-    """As ``resolved`` gives them."""
+    """Resolved options."""
     shown: Mapping[str, str] = field(repr=False)
-    """The credentials, by the names that a provider gives them; ``application_credentials`` is the path of
-    Google's file. Empty: nobody's, or on Google the identity of the machine."""
+    """The credentials, under a provider's names; ``application_credentials`` is the path of Google's file. Empty:
+    none, or on Google the identity of the machine.
+    """
 
     @property
     def plain(self) -> bool:
-        """Whether there is no TLS; ``resolved`` has checked that this is allowed."""
+        """Whether the connection has no TLS; ``resolved`` has checked that this is allowed."""
         return self.server.startswith("http://")
 
 
 def reached(uri: str, options: StoreOptions) -> Reached:
-    """How the bucket of ``uri`` is reached now; ``uri`` is one of object storage.
+    """The present connection to the bucket of ``uri``, an address of object storage.
 
     Raises: StorageAuthenticationError, UnsupportedStoreError.
     """

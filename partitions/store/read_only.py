@@ -1,4 +1,4 @@
-"""A store that is only read: for operations that must not change anything."""
+"""A read-only store, for operations that must not change anything."""
 
 from __future__ import annotations
 
@@ -76,4 +76,4 @@ class ReadOnlyStore:
         self._inner.list("")
 
     def _refuse(self, name: str) -> NoReturn:
-        raise InvalidCallError(f"{self._inner.uri_of(name)} was to be changed, and is only to be read here")
+        raise InvalidCallError(f"{self._inner.uri_of(name)} cannot be changed by a read-only operation")

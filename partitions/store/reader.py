@@ -1,4 +1,4 @@
-"""A seekable file over whatever answers ranged reads; a range of one, all of it."""
+"""A seekable file on top of ranged reads, and a read of one whole range."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 
 def read_range(source: BinaryIO, start: int, end: int, what: str) -> bytes:
-    """Exactly the bytes ``[start, end)`` of a listed object, which ``what`` names.
-
-    Raises: SourceChangedError where it does not have all of them any more; as ``source``.
+    """Exactly the bytes ``[start, end)`` of a listed object, which ``what`` names in errors. Raises:
+    SourceChangedError if it no longer has all of them; errors of ``source``.
     """
     source.seek(start)
     data = source.read(end - start)
@@ -27,8 +26,8 @@ def read_range(source: BinaryIO, start: int, end: int, what: str) -> bytes:
 class RangeReader(io.RawIOBase):
     """A read-only file of known size; every ``read`` is one ``fetch(start, end)`` of exactly that range.
 
-    Unbuffered on purpose: Parquet readers ask for what they need, and a buffer would fetch it twice.
-    Not for use by several threads at once: they share the position.
+    Unbuffered on purpose: Parquet readers request exactly what they need, and a buffer would fetch it twice. Not
+    thread-safe: threads would share the position.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class RangeReader(io.RawIOBase):
         self._position = 0
 
     def as_file(self) -> BinaryIO:
-        """This reader under the type that callers name; it has every method of it that reads."""
+        """This reader, typed as callers expect; it has all reading methods of that type."""
         return cast(BinaryIO, self)
 
     def readable(self) -> bool:

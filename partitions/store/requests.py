@@ -1,7 +1,7 @@
-"""Requests to object storage: bounded retries, failures named by what is known, a name that is created once.
+"""Requests to object storage: bounded retries, failures classified by their known effect, exclusive creates.
 
-Each kind of storage says what its client's errors mean (``Requests.failure_of``); what follows from it stands here
-once. Every attempt has a deadline and is counted by those who make it.
+Each kind of storage classifies its client's errors (``Requests.failure_of``); this module decides what follows.
+Every attempt has a deadline, and its caller counts it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BACKOFF = Backoff(first_s=0.1, longest_s=10.0, least=0.5)
 CONFLICT_ATTEMPTS = 5
 FULL_STATUS = 507
 FULL_CODES = frozenset({"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded"})
-"""Answers of storage that has no room, or whose quota is used up: of MinIO and Ceph."""
+"""Codes of MinIO and Ceph for full storage or an exhausted quota."""
 FULL = "the storage is full, or its quota is used up. Free or add space there, or raise the quota"
 
 T = TypeVar("T")
@@ -40,50 +40,51 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The server's answer to a request that it did not carry out."""
+    """The server's answer to a request that it refused."""
 
     status: int
     code: str
     ambiguous: bool
-    """Whether an earlier attempt of the same request went without an answer: it may have taken effect."""
+    """Whether an earlier attempt of the same request got no answer, so that it may have taken effect."""
 
     @property
     def full(self) -> bool:
-        """Whether the storage has no room."""
+        """Whether the storage is full."""
         return is_full(self.status, self.code)
 
 
 def is_full(status: int, code: str) -> bool:
-    """Whether an answer says that the storage has no room, or that a quota is used up. No other attempt helps."""
+    """Whether an answer means that the storage is full or a quota is used up. A retry does not help."""
     return status == FULL_STATUS or code in FULL_CODES
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How one kind of storage says that a caller is refused, and what to do about it."""
+    """The codes with which one kind of storage refuses a caller, and the remedies."""
 
     unknown_caller: frozenset[str]
-    """Codes of answers to callers that the storage does not know."""
+    """Codes for callers that the storage does not recognize."""
     not_allowed: frozenset[str]
-    """Codes of answers to those that it knows, and who lack a right."""
+    """Codes for known callers that lack a right."""
     actions: Mapping[Right, str]
-    """The right that an action needs, as policies name it."""
+    """The required right by action, with its name in policies."""
     credentials: str
-    """Where credentials are to be put."""
+    """A text that says where to put credentials."""
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store knows what each one means
-    """A final answer other than success; ``answer`` has it."""
+class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store interprets it
+    """A final unsuccessful answer, in ``answer``."""
 
     def __init__(self, answer: Answer, wording: Wording) -> None:
-        named = answer.code not in ("", str(answer.status))  # an answer without a body names no code
+        named = answer.code not in ("", str(answer.status))  # an answer without a body has no code
         super().__init__(f"{answer.status} {answer.code}" if named else f"{answer.status}")
         self.answer = answer
         self._wording = wording
 
     def as_error(self, what: str, right: Right, path: str) -> StorageError:
-        """The error of the action ``what``, of its own kind where the caller is refused: that lacks ``right`` on
-        ``path``."""
+        """The error of the action ``what``. If the caller is refused, it is an authentication or authorization
+        error: the caller lacks ``right`` on ``path``.
+        """
         status, code, wording = self.answer.status, self.answer.code, self._wording
         if self.answer.full and right == "create":
             return UnwritableStorageError(f"{what}: {self}: {FULL}", path, full=True)
@@ -92,11 +93,15 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store kn
                 f"{what}: {self}: the server does not accept the credentials: {wording.credentials}"
             )
         if code in wording.not_allowed or code == "403":
-            unless = "" if code != "403" else ", or they are wrong; it does not say which"
-            hidden = "; or nothing is there, which only those who may list are told" if right == "read" else ""
+            unless = "" if code != "403" else ", or they are wrong; the server does not say which"
+            hidden = (
+                "; or the object does not exist, which the server tells only callers with the right to list"
+                if right == "read"
+                else ""
+            )
             return StorageAuthorizationError(
-                f"{what}: {self}: the credentials do not allow it{unless}{hidden}: let their owner {right} there "
-                f"({wording.actions[right]}), or use others",
+                f"{what}: {self}: the credentials do not allow it{unless}{hidden}: give their owner the right to "
+                f"{right} there ({wording.actions[right]}), or use others",
                 right,
                 path,
             )
@@ -104,23 +109,23 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store kn
 
 
 class EndpointUnreachableError(StorageError):
-    """No connection to the endpoint could be made: the request was never sent."""
+    """No connection to the endpoint was possible, so the request was not sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """The meaning of a client's error for the attempt that it ended."""
+    """The classification of a client's error."""
 
     said: str
-    """For messages: nothing secret in it."""
+    """The message, without secrets."""
     status: int = 0
-    """Of the answer; 0 without an answer, or without a status in it."""
+    """The status of the answer; 0 without an answer or status."""
     code: str | None = None
-    """Of the answer; None: there was no answer."""
+    """The code of the answer; None without an answer."""
     passing: bool = True
-    """Whether another attempt may go better."""
+    """Whether a retry may succeed."""
     sent: bool = True
-    """False: the request never left."""
+    """False: the request was not sent."""
     timed_out: bool = False
     no_credentials: bool = False
 
@@ -135,38 +140,39 @@ class Requests(ABC):
         self._clock = clock
         self._rng = rng
         if options.credentials is not None:
-            self.wording = replace(self.wording, credentials=f"{options.credentials} has to give others")
+            self.wording = replace(
+                self.wording, credentials=f"{options.credentials} must return other credentials"
+            )
 
     @abstractmethod
     def client(self) -> Any:
-        """The client that attempts are made with: this process' own, also after a fork."""
+        """The client for attempts: the one of this process, also after a fork."""
 
     @abstractmethod
     def failure_of(self, error: Exception) -> FailedAttempt | None:
-        """The meaning of an error; None where the client did not raise it."""
+        """The classification of an error; None if the client did not raise it."""
 
     def repeatable(self, what: str, attempt: Callable[[Any], T]) -> T:
-        """Carry out a request that may be repeated without harm; ``attempt`` takes the client, and reads
-        the body of the answer too.
+        """Run a request that may be repeated without harm; ``attempt`` takes the client, and also reads the body
+        of the answer.
 
         Raises: Refusal, StoreTimeoutError, StorageError.
         """
         return self._repeat(what, attempt, once=False)
 
     def exclusive(self, what: str, attempt: Callable[[Any], T]) -> T:
-        """Carry out a request that takes effect once. A request without an answer is tried again, so a refusal may
-        be the echo of this call's own success (``Answer.ambiguous``).
-
-        Raises: Refusal, StorageError when nothing has changed for certain, OutcomeUnknownError.
+        """Run a request that takes effect once. A request without an answer is retried, so a refusal may be due to
+        this call's own success (``Answer.ambiguous``). Raises: Refusal; StorageError if certainly nothing has
+        changed; OutcomeUnknownError.
         """
         return self._repeat(what, attempt, once=True)
 
     def back_off(self, tries: int = 1) -> None:
-        """Wait before the next try: longer each time, and never in step with others."""
+        """Wait before the next attempt: longer each time, with jitter."""
         self._clock.sleep(BACKOFF.pause_s(tries, self._rng.random()))
 
     def credentials_number(self) -> int:
-        """The number of the provider's credentials that an attempt shows; 0 where there is no provider.
+        """The number of the provider's credentials that an attempt uses; 0 without a provider.
 
         Raises: NoCredentialsFoundError.
         """
@@ -174,7 +180,7 @@ class Requests(ABC):
         return 0 if source is None else renewing(source).current().number
 
     def _others_than(self, shown: int, failure: FailedAttempt) -> bool:
-        """Whether the provider has other credentials than those that the storage did not accept just now."""
+        """Whether the provider has other credentials than those that the storage just refused."""
         source = self.options.credentials
         refused = failure.status == 401 or failure.code in self.wording.unknown_caller or failure.code == "403"
         try:
@@ -183,7 +189,7 @@ class Requests(ABC):
             return False
 
     def _repeat(self, what: str, attempt: Callable[[Any], T], once: bool) -> T:
-        # The clients' errors are not chained: in their attributes they hold requests, with session tokens.
+        # The clients' errors are not chained, because their attributes contain requests with session tokens.
         ambiguous = False
         failure = FailedAttempt("")
         renewed = False
@@ -209,7 +215,7 @@ class Requests(ABC):
                         renewed, tries = True, tries - 1
                         continue
                     raise Refusal(Answer(failure.status, failure.code, ambiguous), self.wording) from None
-                ambiguous = ambiguous or failure.status >= 500  # it may come from half way
+                ambiguous = ambiguous or failure.status >= 500  # a server in between may have sent it
             elif failure.passing:
                 ambiguous = ambiguous or failure.sent
             else:
@@ -221,7 +227,7 @@ class Requests(ABC):
                 raise StorageError(f"{what}: {failure.said}") from None
         attempts = f"{self.options.retries + 1} attempts"
         if once and ambiguous:
-            raise OutcomeUnknownError(f"{what}: {attempts}, at last: {failure.said}; read before you retry")
+            raise OutcomeUnknownError(f"{what}: {attempts}, the last one: {failure.said}; read before you retry")
         if failure.timed_out and not once:
             raise StoreTimeoutError(f"{what}: {attempts}, at last: {failure.said}")
         if not failure.sent:
@@ -232,9 +238,9 @@ class Requests(ABC):
 def name_exclusively(
     requests: Requests, uri: str, attempt: Callable[[Any], Any], look: Callable[[], object]
 ) -> bool:
-    """Carry out the request that gives an object its name. True: this call created it. False: the name
-    is taken, which includes the echo of an attempt of our own whose answer was lost: the caller looks.
-    ``look`` asks for the object of that name, and raises ``Refusal`` with 404 where nothing has it.
+    """Run the request that gives an object its name. True: this call created it. False: the name is taken,
+    possibly by our own attempt whose answer was lost: the caller checks. ``look`` requests the object of that
+    name, and raises ``Refusal`` with 404 if there is none.
 
     Raises: StorageError, OutcomeUnknownError.
     """
@@ -245,7 +251,7 @@ def name_exclusively(
             answer = refused.answer
             if answer.status == 412:
                 return False
-            if answer.status == 409:  # somebody is creating it right now
+            if answer.status == 409:  # another writer is creating it right now
                 if _is_there(uri, look):
                     return False
                 requests.back_off()
@@ -253,12 +259,12 @@ def name_exclusively(
             if answer.ambiguous or answer.status >= 500:
                 if _is_there(uri, look):
                     return False
-                if answer.ambiguous or answer.code not in FULL_CODES:  # else the storage itself has answered
+                if answer.ambiguous or answer.code not in FULL_CODES:  # otherwise the storage itself has answered
                     raise OutcomeUnknownError(f"create {uri}: {refused}; read before you retry") from refused
             raise refused.as_error(f"cannot create {uri}", "create", uri) from refused
         else:
             return True
-    raise StorageError(f"cannot create {uri}: {CONFLICT_ATTEMPTS} conflicts in a row, and nobody made it")
+    raise StorageError(f"cannot create {uri}: {CONFLICT_ATTEMPTS} conflicts in a row, but no writer created it")
 
 
 def _is_there(uri: str, look: Callable[[], object]) -> bool:
@@ -274,8 +280,9 @@ def _is_there(uri: str, look: Callable[[], object]) -> bool:
 
 
 def harmless(requests: Requests, place: str, action: str, attempt: Callable[[Any], T]) -> T:
-    """A request that may be sent again, and that nobody else's can conflict with: every refusal, and no answer, is
-    a StorageError."""
+    """A request that may be repeated, and that cannot conflict with others: every refusal, or a missing answer, is
+    a StorageError.
+    """
     what = f"{action} {place}"
     try:
         return requests.repeatable(what, attempt)

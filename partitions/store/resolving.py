@@ -1,15 +1,15 @@
-"""The address of a storage, resolved once: the server, the region and the account that its options, the
-environment or a profile name. All clients get this answer, and none of them looks for itself.
+"""Resolves the server, the region and the account of a storage once, from its options, the environment or a
+profile. All clients get the result, and look up nothing themselves.
 
     s3://             endpoint_url, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile (its ``services`` first);
-                      not what AWS_IGNORE_CONFIGURED_ENDPOINT_URLS takes out
-                      region, AWS_DEFAULT_REGION, AWS_REGION, the profile
+                      except those that AWS_IGNORE_CONFIGURED_ENDPOINT_URLS disables region, AWS_DEFAULT_REGION,
+                      AWS_REGION, the profile
     az://, abfss://   endpoint_url, AZURE_STORAGE_CONNECTION_STRING, the account's own server
                       the address, account, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_NAME
     gs://             endpoint_url, STORAGE_EMULATOR_HOST, GOOGLE_CLOUD_UNIVERSE_DOMAIN
 
-The first that names one counts. An executor gets the driver's answer with the options; credentials are found by
-each process for itself.
+The first source that is set counts. Executors get the driver's result with the options; each process finds its
+credentials itself.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ EMULATOR = "STORAGE_EMULATOR_HOST"
 GOOGLE = "https://storage.googleapis.com"
 AZURE_DOMAIN = "core.windows.net"
 REGION_OF_OTHERS = "us-east-1"
-"""The region of a server of one's own that has none: one has to be signed."""
+"""The region for an own server without one, because a signature needs a region."""
 
 _EMULATED = {
     "ACCOUNTNAME": "devstoreaccount1",
     "ACCOUNTKEY": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
     "BLOBENDPOINT": "http://127.0.0.1:10000/devstoreaccount1",
 }
-"""``UseDevelopmentStorage=true``: the account, and the key that everybody knows, of Azure's emulator."""
+"""The account and the public key of Azure's emulator, for ``UseDevelopmentStorage=true``."""
 
 
 def resolved(uri: str, options: StoreOptions) -> StoreOptions:
-    """``options`` with the server, the region and the account of the storage at ``uri``. A server that stays None
-    is the cloud's own. Options that were resolved before, maybe by another process, are returned as they are.
+    """``options`` with the server, the region and the account of the storage at ``uri``. A server of None is the
+    cloud's default. Options that were resolved already, maybe by another process, are returned unchanged.
 
-    Raises: UnsupportedStoreError for a server that is not encrypted, or whose address is refused and not repeated.
+    Raises: UnsupportedStoreError for a server without encryption, or for a refused address, which it does not
+    repeat.
     """
     scheme, _, rest = uri.partition("://")
     bucket = rest.partition("/")[0]
@@ -60,7 +61,7 @@ def resolved(uri: str, options: StoreOptions) -> StoreOptions:
 
 
 def connection_string(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The parts of Azure's connection string, by their names in capitals; it holds secrets.
+    """The parts of Azure's connection string, by their names in capitals. They include secrets.
 
     Raises: UnsupportedStoreError, without repeating it.
     """
@@ -76,23 +77,24 @@ def connection_string(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def account_of(said: Mapping[str, str]) -> str | None:
-    """The account that a connection string names. Raises: UnsupportedStoreError."""
+    """The account in a connection string. Raises: UnsupportedStoreError."""
     if "ACCOUNTNAME" in said or "BLOBENDPOINT" not in said:
         return said.get("ACCOUNTNAME")
     return parse_server(said["BLOBENDPOINT"], f"BlobEndpoint of {CONNECTION_STRING}").server.partition(".")[0]
 
 
 def another_account(account: str, other: str) -> UnsupportedStoreError:
-    """The error of a connection string that names another account than ``account``."""
-    named = other if other.isalnum() else "another"  # it may be a secret in the wrong place
+    """The error of a connection string whose account is not ``account``."""
+    named = other if other.isalnum() else "another"  # the text may be a misplaced secret
     return UnsupportedStoreError(
-        f"the storage account is {account}, and that of {CONNECTION_STRING} {named}: one of them has to go"
+        f"the storage account is {account}, and that of {CONNECTION_STRING} {named}: remove one of them"
     )
 
 
 def azure_connection_string(server: str, account: str, shown: Mapping[str, str]) -> str:
-    """The connection string of an account with its key or a signature: the one way of Azure's library to name any
-    server. It holds a secret."""
+    """The connection string of an account with its key or a signature, which is how Azure's library takes any
+    server. It contains a secret.
+    """
     secret = (
         f"AccountKey={shown['account_key']}"
         if shown.get("account_key")
@@ -102,7 +104,7 @@ def azure_connection_string(server: str, account: str, shown: Mapping[str, str])
 
 
 def _s3(options: StoreOptions) -> StoreOptions:
-    from stratalog.partitions.store.s3_session import named_by_aws  # here: it loads botocore
+    from stratalog.partitions.store.s3_session import named_by_aws  # imported here, because it loads botocore
 
     endpoint, region = options.endpoint_url, options.region
     if endpoint is None or region is None:
@@ -127,7 +129,7 @@ def _azure(host: str, options: StoreOptions, environ: Mapping[str, str]) -> Stor
     if account is not None and of_string is not None and account != of_string:
         if options.credentials is None:
             raise another_account(account, of_string)
-        said, of_string = {}, None  # the provider's credentials are those of the account
+        said, of_string = {}, None  # the provider's credentials belong to the account
     account = account or of_string or environ.get("AZURE_STORAGE_ACCOUNT_NAME") or None
     endpoint = options.endpoint_url or _endpoint_of(said, host)
     if endpoint is None and account is not None:
@@ -136,7 +138,7 @@ def _azure(host: str, options: StoreOptions, environ: Mapping[str, str]) -> Stor
 
 
 def _endpoint_of(said: Mapping[str, str], host: str) -> str | None:
-    """The server that a connection string names. Beside the ``host`` of an address its domain does not count."""
+    """The server in a connection string. If the address has a ``host``, the string's domain is ignored."""
     url = said.get("BLOBENDPOINT")
     if url is None and not host and "ACCOUNTNAME" in said:
         domain = said.get("ENDPOINTSUFFIX", AZURE_DOMAIN)

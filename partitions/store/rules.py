@@ -1,6 +1,6 @@
 """Rules that all stores share: names, ranges, counting, stable listings, transfers in pieces.
 
-The stores differ in how they reach bytes; a rule that must not differ between them stands here once.
+Stores access bytes in different ways; rules that must be the same for all are here.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from stratalog.partitions.store.crc32 import PiecewiseCrc32
 from stratalog.partitions.store.protocol import Store, StoreCounts, StoredObject
 
 STAGING_FOLDER = ".staging"
-"""Where stores on file systems keep bytes that have no name yet; a name in it is refused by all."""
+"""The folder in which stores on file systems keep bytes without a name; all stores refuse names in it."""
 
 LISTING_ATTEMPTS = 20
 TRANSFER_THREADS = 2
-"""Of one object. Several objects travel at once: with four each, a tier run was slower, and the server busier."""
+"""The number of threads per object. Several objects are transferred at once: with four threads each, a tier run
+was slower, and the server busier.
+"""
 
 _log = logging.getLogger(__name__)
 _FORBIDDEN_PARTS = frozenset({"", ".", ".."})
@@ -42,34 +44,34 @@ _CONTROL_CHARACTERS = re.compile(r"[\0-\x1f\x7f]")
 T = TypeVar("T")
 
 MOST_NAMES = 1_000_000
-"""Of a log, in the folder of a replica or a voter. A fifth of it was listed in 2.7 s of CPU and 130 MB.
-
-No honest log has as many. Each append lists the folder first, and that takes longer from append to append: a log
-that nobody merges, and no snapshot shortens, has spent months on listings when it gets there.
+"""The limit of names in a log's folder, of a replica or a voter. Listing a fifth of it took 2.7 s of CPU and 130
+MB. No honest log reaches it: each append lists the folder first, so a log without merges and snapshots would have
+spent months on listings by then.
 """
 CROWDED = (
-    f"more than {MOST_NAMES:,} files, and no log has as many: remove those that others have put there, or give up "
-    "this copy (reassign the replica, replace the voter)"
+    f"more than {MOST_NAMES:,} files, which no log has: remove foreign files, or replace this copy (reassign the "
+    "replica, replace the voter)"
 )
 
 
 def check_name(name: str) -> str:
-    """``name`` itself, if it names an object below the root and nothing else.
+    """Returns ``name`` if it is a valid name of an object below the root.
 
     Raises: InvalidCallError for an absolute name, an empty, ``.`` or ``..`` part, the staging folder.
     """
     parts = name.split("/")
     if not _FORBIDDEN_PARTS.isdisjoint(parts) or parts[0] == STAGING_FOLDER or "\0" in name:
         raise InvalidCallError(
-            f"{name!r} is no name in a store: use relative parts joined by '/', none of them empty, '.' "
+            f"{name!r} is not a name in a store: use relative parts joined by '/', none of them empty, '.' "
             f"or '..', outside {STAGING_FOLDER!r}"
         )
     return name
 
 
 def special_key(name: str) -> str:
-    """The kind of an object below the root whose key is no valid name in a store; empty for a valid one. The
-    requests of S3 cannot express each control character."""
+    """The kind of an object below the root whose key is not a valid name; empty for a valid one. S3's requests
+    cannot express every control character.
+    """
     if _FORBIDDEN_PARTS.isdisjoint(name.split("/")) and not _CONTROL_CHARACTERS.search(name):
         return ""
     return "an object with an empty, '.' or '..' part, or a control character, in its key"
@@ -85,14 +87,14 @@ def folder_prefix(prefix: str) -> str:
 
 
 def byte_range(start: int, end: int | None, size_bytes: int) -> tuple[int, int]:
-    """``[start, end)`` as ``Store.read`` takes it, clipped to an object of that size."""
+    """The range ``[start, end)`` of ``Store.read``, clipped to an object of that size."""
     low = max(size_bytes + start, 0) if start < 0 else min(start, size_bytes)
     high = size_bytes if end is None else min(end, size_bytes)
     return low, max(low, high)
 
 
 class Tally:
-    """The counts of one store, kept exact under threads."""
+    """The counts of one store. Thread-safe."""
 
     def __init__(self) -> None:
         self.counts = StoreCounts()
@@ -127,7 +129,7 @@ def stable_listing(
     together: Callable[[T, T], T | None],
     is_snapshot: Callable[[T], bool] = lambda _listing: False,
 ) -> T:
-    """A listing that is a snapshot, or else what two in a row say ``together`` (``two_scans``).
+    """A listing that is a snapshot, or the combination of two in a row by ``together`` (``two_scans``).
 
     Raises: ListingUnstableError naming ``where``.
     """
@@ -142,7 +144,7 @@ def stable_listing(
             return found
         before = after
     raise ListingUnstableError(
-        f"{where} changed during each of {LISTING_ATTEMPTS} listings, and not by appends alone; list a smaller "
+        f"{where} changed during each of {LISTING_ATTEMPTS} listings, and not only by appends; list a smaller "
         "folder, or try again"
     )
 
@@ -153,13 +155,11 @@ def copy_in_pieces(
     piece_bytes: int,
     put: Callable[[int, int, bytes, int], None],
 ) -> int:
-    """Read the listed object in pieces, a few at once, and hand each to ``put(index, start, data, crc32)``.
+    """Read the listed object in pieces, some in parallel, and pass each to ``put(index, start, data, crc32)``.
     Returns the CRC-32 of all bytes.
 
-    Pieces come in any order and from several threads; at most ``TRANSFER_THREADS`` are in memory. All
-    bytes are those of the listed object: each piece is read through a reader that checks.
-
-    Raises: SourceChangedError, and what ``put`` raises.
+    Pieces come in any order and from several threads; at most ``TRANSFER_THREADS`` are in memory. Each read checks
+    that the object is still the listed one. Raises: SourceChangedError; errors of ``put``.
     """
 
     passed = PiecewiseCrc32()
@@ -178,15 +178,18 @@ def copy_in_pieces(
         passed.add(index, crc32, len(data))
 
     size = source_object.size_bytes
-    starts = range(0, max(size, 1), piece_bytes)  # an empty object has one empty piece: opening it checks it
+    starts = range(
+        0, max(size, 1), piece_bytes
+    )  # an empty object has one empty piece, and opening it checks the object
     pieces = [(i, start, min(start + piece_bytes, size)) for i, start in enumerate(starts)]
     run_pieces([partial(move, *piece) for piece in pieces])
     return passed.value
 
 
 def run_pieces(actions: Sequence[Callable[[], None]]) -> None:
-    """Run all actions, a few at once. The first failure is raised after the running ones have ended;
-    those not yet begun are dropped."""
+    """Run all actions, some in parallel. After a failure no action starts; the first failure is raised once the
+    running ones have ended.
+    """
     if len(actions) <= 1:
         for action in actions:
             action()
@@ -202,10 +205,9 @@ def run_pieces(actions: Sequence[Callable[[], None]]) -> None:
 
 
 def check_exclusive_create(store: Store, probe: str) -> None:
-    """Create ``probe`` twice in a store and delete it, where that is allowed: what ``Store.check`` rests on.
-
-    Raises: StorageAuthorizationError, LogDirError when the store refuses to write, UnsupportedStoreError when it
-        lets the second creation through.
+    """Create ``probe`` twice in a store, and delete it if that is allowed; the core of ``Store.check``. Raises:
+    StorageAuthorizationError; LogDirError if the store refuses to write; UnsupportedStoreError if the second
+    create succeeds.
     """
     try:
         first = store.create(probe, b"first")
@@ -218,23 +220,23 @@ def check_exclusive_create(store: Store, probe: str) -> None:
         raise LogDirError(f"{store.uri} cannot be written: {error}") from error
     if not first or second or kept != b"first":
         raise UnsupportedStoreError(
-            f"{store.uri} is a store without exclusive create: a name that was taken could be created "
-            "again, and concurrent drivers would overwrite each other's records"
+            f"{store.uri} is a store without exclusive create: an existing name could be created again, and "
+            "concurrent drivers would overwrite each other's records"
         )
 
 
 def drop_probes(store: Store, probes: Sequence[str]) -> None:
-    """Delete the files that were created to find out how a store behaves. A caller without the right to delete
-    leaves them to ``vacuum``, and the log says so: a few bytes under a name without meaning.
+    """Delete the files of a store's test. If the caller may not delete, they remain for ``vacuum``, with a line in
+    the log: they are a few bytes.
 
     Raises: StorageError.
     """
     try:
         store.delete(probes)
     except StorageAuthorizationError as error:
-        _log.warning("probes stay in %s, which harms nobody: %s", store.uri, error)
+        _log.warning("probes remain in %s, which does no harm: %s", store.uri, error)
 
 
 def media_type(name: str) -> str:
-    """The type under which object storage gives an object out: a browser shows a page, and saves the rest."""
+    """The content type of an object: a browser shows pages, and saves other objects."""
     return "text/html; charset=utf-8" if name.endswith(".html") else "application/octet-stream"

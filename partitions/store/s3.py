@@ -3,8 +3,8 @@
 With ``driver = "fsspec"`` s3fs sends the same requests (``s3_fsspec``), for 1.0 to 1.9 times the CPU
 (``python -m bench.s3_clients``).
 
-Exclusive create is ``PUT If-None-Match: *``. ``version`` is the ETag, so two objects of the same name with the
-same bytes, written in the same way, are one and the same to this store.
+Exclusive create is ``PUT If-None-Match: *``. ``version`` is the ETag, so this store does not distinguish two
+objects of one name with the same bytes, written in the same way.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ class S3Store(ObjectStore):
         return self.options.endpoint_url is None if exclusive is None else exclusive
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
-        """See ``Store.stage_copy``. The server copies what lies on the same endpoint under the same
-        credentials, where it tells the checksum of what it has copied; else parts are read and uploaded a few at
-        once, or (``StoreOptions.bytes_with_name``) what would be moved twice is streamed once, when it gets its
-        name."""
-        # s3fs reads a body on its event loop, where another store could not be asked for the bytes.
+        """See ``Store.stage_copy``. The server copies within one endpoint and the same credentials, if it returns
+        the checksums of its copies. Otherwise parts are read and uploaded in parallel. With
+        ``StoreOptions.bytes_with_name`` an object that would be moved twice is streamed once, when it gets its
+        name.
+        """
+        # s3fs reads a body on its event loop, which cannot read from another store.
         streams = self.options.bytes_with_name and self.options.driver is None
         late = streams and not self._complete_exclusively
         by_put = INLINE_COPY_BYTES < source_object.size_bytes <= LARGEST_PUT_BYTES
@@ -101,7 +102,7 @@ class S3Store(ObjectStore):
         )
 
     def _copy_on_server(self, source: S3Store, listed: StoredObject, upload: StagedUpload) -> bool:
-        """False: the server does not tell what it has copied; the parts are to be put instead."""
+        """False if the server returns no checksum of its copy; the caller then uploads the parts."""
         key, size = source._key(listed.name), listed.size_bytes
         condition = only_if(listed.version, "CopySourceIfMatch")
         part_bytes = max(COPY_PART_BYTES, -(-size // MOST_PARTS))

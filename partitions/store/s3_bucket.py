@@ -1,6 +1,5 @@
-"""One bucket, by keys: the requests of ``S3Store`` that are no uploads, each counted as it is sent.
-
-An answer other than success is raised as ``Refusal``: what it means depends on the call.
+"""One bucket, by keys: the requests of ``S3Store`` except uploads. Each is counted when it is sent. An
+unsuccessful answer is raised as ``Refusal``, whose meaning depends on the call.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ class Bucket:
         return self.connection.time
 
     def check(self) -> None:
-        """Find out whether the bucket is there and ours.
+        """Check that the bucket exists and that this caller may use it.
 
         Raises: Refusal, StorageError, StoreTimeoutError.
         """
 
         def attempt(client: Any) -> None:
             self._tally.add(lists=1)
-            client.list_objects_v2(Bucket=self.name, MaxKeys=1)  # its refusal has a body that says why
+            client.list_objects_v2(Bucket=self.name, MaxKeys=1)  # its refusal has a body with the reason
 
         self.connection.repeatable(f"look for s3://{self.name}", attempt)
 
     def get(self, key: str, start: int = 0, end: int | None = None, version: str = "") -> bytes:
-        """The bytes ``[start, end)`` of an object, of ``version`` if there is one.
+        """The bytes ``[start, end)`` of an object, of ``version`` if given.
 
         Raises: Refusal, StorageError, StoreTimeoutError.
         """
@@ -69,7 +68,7 @@ class Bucket:
         return self.connection.repeatable(f"read s3://{self.name}/{key}", attempt)
 
     def head(self, key: str, version: str = "") -> StoredObject:
-        """An object by itself, of ``version`` if there is one.
+        """The status of an object, of ``version`` if given.
 
         Raises: Refusal, StorageError, StoreTimeoutError.
         """
@@ -84,8 +83,8 @@ class Bucket:
     def list(
         self, key_prefix: str, most: int | None = None, after: str = ""
     ) -> tuple[int, Sequence[StoredObject]]:
-        """The objects whose keys start so, behind the key ``after``; and how many pages they came in: one page is
-        a snapshot. Nothing is asked for any more when there are more than ``most``.
+        """The objects with this key prefix, after the key ``after``, and the number of pages of the answer; one
+        page is a snapshot. Stops after more than ``most`` objects.
 
         Raises: Refusal, StorageError, StoreTimeoutError.
         """
@@ -107,9 +106,8 @@ class Bucket:
         return pages, listed
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete in bulk; a key that is not there is no error.
-
-        Raises: StorageError naming what could not be deleted, StorageAuthorizationError where that is refused.
+        """Delete in bulk; a missing key is not an error. Raises: StorageError, which names the keys that could not
+        be deleted; StorageAuthorizationError.
         """
 
         def attempt(batch: Sequence[str], client: Any) -> Sequence[tuple[str, str]]:
@@ -117,7 +115,7 @@ class Bucket:
             request = {"Quiet": True, "Objects": [{"Key": key} for key in batch]}
             errors = client.delete_objects(Bucket=self.name, Delete=request).get("Errors", [])
             for error in errors:
-                if error["Code"] in PASSING_CODES:  # one of a thousand: ask for all of them again
+                if error["Code"] in PASSING_CODES:  # one of a thousand: repeat the whole batch
                     raise ClientError({"Error": {"Code": error["Code"]}}, "DeleteObjects")
             return [(error["Key"], error["Code"]) for error in errors if error["Code"] != "NoSuchKey"]
 
@@ -138,14 +136,14 @@ class Bucket:
                 if refused_key is None:
                     raise StorageError(f"cannot delete {named} of s3://{self.name}")
                 raise StorageAuthorizationError(
-                    f"cannot delete {named} of s3://{self.name}: the credentials do not allow it: let their owner "
-                    "delete there (s3:DeleteObject), or use others",
+                    f"cannot delete {named} of s3://{self.name}: the credentials do not allow it: give their "
+                    "owner the right to delete there (s3:DeleteObject), or use others",
                     "delete",
                     f"s3://{self.name}/{refused_key}",
                 )
 
     def uploads(self, key_prefix: str) -> Iterator[Upload]:
-        """Every uncompleted upload whose key starts so.
+        """Every uncompleted upload with this key prefix.
 
         Raises: Refusal, StorageError, StoreTimeoutError.
         """
@@ -160,14 +158,14 @@ class Bucket:
             page = self.connection.repeatable(what, partial(attempt, following))
             for upload in page.get("Uploads", []):
                 yield Upload(upload["Key"], upload["UploadId"], _milliseconds(upload["Initiated"]))
-            # Servers that do not tell one upload of a key from another have no marker of uploads.
+            # Servers that do not distinguish the uploads of one key return no upload marker.
             marked = {
                 name: page[f"Next{name}"] for name in ("KeyMarker", "UploadIdMarker") if page.get(f"Next{name}")
             }
             following = marked if page.get("IsTruncated", False) and marked else None
 
     def abort(self, upload: Upload) -> None:
-        """Drop an uncompleted upload and its parts; one that somebody else has dropped, or completed, is no error.
+        """Drop an uncompleted upload and its parts; it is not an error if it was dropped or completed already.
 
         Raises: Refusal, StorageError, StoreTimeoutError.
         """
@@ -184,7 +182,7 @@ class Bucket:
 
 
 def only_if(version: str, condition: str = "IfMatch") -> dict[str, str]:
-    """The condition that an object is still the one that was listed; none where no listing saw it."""
+    """The condition that an object is still the listed one; none if it was not listed."""
     etag, _, _ = version.rpartition(".")
     return {condition: f'"{etag}"'} if etag else {}
 

@@ -1,9 +1,9 @@
-"""Requests to an S3 endpoint: one client per process, bounded retries, failures named by what is known.
+"""Requests to an S3 endpoint: one client per process, bounded retries, failures classified by their known effect.
 
-The options are resolved ones: botocore looks for no endpoint itself.
+The options are resolved, so botocore looks up no endpoint.
 
-Every attempt has a deadline and is counted, so a job can report what it cost. The credentials come from
-a provider, the environment, the profile or the instance; they live inside botocore's client and nowhere here.
+Every attempt has a deadline and is counted for the job's report. The credentials come from a provider, the
+environment, the profile or the instance; only botocore's client holds them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _ACTIONS: Mapping[Right, str] = {
     "create": "s3:PutObject",
     "delete": "s3:DeleteObject",
 }
-"""The right that an action needs, as policies name it."""
+"""The required right by action, with its name in policies."""
 
 _SHOW_CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) where this runs, executors included, "
@@ -90,27 +90,27 @@ class S3Connection(Requests):
     wording = Wording(_UNKNOWN_CALLER, NOT_ALLOWED, _ACTIONS, _SHOW_CREDENTIALS)
 
     _holds_key = False
-    """Whether the server has told that it encrypts with the key."""
+    """Whether the server has confirmed that it encrypts with the key."""
 
     def client(self) -> Any:
         return client_of(self.options)
 
     @property
     def time(self) -> StorageTime:
-        """The time at the endpoint."""
+        """The endpoint's time."""
         return time_of(self.options)
 
     @property
     def encryption(self) -> Mapping[str, str]:
-        """The parameters of requests that make an object."""
+        """The parameters of requests that create an object."""
         key = self.options.kms_key_id
         return {} if key is None else {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key}
 
     def check_key(
         self, answer: Mapping[str, Any], uri: str, look: Callable[[], Mapping[str, Any]] | None = None
     ) -> None:
-        """Of the answer to a request with ``encryption``. Some servers do not tell the key in it: then ``look``
-        asks for the object that was made, once.
+        """Check the key in the answer to a request with ``encryption``. Some servers omit it: then ``look``
+        requests the status of the new object, once.
 
         Raises: UnsupportedStoreError.
         """
@@ -143,7 +143,7 @@ class S3Connection(Requests):
 
 
 def _key_in(answer: Mapping[str, Any]) -> str | None:
-    """The key of SSE-KMS, or the kind of another encryption."""
+    """The SSE-KMS key of an answer, or another kind of encryption."""
     return answer.get("SSEKMSKeyId") or answer.get("ServerSideEncryption")
 
 
@@ -153,9 +153,8 @@ _times: dict[StoreOptions, StorageTime] = {}
 
 
 def client_of(options: StoreOptions) -> Any:
-    """This process' client for these options, made at first use.
-
-    A forked child makes its own: connections that are shared with the parent mix up their answers.
+    """This process' client for these options, created on first use. A forked child creates its own, because
+    answers on connections shared with the parent would be mixed up.
     """
     key = (os.getpid(), options)
     client = _clients.get(key)
@@ -168,27 +167,27 @@ def client_of(options: StoreOptions) -> Any:
 
 
 def client_settings(options: StoreOptions) -> dict[str, Any]:
-    """The settings of a botocore client, whatever sends its requests."""
+    """The settings of a botocore client, also for s3fs."""
     return {
         "connect_timeout": min(options.timeout_s, CONNECT_TIMEOUT_S),
         "read_timeout": options.timeout_s,
         "max_pool_connections": POOL_CONNECTIONS,
-        # Retries are ours: only a caller that counts the attempts knows whether one of them went unanswered.
+        # Retries are ours: only code that counts the attempts knows whether one got no answer.
         "retries": {"total_max_attempts": 1, "mode": "standard"},
-        # Servers other than Amazon's do not all know trailing checksums; uploads say their CRC-32 in a header.
+        # Some servers do not support trailing checksums; uploads send their CRC-32 in a header.
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
         "ignore_configured_endpoint_urls": True,
         "s3": {
             "addressing_style": "auto" if options.endpoint_url is None else "path",
-            # A second hash of every byte, which only an unencrypted connection needs: against forgery.
+            # A second hash of every byte would protect only unencrypted connections against forgery.
             "payload_signing_enabled": (options.endpoint_url or "").startswith("http://"),
         },
     }
 
 
 def time_of(options: StoreOptions) -> StorageTime:
-    """The time at the endpoint, as this process knows it."""
+    """This process' estimate of the endpoint's time."""
     return _times.setdefault(options, StorageTime())
 
 
@@ -207,7 +206,9 @@ def _make_client(options: StoreOptions) -> Any:
 
 
 def _forget_clients() -> None:
-    """In a forked child: the parent's lock may have been held, its connections are not ours."""
+    """Run in a forked child: another thread of the parent may have held the lock, and its connections are not
+    ours.
+    """
     global _clients_lock
     _clients_lock = threading.Lock()
     _clients.clear()

@@ -1,9 +1,9 @@
 """Requests to S3 by s3fs (``driver = "fsspec"``): one call of s3fs is one request.
 
-s3fs' own ``pipe_file(mode="create")`` sends a request again whose answer was lost, and then reports its own object
-as that of somebody else. So requests go through its ``_call_s3``, with its retries and those of botocore and
-aiohttp switched off. s3fs translates botocore's errors into ``OSError``, which hides the status: the original one
-is raised instead.
+s3fs' ``pipe_file(mode="create")`` repeats a request whose answer was lost, and then reports its own object as
+another writer's. So requests go through its ``_call_s3``, with its retries and those of botocore and aiohttp
+switched off. s3fs translates botocore's errors into ``OSError``, which hides the status; this module raises the
+original error instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stratalog.partitions.store.s3_connection import S3Connection, client_settin
 from stratalog.partitions.store.s3_session import shown_to_s3
 
 OPENED_WITHIN_S = 60.0
-"""A client reads files, which no request has to wait for."""
+"""The deadline for creating a client, which reads files."""
 
 
 class S3fsConnection(S3Connection):
@@ -36,7 +36,7 @@ class S3fsConnection(S3Connection):
 
 
 class _SendOnce(AIOHTTPSession):  # type: ignore[misc]
-    """Sends no request again whose connection was closed."""
+    """Repeats no request after a closed connection."""
 
     async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
         session: aiohttp.ClientSession = await super()._get_session(proxy_url)
@@ -77,7 +77,7 @@ class S3fsClient:
         except TimeoutError:
             raise ReadTimeoutError(endpoint_url=self._options.endpoint_url) from None
         except EndpointConnectionError as error:
-            # aiobotocore says so of a connection, too, that broke after the request was sent.
+            # aiobotocore raises it also for a connection that broke after the request was sent.
             if isinstance(error.kwargs.get("error"), aiohttp.ClientConnectorError):
                 raise
             raise HTTPClientError(error="the connection broke") from None
@@ -104,6 +104,6 @@ class S3fsClient:
 
 
 def _range_bytes(header: str) -> int:
-    """The length of the range that a header of HTTP asks for, where it says both ends."""
+    """The length of the range in an HTTP header, if it has both ends."""
     first, _, last = header.removeprefix("bytes=").partition("-")
     return int(last) - int(first) + 1 if first and last else 0

@@ -1,8 +1,7 @@
 """A large object that gets its bytes and its name in one request.
 
-Where completing a multipart upload is not exclusive, a staged object is named by a copy on the server, which
-moves all bytes a second time. One ``PUT If-None-Match: *`` moves them once. It is streamed: memory holds a
-buffer, however large the object.
+If completing a multipart upload is not exclusive, the server copies a staged object to its name, which moves all
+bytes a second time. One ``PUT If-None-Match: *`` moves them once. It is streamed, so memory holds only a buffer.
 """
 
 from __future__ import annotations
@@ -17,16 +16,20 @@ from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.partitions.store.s3_upload import Place, crc32_text, name_by
 
 LARGEST_PUT_BYTES = 512 * 1024 * 1024
-"""A larger object goes up in parts, since a failed request sends all its bytes again. (S3 takes up to 5 GB.)"""
+"""Larger objects are uploaded in parts, because a retry of one request sends all its bytes again. (S3 allows up to
+5 GB.)
+"""
 
 _BUFFER_BYTES = 1024 * 1024
 
 
 class StagedPut:
-    """An object of another store, read and found whole, whose bytes travel with its name; ``StagedCopy``."""
+    """A checked object of another store, whose bytes are sent together with its name; implements
+    ``StagedCopy``.
+    """
 
     def __init__(self, place: Place, source: Store, source_object: StoredObject) -> None:
-        """Reads the object once, for the checksum by which the server refuses bytes that were damaged on the way.
+        """Reads the object once to compute the checksum, by which the server refuses bytes damaged in transit.
 
         Raises: SourceChangedError, StorageError.
         """
@@ -38,7 +41,7 @@ class StagedPut:
         self.crc32 = self._checksum()
 
     def commit(self) -> bool:
-        """See ``Staged.commit``. Raises also SourceChangedError."""
+        """See ``Staged.commit``. Also raises SourceChangedError."""
         if self._done:
             raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
         self._done = True
@@ -76,5 +79,5 @@ class StagedPut:
                 crc32 = isal_zlib.crc32(data, crc32)
                 length += len(data)
         if length != self.size_bytes:
-            raise SourceChangedError(f"{self._source.uri_of(self._object.name)} is not as it was listed")
+            raise SourceChangedError(f"{self._source.uri_of(self._object.name)} was replaced since it was listed")
         return crc32

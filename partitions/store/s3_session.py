@@ -1,7 +1,7 @@
-"""Sessions of botocore: what its environment variables and profiles say of S3, and where credentials come from.
+"""Sessions of botocore: its environment variables and profiles for S3, and the source of credentials.
 
-A provider's credentials are read at each signature, as botocore's own refreshable ones are. Those are renewed 15
-minutes before their end, whatever their life is; one rule for all clouds is in ``credentials``.
+Each signature reads the provider's credentials, as with botocore's refreshable ones. botocore renews those 15
+minutes before their end, even short-lived ones; ``credentials`` has one rule for all clouds.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 class NamedByAws(NamedTuple):
-    """The answers of the environment or the profile; None where neither has one."""
+    """The values of the environment or the profile; None if neither has one."""
 
     endpoint_url: str | None
     region: str | None
 
 
 def s3_session(options: StoreOptions) -> botocore.session.Session:
-    """A session that finds credentials by the provider, the profile, the environment or the instance."""
+    """A session with the credentials of the provider, the profile, the environment or the instance."""
     session = botocore.session.Session(profile=options.profile)
     if options.credentials is not None:
         session.register_component("credential_provider", _Resolver(options.credentials))
@@ -39,9 +39,9 @@ def s3_session(options: StoreOptions) -> botocore.session.Session:
 
 
 def named_by_aws(options: StoreOptions) -> NamedByAws:
-    """The endpoint and the region, in the order in which botocore looks for them; AWS_REGION, which it does not
-    know and other clients do, comes after AWS_DEFAULT_REGION. Where the options name an endpoint, no other counts.
-    A profile that is missing names nothing here: requests tell it.
+    """The endpoint and the region, in botocore's order of sources. AWS_REGION, which other clients use but
+    botocore does not, comes after AWS_DEFAULT_REGION. An endpoint in the options takes precedence. A missing
+    profile has no values here; the first request reports it.
 
     Raises: UnsupportedStoreError for an endpoint whose address is refused, or files that cannot be read.
     """
@@ -79,7 +79,7 @@ def _server(url: str, what: str) -> str:
 
 
 def shown_to_s3(options: StoreOptions) -> Mapping[str, str]:
-    """The credentials of this moment by the names that a provider gives them. They are secrets: keep them nowhere.
+    """The present credentials, under a provider's names. They are secrets: do not store them.
 
     Raises: NoCredentialsFoundError.
     """
@@ -100,7 +100,7 @@ def _session(options: StoreOptions) -> botocore.session.Session:
 
 
 class _Resolver:
-    """Takes the place of botocore's chain: a provider is asked, or nobody."""
+    """Replaces botocore's chain: only the provider gives credentials."""
 
     def __init__(self, source: CredentialSource) -> None:
         self._source = source
@@ -110,7 +110,7 @@ class _Resolver:
 
 
 class _Provided(botocore.credentials.Credentials):  # type: ignore[misc]
-    """The provider's credentials of the moment."""
+    """The provider's present credentials."""
 
     method = "provider"
     account_id = None

@@ -1,16 +1,16 @@
-"""Objects on their way into a bucket: the bytes first, the name later.
+"""Objects that are being uploaded to a bucket: the bytes first, the name later.
 
-    small     the bytes wait in memory; the name comes with one exclusive ``PUT``
-    large     the bytes go up in parts; the name comes with the completion, exclusively
+    small     the bytes stay in memory; one exclusive ``PUT`` gives the name
+    large     the bytes are uploaded in parts; the exclusive completion gives the name
 
-A server that completes uploads exclusively only while nobody races (SeaweedFS 4.48: two completions of
-one name may both succeed) is asked differently: the upload is completed under a name in ``.staging``,
-and ``CopyObject`` with ``If-None-Match: *``, which is atomic there, gives the name.
+Some servers do not complete uploads exclusively under a race (SeaweedFS 4.48: two completions of one name may both
+succeed). There the upload is completed under a name in ``.staging``, and ``CopyObject`` with ``If-None-Match: *``,
+which is atomic, gives the name.
 
-Verification: every part and every ``PUT`` carries its CRC-32, and the server refuses bytes that have another one.
-Parts that the server copies itself count only where it tells their CRC-32. So ``StagedCopy.crc32`` is of the bytes
-that the server has, before they have a name. A server does not report how it completes an upload or copies a
-staged object to its name: ``verify_bytes`` reads the result.
+Every part and every ``PUT`` has its CRC-32, and the server refuses bytes that do not match. Parts that the server
+copies itself count only if it returns their CRC-32. So ``StagedCopy.crc32`` covers the server's bytes before they
+have a name. A server returns no checksum when it completes an upload or copies a staged object to its name:
+``verify_bytes`` reads the result.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_COPY_BYTES = 5 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an object is going to be: its key, and a key that only this upload knows."""
+    """The target of an upload: its key, and a staging key unique to this upload."""
 
     connection: S3Connection
     tally: Tally
@@ -48,11 +48,11 @@ class Place:
 
     @property
     def uri(self) -> str:
-        """For messages."""
+        """The address, for messages."""
         return f"s3://{self.bucket}/{self.key}"
 
     def check_key(self, answer: Mapping[str, Any], client: Any) -> None:
-        """That the object which was made has the key of the root. Raises: UnsupportedStoreError."""
+        """Check that the new object is encrypted with the key of the root. Raises: UnsupportedStoreError."""
 
         def look() -> Mapping[str, Any]:
             self.tally.add(reads=1)
@@ -63,7 +63,7 @@ class Place:
 
 
 def crc32_text(crc32: int) -> str:
-    """The header with which the server refuses bytes that were damaged on the way (``ChecksumCRC32``)."""
+    """The header by which the server refuses bytes damaged in transit (``ChecksumCRC32``)."""
     return base64.b64encode(crc32.to_bytes(4, "big")).decode()
 
 
@@ -108,7 +108,7 @@ def name_by(place: Place, attempt: Callable[[Any], Any]) -> bool:
 
 
 class StagedBytes:
-    """A small object that waits in memory; ``StagedCopy``."""
+    """A small object in memory; implements ``StagedCopy``."""
 
     def __init__(self, place: Place, data: bytes, crc32: int) -> None:
         self._place = place
@@ -145,7 +145,7 @@ class StagedBytes:
 
 
 class StagedUpload:
-    """An uncompleted multipart upload; ``StagedCopy``. Parts come in any order, from any thread."""
+    """An uncompleted multipart upload; implements ``StagedCopy``. Parts come in any order, from any thread."""
 
     def __init__(self, place: Place, complete_exclusively: bool) -> None:
         self._place = place
@@ -173,7 +173,7 @@ class StagedUpload:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the parts so far."""
+        """The number of bytes of the parts so far."""
         return self._passed.size_bytes
 
     @property
@@ -181,8 +181,9 @@ class StagedUpload:
         return self._passed.value
 
     def put_part(self, index: int, data: bytes, crc32: int) -> None:
-        """Upload part ``index``, counted from zero; the server refuses it unless ``crc32`` is that of the bytes
-        that arrive."""
+        """Upload part ``index``, counted from zero; the server refuses it unless ``crc32`` matches the received
+        bytes.
+        """
         checksum = crc32_text(crc32)
 
         def attempt(client: Any) -> dict[str, str]:
@@ -197,8 +198,8 @@ class StagedUpload:
     def copy_part(
         self, index: int, bucket: str, key: str, condition: dict[str, str], start: int, end: int
     ) -> bool:
-        """Have the server copy ``[start, end)`` of an object, under ``CopySourceIfMatch``. False: it does not tell
-        the checksum of what it has copied, so nobody knows what that is: the part is to be put instead.
+        """Have the server copy ``[start, end)`` of an object, under ``CopySourceIfMatch``. False if it returns no
+        checksum of its copy: the caller then uploads the part.
 
         Raises: SourceChangedError, StorageError.
         """
@@ -233,12 +234,12 @@ class StagedUpload:
         try:
             if self._exclusive:
                 created = name_by(self._place, lambda client: self._complete(client, IfNoneMatch="*"))
-                self._done = created  # a refused completion leaves the upload behind, to be aborted
+                self._done = created  # a refused completion leaves the upload, which must be aborted
                 return created
             self._complete_aside()
             return name_by(self._place, lambda client: self._copy_to_name(client, IfNoneMatch="*"))
         except OutcomeUnknownError:
-            self._done = True  # the server may still be at it: leave it the bytes, they are swept later
+            self._done = True  # the server may still be working on it: leave the bytes to ``sweep_staging``
             raise
         finally:
             self.abort()
@@ -266,7 +267,7 @@ class StagedUpload:
             else:
                 client.abort_multipart_upload(**self._address)
 
-        # A part that cannot be removed now is litter under no name; ``sweep_staging`` removes it later.
+        # ``sweep_staging`` removes a part that cannot be removed now.
         with suppress(RetriableError, Refusal):
             self._place.connection.repeatable(f"drop what was staged for {self._place.uri}", attempt)
 
@@ -278,7 +279,7 @@ class StagedUpload:
     def _complete_aside(self) -> None:
         if self.size_bytes > MOST_COPY_BYTES:
             raise InvalidCallError(
-                f"{self._place.uri}: a staged object of {self.size_bytes} bytes is beyond CopyObject's "
+                f"{self._place.uri}: a staged object of {self.size_bytes} bytes exceeds CopyObject's limit of "
                 f"{MOST_COPY_BYTES}"
             )
         harmless(self._place.connection, self._place.uri, "complete", self._complete)

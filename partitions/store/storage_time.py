@@ -1,4 +1,4 @@
-"""The time at a storage: what it was told to be last, and how long ago that is."""
+"""The time of a storage: its latest answer, plus the time since then."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from email.utils import parsedate_to_datetime
 from stratalog.partitions.clock import SystemClock
 
 _FRESH_S = 60.0
-"""How long a time that was told goes on by this machine's monotonic clock, which a sleeping machine may stop. A
-storage that was asked, and told none, is not asked again for as long."""
+"""How long a reported time is continued by this machine's monotonic clock, which may stop while the machine
+sleeps. A storage that reported no time is not asked again for as long.
+"""
 
 _MACHINE = SystemClock()
 
 
 class StorageTime:
-    """The time at one storage, which goes on without this machine's wall clock. Thread-safe."""
+    """The time of one storage, continued without this machine's wall clock. Thread-safe."""
 
     def __init__(self) -> None:
         self._told: tuple[int, float] | None = None
@@ -25,19 +26,22 @@ class StorageTime:
         self._asking = threading.Lock()
 
     def told(self, now_ms: int) -> None:
-        """The storage has said just now what time it is."""
+        """Record a time that the storage has just reported."""
         self._told = now_ms, _MACHINE.monotonic_s()
 
     def answered(self, headers: Mapping[str, str]) -> None:
-        """The storage has answered a request just now, with these headers. A cache's answer is as old as it is."""
+        """Record the time in the headers of an answer that has just arrived. For a cache's answer its age
+        counts.
+        """
         date = headers.get("Date")
         if date is not None and "Age" not in headers:
             with suppress(ValueError):
                 self.told(round(parsedate_to_datetime(date).timestamp() * 1000))
 
     def now_ms(self, ask: Callable[[], object]) -> int | None:
-        """The time there; None where it is not known. ``ask`` is called where nothing was ``told`` lately, and has
-        the storage tell."""
+        """The storage's time; None if unknown. ``ask`` is called if no time was ``told`` recently, and makes the
+        storage report one.
+        """
         now_ms = self._going_on()
         if now_ms is None:
             with self._asking:

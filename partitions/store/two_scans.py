@@ -1,44 +1,45 @@
-"""The listing that two scans of the same folders make, one after the other.
+"""Combines two successive scans of the same folders into one listing.
 
-A scan is no snapshot: names come and go while it runs. Every file system and bucket has to guarantee this much:
-**a scan shows each name once that was there before it began and is still there when it ends.** It may show a
-name that comes or goes meanwhile, or not. POSIX says so of ``readdir``. Linux keeps to it on ext4, xfs, btrfs,
-tmpfs and overlay. NFS keeps to it where the server's cookies last, and where no client caches folders. The
-listing of a bucket goes on behind the last key of the page before, and S3, GCS and Azure promise that each page
-is consistent.
+A scan is not a snapshot, because names are added and removed while it runs. Every file system and bucket must
+guarantee this: **a scan shows exactly once each name that existed before it began and still exists when it ends.**
+It may or may not show a name that is added or removed meanwhile. POSIX requires this of ``readdir``. Linux does it
+on ext4, xfs, btrfs, tmpfs and overlay. NFS does it if the server's cookies stay valid and no client caches
+folders. A bucket's listing continues after the last key of the previous page, and S3, GCS and Azure promise that
+each page is consistent.
 
-One scan is not enough. Two appends may come while it runs, and it shows the second one alone: a hole, and the
-file before it would seem to end where the second append begins. Or a merge ends behind its back, and the appends
-go before it reaches them: it shows neither. A second scan, begun when the first has ended, shows everything that
-came before that, and so everything that a name of the first rests on. The two need not be equal, and beside a
-busy producer they never are:
+One scan is not enough. Two appends may happen while it runs, and it shows only the second: a gap, and the file
+before it would seem to end where the second append begins. Or a merge ends meanwhile, and the appends are deleted
+before the scan reaches them: it shows neither. A second scan, begun after the first, shows everything that was
+created before that, including all files that the names of the first depend on. The two need not be equal, and with
+a busy producer they never are:
 
-- **Registers**, and every name that is no file of a log, have to be the same in both. They are few, they come
-  seldom, and decisions rest on them: a listing shows a moment at which no epoch began and no log start moved.
-- **A name that has gone** stays in the listing: a listed file may be gone at any time when it is opened. A file
-  goes only when another one stands for it, which the first scan shows, or else the second.
-- **A merged segment that has come** is taken from the second scan: it stands for the files that it hides. One
-  that begins behind all that the first scan shows is left out where the append at its base is still there: that
-  append, and so the whole segment, came after the first scan had begun. Otherwise both scans are made again.
-- **An append that has come** is taken where the first scan shows a later one of its epoch, or a high watermark
-  above its base: it fills a hole, for appends of an epoch are made in the order of their offsets. Behind all
-  that the first scan shows it is left out, as if it had come after the listing: the second scan may have holes
-  there.
-- **A high watermark that has come** is taken, for it is true. Beyond all that the first scan shows it is
-  ``late``: the whole listed log is committed, and the log may go on behind the listing.
+- **Registers**, and all names that are not files of a log, must be equal in both. They are few and rarely created,
+  and decisions depend on them: between the two scans no epoch began and no log start moved.
+- **A removed name** remains in the listing: a listed file may always be deleted before it is opened. A file is
+  deleted only after another file replaces it, which the first or the second scan shows.
+- **A new merged segment** is taken from the second scan, because it replaces the files that it covers. If it
+  begins after all files of the first scan, it is omitted if the append at its base still exists: that append, and
+  so the whole segment, is newer than the start of the first scan. Otherwise both scans are repeated.
+- **A new append** is taken if the first scan shows a later append of its epoch, or a high watermark above its
+  base: it fills a gap, because appends of an epoch are created in the order of their offsets. After all files of
+  the first scan it is omitted, as if it were newer than the listing: the second scan may have gaps there.
+- **A new high watermark** is taken, because it is true. If it is above all files of the first scan, it is
+  ``late``: the whole listed log is committed, and the log may continue after the listing.
 
-So a listing holds each file that was there all the while, and, in some file, each record that was there when it
-began. It has no hole. The decisions that rest on a listing follow:
+So a listing has every file that existed throughout, and every record that existed when it began, in some file. It
+has no gap. The decisions based on a listing are therefore right:
 
 - *The log end, for an append or a take-over*: the listing shows every record that was acknowledged before it
-  began. The exclusive create finds a later append, and the look after it shows one's own file, which was there.
-- *Sync and the high watermark*: followers are listed before their leader, so the leader's listing shows all that
-  theirs do. Without holes, the log end of a follower stands for all records below it.
-- *Verify*: a hole in a listing is a hole in storage.
-- *Merge, retention, vacuum*: they go by the files that cover others, below the high watermark. Those were there.
+  began. The exclusive create detects a later append, and the listing after it shows the new file, which existed
+  before it.
+- *Sync and the high watermark*: followers are listed before their leader, so the leader's listing includes all
+  files of theirs. Without gaps, a follower has all records below its log end.
+- *Verify*: a gap in a listing is a gap in storage.
+- *Merge, retention, vacuum*: they depend on files that cover others, below the high watermark, which existed
+  throughout.
 
-One thing is missed: a file that comes after the first scan began, is merged, and is deleted before the second
-scan ends. Two equal listings would miss it, too. It takes a ``file.delete.delay.ms`` shorter than a listing.
+One case is missed: a file that is created after the first scan began, merged, and deleted before the second scan
+ends. Two equal listings would miss it, too. It requires a ``file.delete.delay.ms`` shorter than a listing.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ from stratalog.partitions.store.protocol import StoredObject
 V = TypeVar("V")
 
 _EPOCH_OF = re.compile(r"(?:([0-9]{20})\.)?([0-9]{10})\.(?:parquet|hw|epoch)\Z")
-"""Of an append, a high watermark or the register of a leader epoch."""
+"""The names of appends, high watermarks and epoch registers: the offset, if any, and the leader epoch."""
 
 
 def together(
     first: Mapping[str, V], second: Mapping[str, V], folder: str = ""
 ) -> tuple[dict[str, V], AbstractSet[str]] | None:
-    """The listing that two scans make, and those of its names that are late high watermarks; None: scan again.
-    Names are those below ``folder`` (empty, or with ``/`` at its end), each with what the scan saw of it.
+    """The listing of two scans, and its late high watermarks; None: scan again. Names are below ``folder`` (empty,
+    or with ``/`` at its end), each with its status in the scan.
     """
     gone, come = first.keys() - second.keys(), second.keys() - first.keys()
     logs = {paths.folder_of(name) for name in gone | come}
@@ -102,8 +103,9 @@ def together(
 
 
 def _reached(names: Iterable[str]) -> dict[int, int]:
-    """By leader epoch of which a scan of a log shows something: the greatest offset up to which no append can come
-    any more, for the scan shows a later one, or a high watermark; -1 where it shows the register alone."""
+    """For each leader epoch in a scan of a log: the greatest offset below which no append can be created any more,
+    because the scan shows a later append or a high watermark; -1 if it shows only the register.
+    """
     found: dict[int, int] = {}
     for name in names:
         if m := _EPOCH_OF.match(paths.base_name(name)):
@@ -115,7 +117,7 @@ def _reached(names: Iterable[str]) -> dict[int, int]:
 def objects_together(
     first: Sequence[StoredObject], second: Sequence[StoredObject]
 ) -> Sequence[StoredObject] | None:
-    """As ``together``, of objects by name."""
+    """``together`` for objects by name."""
     found = together({one.name: one for one in first}, {one.name: one for one in second})
     if found is None:
         return None
@@ -127,6 +129,6 @@ def objects_together(
 
 
 def names_together(first: AbstractSet[str], second: AbstractSet[str]) -> frozenset[str] | None:
-    """As ``together``, of names alone."""
+    """``together`` for names only."""
     found = together(dict.fromkeys(first), dict.fromkeys(second))
     return None if found is None else frozenset(found[0])

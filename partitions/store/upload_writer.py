@@ -1,4 +1,4 @@
-"""A file that is written and goes up in parts meanwhile."""
+"""A file that is uploaded in parts while it is written."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ PARTS_IN_FLIGHT = 2
 
 
 class StagedWhole(Staged, Protocol):
-    """Bytes that wait for their name, or for the place of what has it."""
+    """Staged bytes that can get a new name, or replace an existing object."""
 
     def replace(self) -> None:
-        """As ``StagedWriter.replace``."""
+        """See ``StagedWriter.replace``."""
         ...
 
 
 class StagedParts(StagedWhole, Protocol):
-    """Bytes that go up in parts, in any order, from any thread."""
+    """Bytes that are uploaded in parts, in any order, from any thread."""
 
     def put_part(self, index: int, data: bytes, crc32: int) -> None:
         """Upload part ``index``, counted from zero, with that CRC-32."""
@@ -36,8 +36,10 @@ class StagedParts(StagedWhole, Protocol):
 
 
 class UploadWriter:
-    """A staged object that is still being written; ``StagedWriter``. Whole parts go up in the background,
-    at most ``PARTS_IN_FLIGHT`` at a time; what stays below one part is one ``PUT`` at ``commit``."""
+    """A staged object that is still being written; implements ``StagedWriter``. Whole parts are uploaded in the
+    background, at most ``PARTS_IN_FLIGHT`` at a time; an object smaller than one part is one ``PUT`` at
+    ``commit``.
+    """
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class UploadWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes written so far."""
+        """The number of bytes written so far."""
         return self._stream.tell()
 
     def commit(self) -> bool:
@@ -83,7 +85,7 @@ class UploadWriter:
             self._upload.abort()
 
     def _written(self) -> StagedWhole:
-        """All bytes are on their way; what gives them their name."""
+        """Send the rest of the bytes. Returns the staged object that gives them their name."""
         if self._done:
             raise InvalidCallError(f"{self._uri} was committed or aborted before")
         rest = self._stream.take()
@@ -108,7 +110,7 @@ class UploadWriter:
 
 
 class _PartStream(io.RawIOBase):
-    """Cuts the bytes written into parts, and hands each over as soon as it is whole."""
+    """Cuts the written bytes into parts, and passes each on once it is complete."""
 
     def __init__(self, part_bytes: int, send: Callable[[bytes], None]) -> None:
         super().__init__()

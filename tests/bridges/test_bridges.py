@@ -110,7 +110,7 @@ print([(row["key"], row["records"]) for row in cluster.count_keys("t", 0).rows])
     done = run(tmp_path, "-c", program, path=offered)
     assert done.stdout.splitlines() == ["[('a', 2), ('b', 1)]"], done.stderr
     assert "the bridge broken cannot be loaded: RuntimeError: no licence" in done.stderr
-    assert "the bridge none is a function, and no Bridge" in done.stderr
+    assert "the bridge none is a function, not a Bridge" in done.stderr
     shown = run(
         tmp_path, "-m", "stratalog.jobs.main", "count_keys", "t", "--cluster", "cluster.toml", path=offered
     )

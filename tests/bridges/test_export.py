@@ -322,8 +322,8 @@ def test_a_call_that_contradicts_itself_is_refused(tmp_path: Path, capsys: pytes
     for given, said in (
         (["--start", "5"], "--new-offsets"),
         (["--start", "5", "--new-offsets"], "--name"),
-        (["--map", "x"], "need no map"),
-        (["--config", "acks=1"], "acks is not to be set"),
+        (["--map", "x"], "there is no map of offsets"),
+        (["--config", "acks=1"], "do not set acks"),
         (["--pace", "fast"], "is not a speed"),
     ):
         assert job([*asked, *given]) == 2

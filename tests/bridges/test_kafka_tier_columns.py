@@ -130,7 +130,7 @@ def put(at: int, *new: int) -> bytes:
         (put(69, 0x7E), CorruptionError, "value has an impossible length"),
         (put(75, 0x7E), CorruptionError, "number of headers"),
         (put(75, 1), CorruptionError, "number of headers"),
-        (put(75, 0), CorruptionError, "bytes behind its headers"),
+        (put(75, 0), CorruptionError, "bytes after its headers"),
         (put(76, 1), CorruptionError, "header"),
         (put(78, 0x7E), CorruptionError, "header"),
         (put(27, 0x7F), InvalidCallError, "timestamp"),

@@ -148,7 +148,7 @@ def test_a_partition_without_one_certain_offset_is_not_an_empty_one(start: Any, 
         assert got(unfinished, "txn", start=start, end=end, fail_on_data_loss=False) == []
     damaged = lying(IndexKind.TRANSACTION, 1, lambda data: data[:-1])
     if not isinstance(start, FirstAt) and not isinstance(end, FirstAt):
-        with pytest.raises(LogGapError, match="no multiple of 34"):
+        with pytest.raises(LogGapError, match="not a multiple of 34"):
             got(damaged, "txn", start=start, end=end, isolation="read_committed")
 
 
@@ -169,7 +169,7 @@ def test_an_unclean_election_leaves_two_histories_and_one_counts() -> None:
     by_hand = opened(MAIN, epochs={("unclean", 0): [(0, 0), (2, 500)]})
     assert got(by_hand, "unclean") == present
     elsewhere = opened(MAIN, epochs={("unclean", 0): [(0, 0), (2, 450)]})
-    with pytest.raises(StratalogError, match="a part of it is of an abandoned history"):
+    with pytest.raises(StratalogError, match="a part of it belongs to an abandoned history"):
         got(elsewhere, "unclean")
     with pytest.raises(CorruptionError, match="do not ascend"):
         got(opened(MAIN, epochs={("unclean", 0): [(2, 0), (0, 9)]}), "unclean")
@@ -219,7 +219,7 @@ def test_mistakes_are_named() -> None:
     ):
         with pytest.raises(UnknownTopicOrPartitionError, match=said):
             call()
-    for bound, said in (({"start": "latest"}, "of a tier, give"), ({"isolation": "committed"}, "read_committed")):
+    for bound, said in (({"start": "latest"}, "give an offset"), ({"isolation": "committed"}, "read_committed")):
         with pytest.raises(InvalidCallError, match=said):
             tier.plan("plain", **bound)  # type: ignore[arg-type]
     with pytest.raises(InvalidCallError, match="key 'k' cannot be read"):
@@ -297,7 +297,7 @@ def lying(kind: IndexKind, at: int, change: Callable[[bytes], bytes], topic: str
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
-        (IndexKind.OFFSET, lambda data: data[:-1], "no multiple of 8"),
+        (IndexKind.OFFSET, lambda data: data[:-1], "not a multiple of 8"),
         (IndexKind.OFFSET, lambda data: data[::-1][: len(data) // 8 * 8], "offset index"),
         (IndexKind.OFFSET, lambda data: data[8:] + data[:8], "do not ascend"),
         (
@@ -364,7 +364,7 @@ def test_a_transaction_index_that_lies_is_named_from_the_middle_of_a_segment(cha
 
 def test_a_transaction_index_of_impossible_entries_makes_offsets_unclear() -> None:
     for change, said in (
-        (lambda data: data[:-1], "no multiple of 34"),
+        (lambda data: data[:-1], "not a multiple of 34"),
         (lambda data: b"\x00\x01" + data[2:], "version 1"),
         (lambda data: data[:10] + b"\x7f" + data[11:], "transaction from"),
     ):
@@ -395,7 +395,7 @@ def test_a_snapshot_that_lies_leaves_its_segment_out() -> None:
         (lambda data: b"1" + data[1:], "version"),
         (lambda data: data + b"x", "damaged"),
         (lambda data: b"", "version"),
-        (lambda data: b"0\n1\n7 0\n", "not those of its metadata"),
+        (lambda data: b"0\n1\n7 0\n", "differ from those of its metadata"),
     ],
 )
 def test_leader_epochs_that_lie_are_named(change: Any, said: str) -> None:
@@ -412,8 +412,8 @@ def test_leader_epochs_are_not_those_of_a_segment_that_does_not_count() -> None:
     segment = names.states.of(names._topic_id("plain"), 0)[-1]
     name = names.layout.objects(segment)[IndexKind.LEADER_EPOCH]
     tier = in_memory(MAIN, lambda one, data: b"" if one == name else data)
-    tier.states.contradictory[segment.segment_id] = "it is described twice"
-    with pytest.warns(UserWarning, match="contradict themselves: it is described twice"):
+    tier.states.contradictory[segment.segment_id] = "it has two different descriptions"
+    with pytest.warns(UserWarning, match="are contradictory: it has two different descriptions"):
         assert len(got(tier, "plain")) == segment.start_offset
 
 
@@ -437,11 +437,11 @@ def _set(at: int, value: int, size: int) -> Callable[[bytearray], None]:
 @pytest.mark.parametrize(
     ("change", "kind", "said"),
     [
-        (lambda data: data[:-1], CorruptionError, "bytes, and its metadata says"),
+        (lambda data: data[:-1], CorruptionError, "bytes, but its metadata say"),
         (lambda data: data[:5000] + bytes([data[5000] ^ 4]) + data[5001:], CorruptionError, "checksum|byte"),
         (lambda data: rewritten(data, 3, _set(0, 1 << 40, 8)), LogGapError, "batches are missing"),
         (lambda data: rewritten(data, 3, _set(0, 0, 8)), LogGapError, "batches are missing"),
-        (lambda data: rewritten(data, 3, _set(12, 7, 4)), CorruptionError, "leader epoch 7, and the history has"),
+        (lambda data: rewritten(data, 3, _set(12, 7, 4)), CorruptionError, "leader epoch 7, but the history has"),
         (lambda data: bytes(len(data)), CorruptionError, "no record batch|format 0|length"),
         (lambda data: data[7:] + data[:7], CorruptionError, "byte 0"),
     ],

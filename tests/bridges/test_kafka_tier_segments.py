@@ -138,9 +138,15 @@ def edit(said: dict[str, object], path: str, value: object) -> bytes:
         ("plain", "compression", "yes", CorruptionError, "bool"),
         ("zstd", "chunkIndex.transformedChunks", "KLUv", CorruptionError, "chunk sizes"),
         ("zstd", "chunkIndex.transformedChunks", "?", CorruptionError, "chunk sizes"),
-        ("encrypted", "encryption.dataKey", "key-9:AAAA", InvalidCallError, "'key-9', which is not given"),
+        (
+            "encrypted",
+            "encryption.dataKey",
+            "key-9:AAAA",
+            InvalidCallError,
+            "'key-9', which is not among the given keys",
+        ),
         ("encrypted", "encryption.dataKey", "test-key-2:AAAA", CorruptionError, "does not decrypt"),
-        ("encrypted", "encryption.dataKey", "AAAA", CorruptionError, "without the id"),
+        ("encrypted", "encryption.dataKey", "AAAA", CorruptionError, "without a key id"),
         ("encrypted", "encryption.aad", "?", CorruptionError, "base64"),
     ],
 )
@@ -188,10 +194,10 @@ def test_keys_may_change_and_a_wrong_one_is_refused() -> None:
     )
     with pytest.raises(CorruptionError, match="does not decrypt"):
         swapped.open(tier.store, segment)
-    with pytest.raises(InvalidCallError, match="is not given"):
+    with pytest.raises(InvalidCallError, match="is not among the given keys"):
         open_layout("aiven", LayoutOptions()).open(tier.store, segment)
     public = (tier.path.parent / "test-keys" / "test-key-1.TEST-ONLY.public.spki.der").read_bytes()
-    for data, said in ((b"no key", "is no RSA key"), (public, "is a public key")):
+    for data, said in ((b"no key", "is not an RSA key"), (public, "is a public key")):
         with pytest.raises(InvalidCallError, match=said):
             open_layout("aiven", LayoutOptions(keys={"k": data}))
     assert "BEGIN" not in repr(LayoutOptions(keys=both))

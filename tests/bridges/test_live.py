@@ -186,10 +186,10 @@ def make_again(source: MemorySource) -> None:
     ("happens", "error", "said"),
     [
         (cut, OffsetOutOfRangeError, r"had deleted the offsets \[3, 5\) before they were mirrored"),
-        (elect, SourceTruncatedError, "ends at offset 2 there, at 3 here"),
-        (elect_and_append, SourceTruncatedError, "leader epoch 0 ends there before offset 3"),
+        (elect, SourceTruncatedError, "ends at offset 2 in the source, but at 3 here"),
+        (elect_and_append, SourceTruncatedError, "leader epoch 0 ends in the source before offset 3"),
         (lose_leader, LeaderNotAvailableError, "t-0 of the source has no leader"),
-        (make_again, InconsistentTopicIdError, "deleted there, and made again"),
+        (make_again, InconsistentTopicIdError, "deleted in the source and created again"),
     ],
     ids=["retention", "shorter", "other-history", "no-leader", "made-again"],
 )
@@ -231,7 +231,7 @@ def test_a_gap_of_a_later_epoch_at_the_end_is_no_other_history(live: LiveCluster
 @pytest.mark.parametrize(
     ("start", "end", "error", "said"),
     [
-        (7, None, OffsetOutOfRangeError, r"\[7, 6\), and committed records end at 6 in Kafka, at 3 here"),
+        (7, None, OffsetOutOfRangeError, r"\[7, 6\), but committed records end at 6 in Kafka, and at 3 here"),
         (0, 7, OffsetOutOfRangeError, r"\[0, 7\)"),
         ({4: 0}, None, UnknownTopicOrPartitionError, "no partition 4"),
         ("earliest", None, InvalidCallError, "bounded by offsets or by times"),
@@ -264,7 +264,7 @@ def test_typed_values_need_their_decoder(live: LiveCluster) -> None:
     source = MemorySource()
     source.logs[0].append('{"id": 1}')
     mirrored(live, source, values=TypedValues(JsonValues(declared("id LONG"))))
-    with pytest.raises(InvalidCallError, match="typed values: say how they are decoded"):
+    with pytest.raises(InvalidCallError, match="typed values: give their decoder"):
         plan(live, source)
 
 
@@ -277,7 +277,7 @@ def test_offsets_that_leave_the_source_after_the_plan_are_named(live: LiveCluste
     planned = plan(live, source)
     mirrored(live, source)
     source.logs[0].start = 3
-    with pytest.raises(OffsetOutOfRangeError, match=r"t-0: offsets \[1, 3\) of Kafka are not there any more"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"t-0: offsets \[1, 3\) of Kafka were deleted in the source"):
         offsets(live, planned)
     assert offsets(live, plan(live, source)) == {0: [0, 1, 2]}
 

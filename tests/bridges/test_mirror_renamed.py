@@ -53,7 +53,7 @@ def test_a_name_that_is_too_long_here_is_refused_with_what_to_do(tmp_path: Path)
     ((code, said),) = told(run(live, some()))
     assert code == "INVALID_TOPIC_EXCEPTION"
     assert said.endswith(
-        f"has 249 characters, and here a name has at most 222: give it another one: --as {LONG}=NAME"
+        f"has 249 characters, but here a name has at most 222: give it another name: --as {LONG}=NAME"
     )
     assert topics(live) == set()
 
@@ -93,7 +93,7 @@ def test_a_topic_is_never_mirrored_twice_unasked(tmp_path: Path) -> None:
             live.unchanged(),
             pytest.raises(
                 InvalidCallError,
-                match=f"'{source.name}' of the source is mirrored here as '{present}', .* 'other': go on",
+                match=f"'{source.name}' of the source is mirrored here as '{present}', .* 'other': run again",
             ),
         ):
             run(live, source, **{source.name: "other"})
@@ -143,7 +143,7 @@ def test_a_topic_that_was_made_again_is_found_out_by_its_name_there(tmp_path: Pa
 
 def test_names_that_cannot_be_given_are_refused(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some("a")
-    with pytest.raises(InvalidCallError, match=r"'b' gets another name \(--as\), and is not among the topics"):
+    with pytest.raises(InvalidCallError, match=r"'b' is renamed \(--as\), but is not among the topics"):
         run(live, source, b="x")
     assert [code for code, _ in told(run(live, source, a="not a name"))] == ["INVALID_TOPIC_EXCEPTION"]
     assert [code for code, _ in told(run(live, source, a=""))] == ["INVALID_TOPIC_EXCEPTION"]

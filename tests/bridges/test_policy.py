@@ -201,7 +201,7 @@ def test_what_cannot_be_is_refused(live: LiveCluster) -> None:
     for error, said, ask in (
         (
             InvalidCallError,
-            "role 'boss': it is one of reader, producer, operator",
+            "role 'boss': use one of reader, producer, operator",
             lambda: policy("boss", storage="aws"),
         ),
         (InvalidCallError, "storage 'dos'", lambda: policy("reader", storage="dos")),

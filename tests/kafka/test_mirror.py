@@ -287,7 +287,7 @@ def test_tasks_mirror_partitions_side_by_side_and_decode_values(
 
 
 def test_a_config_of_the_mirror_itself_is_refused(clients: KafkaClients, cluster: Cluster) -> None:
-    with pytest.raises(Exception, match=r"isolation\.level is not to be set"):
+    with pytest.raises(Exception, match=r"do not set isolation\.level"):
         cluster.mirror("t", clients.address, configs={"isolation.level": "read_uncommitted"})
     with pytest.raises(Exception, match="the configs of the source"):
         cluster.mirror("t", clients.address, configs={"no.such": "config"})

@@ -64,4 +64,4 @@ def test_the_notebooks_of_the_documentation_run_twice(tmp_path: Path) -> None:
     assert "site-packages" not in shown["quick-start"][0]
     for first, second in shown.values():
         assert first.count("duplicate") < second.count("duplicate")
-    assert all("another one than it was" in one or "does not answer" in one for one in shown["lost-region"])
+    assert all("its root was replaced" in one or "does not answer" in one for one in shown["lost-region"])

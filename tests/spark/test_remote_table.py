@@ -359,7 +359,7 @@ def test_deltalake_polars_and_delta_spark_read_the_same_of_a_table_with_a_histor
 def test_what_leaves_the_remote_log_is_seen_by_time_travel_until_it_is_vacuumed(
     spark: SparkSession, changing: DeltaTopicTable
 ) -> None:
-    """Retention, and histories that an unclean election has lost, take files out of the newest version only."""
+    """Retention, and histories that was lost in an unclean election, take files out of the newest version only."""
 
     def offsets(version: int | None = None) -> list[int]:
         read = spark.read.format("delta")

@@ -104,7 +104,7 @@ def test_a_token_and_a_connection_string_are_one_too_many(
     on_azure: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY}")
-    with pytest.raises(UnsupportedStoreError, match="one of them has to go"):
+    with pytest.raises(UnsupportedStoreError, match="remove one of them"):
         on_azure(lambda _: {"token": "hunter2"}).read("name")
 
 

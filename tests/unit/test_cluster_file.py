@@ -110,7 +110,7 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         ('id = "c"', 'id = ""', "cluster.id: Expected str of length >= 1"),
         ('id = "c"', 'id = "a b"', "cluster.id: 'a b': use 1 to 64 of"),
         ('id = "c"', "id = 7", "cluster.id: Expected str, got int"),
-        ("id = 2", "id = 1", r"brokers\[1\].id: 1 is another broker's, too: each has its own"),
+        ("id = 2", "id = 1", r"brokers\[1\].id: 1 is used by two brokers: give each its own id"),
         ("id = 2", "id = -2", r"brokers\[1\].id: Expected int >= 0"),
         ("id = 2", 'id = "2"', r"brokers\[1\].id: Expected int, got str"),
         ("id = 2", "id = true", r"brokers\[1\].id: Expected int, got bool"),
@@ -129,7 +129,7 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         ("s3://bucket/two", "abfss:x", r"use a folder, .* \(a folder with a colon in its name: ./name:"),
         ("s3://bucket/two", "s3:/bucket/two", r"brokers\[1\].log_dir: this address \(s3:...\) .*: use a folder, "),
         ("s3://bucket/two", "file:/two", r"\(file:...\) is refused.*: write file:///absolute/folder"),
-        ("s3://bucket/two", "C:/two", "this address is refused.*: drives of Windows are no roots"),
+        ("s3://bucket/two", "C:/two", "this address is refused.*: a Windows drive cannot be a root"),
         ("s3://lake/flights/", "dbfs:/lake", r"cluster.remote: this address \(dbfs:...\) is refused"),
         ('"one"', '"~/one"', "~ and .* are not expanded"),
         ('"one"', '"$HOME/one"', "~ and .* are not expanded"),
@@ -181,12 +181,12 @@ def test_whoever_would_import_from_storage_is_told_so_before_anything_is_importe
     with monkeypatch.context() as there:
         there.chdir(tmp_path / folder)
         with pytest.raises(
-            EnvironmentUnusableError, match="which is storage of broker 1: anybody who may write there"
+            EnvironmentUnusableError, match="which is storage of broker 1: anyone who can write there"
         ):
             load_cluster_file(file)
     with monkeypatch.context() as there:
         there.syspath_prepend(str(tmp_path / folder))
-        with pytest.raises(EnvironmentUnusableError, match="take storage off sys"):
+        with pytest.raises(EnvironmentUnusableError, match="remove the storage from sys"):
             load_cluster_file(file)
     monkeypatch.chdir(tmp_path)
     load_cluster_file(file)
@@ -278,12 +278,12 @@ class TestStorage:
             ("s3://bucket/two", 'account = "a"', r"brokers\[1\].storage: unknown key 'account'"),
             ("gs://bucket/two", 'profile = "a"', r"brokers\[1\].storage: unknown key 'profile'"),
             ("s3://bucket/two", "region = 1", r"brokers\[1\].storage.region: Expected str"),
-            ("two", 'region = "a"', r"brokers\[1\].storage: a folder takes no storage options"),
+            ("two", 'region = "a"', r"brokers\[1\].storage: a folder has no storage options"),
             ("abfss://c@a.dfs.core.windows.net/x", 'account = "b"', "the address names the account already"),
             ("s3://bucket/two", 'secret_key = "hunter2"', "secret_key looks like a secret"),
-            ("s3://bucket/two", 'credentials = "hunter2"', "credentials name a function"),
+            ("s3://bucket/two", 'credentials = "hunter2"', "credentials must be the name of a function"),
             ("s3://bucket/two", 'endpoint_url = "https://me:hunter2@s3"', "endpoint_url: this address .*refused"),
-            ("s3://lake/two", 'endpoint_url = "https://b.example.org"', "s3://lake is one of two servers"),
+            ("s3://lake/two", 'endpoint_url = "https://b.example.org"', "s3://lake exists on two servers"),
         ],
     )
     def test_what_is_wrong_is_named_and_no_secret_shown(

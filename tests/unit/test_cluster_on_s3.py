@@ -117,7 +117,9 @@ def test_a_file_in_a_bucket_that_is_not_there_or_names_code_is_refused(
     roots = {"1": "one", "remote": "tier"}
     address = put_file(nobody, tmp_path.name, roots, 'credentials = "os:getcwd"\n')
     for provider in (named, None):
-        with pytest.raises(InvalidCallError, match="a file in a bucket names no function to import"):
+        with pytest.raises(
+            InvalidCallError, match="a cluster file in a bucket must not name a function to import"
+        ):
             load_cluster_file(address, provider)
         monkeypatch.setenv("STRATALOG_CREDENTIALS", f"{__name__}:named")
 

@@ -62,8 +62,8 @@ def test_an_honest_file_system_keeps_the_rules_and_travels_by_its_name() -> None
     ("function", "says"),
     [
         ("overwriting", r'Overwriting\.pipe_file\(mode="create"\) overwrites'),
-        ("looking", r'Looking\.pipe_file\(mode="create"\) looks whether a name is taken, and then writes'),
-        ("deaf", r"Honest sent nothing to the endpoint_url"),
+        ("looking", r'Looking\.pipe_file\(mode="create"\) checks whether a name exists, and then writes'),
+        ("deaf", r"Honest sent nothing to the given endpoint_url"),
     ],
 )
 def test_a_file_system_that_does_not_create_exclusively_is_refused_by_its_name(function: str, says: str) -> None:
@@ -101,7 +101,7 @@ class TestPartsThatWaitInMemory:
         staged = self.staged(8, monkeypatch)
         staged.put_part(0, b"1234", 0)
         for index, data in ((1, b"56789"), (0, b"123456789")):
-            with pytest.raises(StorageError, match="of 8 bytes at most"):
+            with pytest.raises(StorageError, match="of at most 8 bytes"):
                 staged.put_part(index, data, 0)
             assert (staged.size_bytes, staged.crc32) == (4, zlib.crc32(b"1234"))
 
@@ -180,7 +180,7 @@ def test_s3fs_as_it_comes_repeats_its_own_request_and_is_refused(s3_endpoint: S3
 def test_a_door_of_fsspec_that_overwrites_without_a_word_is_refused(s3_endpoint: S3Endpoint) -> None:
     pytest.importorskip("obstore")
     with pytest.raises(
-        UnsupportedStoreError, match=r"FsspecStore\.pipe_file\(mode=\"create\"\) overwrites a name"
+        UnsupportedStoreError, match=r"FsspecStore\.pipe_file\(mode=\"create\"\) overwrites an existing name"
     ):
         _on(s3_endpoint, "obstore_door").check()
 
@@ -266,5 +266,5 @@ class TestTables:
 
     def test_a_file_in_a_bucket_names_no_function(self) -> None:
         tables = StorageTables({}, names_providers=False)
-        with pytest.raises(InvalidCallError, match="names no function to import"):
+        with pytest.raises(InvalidCallError, match="must not name a function to import"):
             tables.options("s3://b/x", {"driver": "fsspec", "file_system": "ops.lake:open"})

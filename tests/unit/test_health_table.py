@@ -536,5 +536,5 @@ def test_each_row_of_the_documentation_is_broken_and_mended() -> None:
 def test_no_finding_is_without_a_row() -> None:
     made = partial(HealthFinding, severity=Severity.INFO, subjects=("s",), what="w", do="d")
     assert {made(kind=kind).kind for kind in KINDS} == KINDS
-    with pytest.raises(ValueError, match="no kind of finding"):
+    with pytest.raises(ValueError, match="not a kind of finding"):
         made(kind="another")

@@ -298,7 +298,7 @@ def test_a_restore_is_told_on_the_cluster_that_it_makes(tmp_path: Path, monkeypa
         report = heir.restore()
         assert report.ok
         (note,) = [note for note in report.notes if note.startswith(OPERATIONS_TOPIC)]
-        assert "stays where it is" in note
+        assert "remains in" in note
     found = told(heir.open())
     assert found == 2 * [("restore", "started", None), ("restore", "ended", "done")]
 

@@ -52,10 +52,10 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
         (("--from", "c", "--drill"), "not allowed with"),
         (("--from", "c", "--yes"), "give it another id"),
         (("--from", "c"), "this cannot be undone, and there is no terminal to confirm it"),
-        (("--from", "d", "--yes"), "has no description of cluster 'd'"),
+        (("--from", "d", "--yes"), "has no restore point of cluster 'd'"),
         (("--from", "d", "--deep"), "--deep needs --drill"),
         (("--drill", "--dry-run"), "--drill and --dry-run do not go together"),
-        (("--drill",), "has no description of cluster 'c'"),
+        (("--drill",), "has no restore point of cluster 'c'"),
     ],
 )
 def test_wrong_calls(tmp_path: Path, argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,7 +109,7 @@ def test_every_answer_says_that_what_was_behind_the_known_offset_is_unknown(tmp_
     assert unknown in str(finding["what"])
     for dry_run in (True, False):
         report = live.cluster.recover("t", keep="brokers", dry_run=dry_run)
-        assert any(unknown in note and "at least up to offset 5" in note for note in report.notes)
+        assert any(unknown in note and "which reached at least offset 5" in note for note in report.notes)
     live.append(["new"]).raise_for_failures()
     assert live.log(live.leader()).local_start == 5
     assert live.read() == {0: ["new"]}
@@ -172,7 +172,7 @@ def test_what_a_replica_outside_the_isr_has_is_not_given_up_unseen(tmp_path: Pat
     assert f"broker {outside} has records up to offset 5" in failure.message
     fence(live, outside)
     report = live.cluster.recover("t", keep="brokers", dry_run=True)
-    assert any(f"broker {outside} is fenced, and was not looked at" in note for note in report.notes)
+    assert any(f"broker {outside} is fenced, and was not checked" in note for note in report.notes)
 
 
 def test_a_remote_tier_that_does_not_answer_may_have_the_records(tmp_path: Path) -> None:

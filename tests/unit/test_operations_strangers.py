@@ -210,7 +210,7 @@ def test_a_member_with_a_register_of_the_epoch_that_has_begun_takes_over_with_no
 
 @pytest.mark.slow
 def test_nothing_leaves_the_remote_log_for_such_a_register(live: LiveCluster) -> None:
-    """A tier run believes its leader's lineage about what an unclean election has lost, but not where members of
+    """A tier run believes its leader's lineage about the loss of an unclean election, but not where members of
     the ISR know better."""
     live.tiered("u")
     live.fill("abcd", "u")

@@ -292,7 +292,7 @@ def test_an_epoch_that_is_none(live: LiveCluster, epoch: object) -> None:
 
 @pytest.fixture
 def truncated(live: LiveCluster) -> tuple[LiveCluster, Fetched]:
-    """A consumer has read [0, 8); an unclean election has lost [6, 8), and [6, 9) are other records."""
+    """A consumer has read [0, 8); was lost in an unclean election [6, 8), and [6, 9) are other records."""
     live.cluster.brokers.fence(3).raise_for_failures()
     live.fill("gh")
     read = live.cluster.fetch("t", 0, 0)

@@ -76,7 +76,7 @@ def test_who_may_not_write_reads_everything_and_is_told_what_he_lacks(tmp_path: 
         ), writes
         assert folder in writes[write]
         assert str(tmp_path) in writes[write]
-        assert "let the user that runs this create there" in writes[write]
+        assert "give this user the right to create there" in writes[write]
     assert "t-0: CLUSTER_AUTHORIZATION_FAILED: cannot create" in writes["tier"]
 
 

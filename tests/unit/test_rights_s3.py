@@ -310,7 +310,7 @@ def test_a_root_is_formatted_by_who_may_not_delete(on_s3: OnS3, caplog: pytest.L
     options = StoreOptions(on_s3.endpoint.url, on_s3.endpoint.region, profile="nodelete")
     root = open_store(f"s3://{on_s3.endpoint.bucket}/{PREFIX}/new", options)
     root.check()
-    assert "probes stay in" in caplog.text
+    assert "probes remain in" in caplog.text
     root.check()
 
 

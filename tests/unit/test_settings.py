@@ -162,7 +162,7 @@ def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
 def test_a_config_of_kafka_that_means_nothing_here_says_why() -> None:
     """Not the nearest name: max.message.bytes is no retention.bytes."""
     with pytest.raises(
-        InvalidConfigError, match=r"topic 't': Kafka's max\.message\.bytes is no config here: an append"
+        InvalidConfigError, match=r"topic 't': Kafka's max\.message\.bytes has no meaning here: an append"
     ):
         check_config(Scope.TOPIC, "max.message.bytes", "1000", "topic 't'")
     assert not ABSENT.keys() & {*TOPIC_CONFIGS, *CLUSTER_CONFIGS}

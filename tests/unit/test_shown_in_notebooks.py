@@ -325,7 +325,7 @@ def test_upkeep_that_does_nothing_says_why(quiet: LiveCluster) -> None:
         "no records",
     ]
     assert whys(cluster.retain()) == [
-        "nothing of it is in the remote tier, hence all of it stays on the brokers",
+        "nothing is tiered, so all records stay on the brokers",
         "no records",
     ]
     cluster.topics.alter_configs("t", {"retention.ms": "-1", "remote.copy.lag.ms": "-1", "segment.ms": "1"})
@@ -339,7 +339,7 @@ def test_upkeep_that_does_something_does_not(quiet: LiveCluster) -> None:
     assert whys(cluster.tier()) == ["all of it is in the remote tier", "no records"]
     assert whys(cluster.merge()) == ["no records that are not in the remote tier", "no records"]
     cluster.topics.alter_configs("t", {"local.retention.ms": "1000"})
-    assert "leave this broker after 1 min" in str(whys(cluster.retain())[0])
+    assert "are deleted from this broker after 1 min" in str(whys(cluster.retain())[0])
     quiet.clock.advance_ms(61_000)
     assert whys(cluster.retain())[0] is None
 

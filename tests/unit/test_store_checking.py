@@ -196,21 +196,21 @@ class NoDeletes(MemoryStore):
 @pytest.mark.parametrize(
     ("lying", "rule", "says"),
     [
-        (TwoWinners, "a name is created once", "2 of 16 were told"),
-        (TwoOfParts, "a large object is created once", "16 of 16 were told"),
-        (NobodyWins, "a name is created once", "all 16 were told that a free name was taken"),
-        (Replacing, "a taken name stays as it is", "a refused creation changed"),
-        (LateListing, "a listing shows all that was written", "another driver was shown 0"),
-        (IgnoringAfter, "a listing shows all that was written", "behind a name"),
-        (StaysTaken, "a deleted name is gone, and free again", "stayed taken"),
-        (ComesBack, "a deleted name is gone, and free again", "came back"),
-        (SameVersions, "a deleted name is gone, and free again", "cannot be told apart"),
-        (KeepsInBulk, "a bulk delete deletes", "200 are there"),
-        (OneTooMany, "a range is those bytes", r"\[0, 1\) of 2048 bytes were 2 bytes"),
-        (UnconditionalReads, "a listed object is that object", "gave another one"),
+        (TwoWinners, "a name is created once", "2 of 16 created the same name"),
+        (TwoOfParts, "a large object is created once", "16 of 16 created the same name"),
+        (NobodyWins, "a name is created once", "the storage told all 16 that a free name was taken"),
+        (Replacing, "a taken name stays as it is", "a refused create changed"),
+        (LateListing, "a listing shows all that was written", "another driver.s listing showed 0"),
+        (IgnoringAfter, "a listing shows all that was written", "after a name"),
+        (StaysTaken, "a deleted name is gone, and free again", "could not be created again"),
+        (ComesBack, "a deleted name is gone, and free again", "reappeared"),
+        (SameVersions, "a deleted name is gone, and free again", "cannot be distinguished"),
+        (KeepsInBulk, "a bulk delete deletes", "200 still exist"),
+        (OneTooMany, "a range is those bytes", r"of 2048 bytes returned 2 other bytes"),
+        (UnconditionalReads, "a listed object is that object", "returned another one"),
         (DamagedCopies, "a copy is those bytes", "the checksum"),
-        (AnotherClock, "its clock is ours", "3600 s away"),
-        (NoDeletes, "a deleted name is gone, and free again", "could not be tried: cannot delete: no"),
+        (AnotherClock, "its clock is ours", "differ by 3600 s"),
+        (NoDeletes, "a deleted name is gone, and free again", "could not be tested: cannot delete: no"),
     ],
 )
 def test_each_lie_is_found_and_named(lying: Callable[[], MemoryStore], rule: str, says: str) -> None:
@@ -223,10 +223,10 @@ def test_each_lie_is_found_and_named(lying: Callable[[], MemoryStore], rule: str
 @pytest.mark.parametrize(
     ("lying", "says"),
     [
-        (TwoWinners, "a name is created once: 2 of 6 were told"),
-        (TwoOfParts, "a large object is created once: 6 of 6 were told"),
+        (TwoWinners, "a name is created once: 2 of 6 created the same name"),
+        (TwoOfParts, "a large object is created once: 6 of 6 created the same name"),
         (LateListing, "a listing shows all that was written: "),
-        (StaysTaken, "a deleted name is gone, and free again: a name that was deleted stayed taken"),
+        (StaysTaken, "a deleted name is gone, and free again: a deleted name could not be created again"),
     ],
 )
 def test_format_refuses_object_storage_that_lies_and_leaves_nothing_there(
@@ -239,7 +239,7 @@ def test_format_refuses_object_storage_that_lies_and_leaves_nothing_there(
     file = tmp_path / "cluster.toml"
     brokers = (f'[[brokers]]\nid = {n}\nlog_dir = "{uri}"\n' for n, uri in enumerate(roots, start=1))
     file.write_text('[cluster]\nid = "c"\nvoters = [1]\n' + "".join(brokers))
-    with pytest.raises(UnsupportedStoreError, match=f"s3://odd/b2 does not keep the rule that {says}"):
+    with pytest.raises(UnsupportedStoreError, match=f"s3://odd/b2 breaks the rule that {says}"):
         with_parts(Cluster, clock=CLOCK, opener=lambda uri, _options, _clock: roots[uri]).format(file)
     assert [list(each.walk("")) for each in roots.values()] == [[], []]
 

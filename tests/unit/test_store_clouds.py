@@ -219,7 +219,7 @@ class TestRead:
     def test_an_answer_that_cannot_be_read_is_no_listing(self, server: ScriptedServer, store_on: OpenOn) -> None:
         server.objects["it"] = b"<html>"
         server.script = [lambda request: Handler.answer(request, 200, body=b"<html>Welcome")]
-        with pytest.raises(StorageError, match="cannot be read"):
+        with pytest.raises(StorageError, match="unreadable answer"):
             store_on(server.url).list("")
 
 

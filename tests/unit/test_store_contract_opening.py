@@ -53,7 +53,7 @@ class TestAddressesAndCounts:
     def test_memory_stays_in_its_process(self) -> None:
         store = open_store("memory://pickled")
         assert store is open_store("memory://pickled")
-        with pytest.raises(TypeError, match="lives in one process"):
+        with pytest.raises(TypeError, match="exists in one process"):
             pickle.dumps(store)
 
     @pytest.mark.parametrize("uri", ["folder", "file://host/folder", "s3:///x", "memory://", ""])

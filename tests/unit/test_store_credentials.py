@@ -110,8 +110,8 @@ def test_a_provider_that_fails_is_borne_while_there_are_good_ones(clock: ManualC
 @pytest.mark.parametrize(
     ("root", "answer", "message"),
     [
-        ("s3://b", {"access_key": SECRET}, "gave no access_key and secret_key, which s3:// takes"),
-        ("az://c", {"access_key": SECRET}, "gave no account_key, or sas_token, or token, which az:// takes"),
+        ("s3://b", {"access_key": SECRET}, "gave no access_key and secret_key, which s3:// needs"),
+        ("az://c", {"access_key": SECRET}, "gave no account_key, or sas_token, or token, which az:// needs"),
         ("gs://b", {"token": ""}, "gave no service_account, or token"),
         ("s3://b", keys(1, expiration=at(NOW_MS - 5_000)), "gave credentials that expired 5 s ago"),
         ("s3://b", keys(1, expiration="2030-01-01T00:00:00"), r"failed \(ValueError\)"),
@@ -140,7 +140,7 @@ def test_a_name_travels_and_is_imported_where_it_arrives() -> None:
 
 @pytest.mark.parametrize("text", ["", "hunter2", "a:b:c", "a.b", "a-b:c", "hunter2/+=:x", "os:a.b"])
 def test_what_is_no_name_of_a_function_is_refused_and_not_shown(text: str) -> None:
-    with pytest.raises(InvalidCallError, match="credentials name a function") as caught:
+    with pytest.raises(InvalidCallError, match="credentials must be the name of a function") as caught:
         NamedProvider(text)
     assert not text or text not in str(caught.value)
 

@@ -85,7 +85,7 @@ def test_a_key_that_logs_of_tables_would_not_have_is_refused(
     own = f'[brokers.storage]\n{key} = "k"\n'
     broker = load_cluster_file(cluster_file(tmp_path, own, f"{scheme}://box/remote", f"{scheme}://box/b1"))
     assert getattr(broker.brokers[0].storage, key) == "k"
-    with pytest.raises(InvalidCallError, match=rf"remote\.storage: {key} cannot be kept: delta-rs"):
+    with pytest.raises(InvalidCallError, match=rf"remote\.storage: {key} is not possible here, because delta-rs"):
         load_cluster_file(cluster_file(tmp_path, f'[{table}]\n{key} = "k"', f"{scheme}://box/remote"))
 
 
@@ -107,7 +107,7 @@ def test_the_key_that_was_asked_for(wanted: str | None, answered: str | None) ->
 )
 def test_another_key_or_none_is_refused(wanted: str, answered: str | None) -> None:
     with pytest.raises(
-        UnsupportedStoreError, match=r"s3://bucket/x is to be encrypted with .* the storage (does|enc)"
+        UnsupportedStoreError, match=r"s3://bucket/x must be encrypted with .* the storage (does|enc)"
     ):
         check_key(wanted, answered, "s3://bucket/x")
 
@@ -160,7 +160,7 @@ def test_what_is_made_has_the_key(server: ScriptedServer, kind: str) -> None:
     server.script = [answering(True)]
     assert open_store(root, options, ManualClock()).create("x", b"data")
     server.script = [answering(False)]
-    with pytest.raises(UnsupportedStoreError, match="is to be encrypted with k, and the storage does not say"):
+    with pytest.raises(UnsupportedStoreError, match="must be encrypted with k, but the storage does not confirm"):
         open_store(root, options, ManualClock()).create("y", b"data")
     nothing_asked = replace(options, kms_key_id=None, encryption_scope=None)
     assert open_store(root, nothing_asked, ManualClock()).create("z", b"data")

@@ -152,7 +152,8 @@ class TestNames:
 
         monkeypatch.setattr(os, "link", refuse)
         with pytest.raises(
-            UnsupportedStoreError, match=r"no hard links.*/Volumes, /dbfs, FUSE.* the address, s3://"
+            UnsupportedStoreError,
+            match=r"without hard links.*/Volumes, /dbfs, FUSE.* use the bucket's address, s3://",
         ):
             store.check()
 

@@ -233,7 +233,7 @@ def test_a_folder_that_is_gone_is_empty_and_a_folder_with_too_many_strangers_is_
     monkeypatch.setattr(local_scan, "MOST_STRANGERS", 2)
     for number in range(3):
         (tmp_path / LOG / f"stranger-{number}").touch()
-    with pytest.raises(CorruptionError, match="files of others"):
+    with pytest.raises(CorruptionError, match="foreign files"):
         listed(store, known)
 
 

@@ -73,7 +73,7 @@ def test_each_call_names_the_right_that_is_missing_and_the_path(tmp_path: Path) 
     for call, (code, right, path, said) in told.items():
         assert code == "CLUSTER_AUTHORIZATION_FAILED"
         assert str(path).startswith(str(tmp_path / expected[call][1])), call
-        assert f"let the user that runs this {right} there" in said
+        assert f"give this user the right to {right} there" in said
 
 
 def test_a_probe_that_may_not_be_deleted_stays_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,5 +88,5 @@ def test_a_probe_that_may_not_be_deleted_stays_and_harms_nobody(caplog: pytest.L
     store.hook = refuse
     check_exclusive_create(store, probe_name("1"))
     assert store.names("") == {"1.probe"}
-    assert "probes stay in memory://b1, which harms nobody: cannot delete 1.probe" in caplog.text
+    assert "probes remain in memory://b1, which does no harm: cannot delete 1.probe" in caplog.text
     check_exclusive_create(store, probe_name("2"))

@@ -26,7 +26,7 @@ from tests.unit.mounts import fill_up, remount, tmpfs
 from tests.unit.test_store_s3 import Handler, ScriptedServer, scripted_server, store_on
 
 STORAGE, RIGHTS = "KAFKA_STORAGE_ERROR", "CLUSTER_AUTHORIZATION_FAILED"
-CREATE_THERE = "let the user that runs this create there, or run it as another one"
+CREATE_THERE = "give this user the right to create there, or run the job as another user"
 
 FAILURES = [
     # (the system's answer, action, kind, code, sentence, remedy)
@@ -55,7 +55,7 @@ def test_each_answer_of_the_system_has_its_code_its_sentence_and_its_remedy(
     assert error.code == code
     assert str(error).startswith(f"cannot {action} '/b1/t-0/x': {sentence}")
     assert remedy in str(error)
-    assert ("let the user" in str(error)) == (code == RIGHTS)
+    assert ("give this user" in str(error)) == (code == RIGHTS)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_an_offset_beyond_the_high_watermark_is_out_of_range(live: LiveCluster, 
     """Kafka: OFFSET_OUT_OF_RANGE; the other partitions of the call are left alone, too."""
     with (
         live.unchanged(),
-        pytest.raises(OffsetOutOfRangeError, match=rf"below offset {offset} .* up to 5, the high"),
+        pytest.raises(OffsetOutOfRangeError, match=rf"below offset {offset} .* high watermark is 5"),
     ):
         live.cluster.topics.delete_records("t", {1: 0, 0: offset})
 
@@ -155,7 +155,7 @@ def test_the_log_of_a_topic_with_snapshots_is_refused(live: LiveCluster, topic: 
     topic with a POLICY_VIOLATION error"."""
     live.topic("kept", cleanup_policy="snapshot")
     live.cluster.groups.commit("g", {("t", 0): 1})
-    with live.unchanged(), pytest.raises(PolicyViolationError, match="only a snapshot moves the start"):
+    with live.unchanged(), pytest.raises(PolicyViolationError, match="only a snapshot advances the start"):
         live.cluster.topics.delete_records(topic, {0: -1})
     assert PolicyViolationError.code == "POLICY_VIOLATION"
 
@@ -305,14 +305,14 @@ def test_a_wrong_call_of_the_job_changes_nothing(disks: LiveCluster, capsys: pyt
     garbage.write_text('{"partitions": [{"topic": "t"}]}')
     for argv, says in (
         ([], "one of the arguments TOPIC --offset-json-file is required"),
-        (["t"], "no records are named"),
+        (["t"], "no partitions were given"),
         (["t", "--before", "0=1"], "write offsets by partition as 0:1000,1:latest"),
-        (["t", "--before", "0:1,0:2"], "named twice"),
+        (["t", "--before", "0:1,0:2"], "given twice"),
         (["--before", "0:1", "--offset-json-file", str(garbage)], "do not go together"),
         (["--offset-json-file", str(disks.folder / "none.json")], "cannot be read"),
         (["--offset-json-file", str(garbage)], "is not in the format of"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), version=2)], "has version 2"),
-        (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("t", 0, 2))], "named twice"),
+        (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("t", 0, 2))], "given twice"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("kept", 0, 0))], "POLICY_VIOLATION"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("t", 1, 9))], "OFFSET_OUT_OF_RANGE"),
     ):

@@ -140,7 +140,7 @@ def test_what_is_wrong_with_the_call_changes_nothing(live: LiveCluster) -> None:
             live.cluster.elect("t", [7])
         with pytest.raises(UnknownBrokerError, match="broker 9"):
             live.cluster.elect("t", leader=9)
-        with pytest.raises(InvalidCallError, match="of which topic"):
+        with pytest.raises(InvalidCallError, match="name the topic of"):
             live.cluster.elect(partitions=[0])
         with pytest.raises(InvalidCallError, match="has no replica of topic t"):
             live.cluster.elect("t", leader=without)
@@ -187,8 +187,8 @@ def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is
     report = live.cluster.elect("t", unclean=True)
     assert rows_of(report, "leader", "leader_epoch") == rows_of(plan, "leader", "leader_epoch")
     note = report.notes[-1]
-    assert f"lost is whatever only broker {leader} held" in note
-    assert "nobody else knows how many" in note
+    assert f"loses all records that only broker {leader} had" in note
+    assert "their number is unknown" in note
     assert report.totals == {"elected": 1, "lost_records_at_least": None}
     assert live.isr() == {ahead}
     live.append(["d"]).raise_for_failures()
@@ -220,7 +220,7 @@ def test_lost_records_are_counted_by_the_high_watermark_that_any_replica_knows(l
     assert rows_of(report, "leader", "lost_records_at_least") == [(three, 2)]
     report = live.cluster.elect(unclean=True)
     assert rows_of(report, "leader", "lost_records_at_least") == [(three, 2)]
-    assert "lost is at least 2 acknowledged records and whatever only broker" in report.notes[-1]
+    assert "loses at least 2 acknowledged records and all records that only broker" in report.notes[-1]
     live.append(["g"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: ["a", "e", "g"]}
@@ -280,7 +280,7 @@ def test_a_run_elects_uncleanly_by_itself_only_where_the_topic_allows_it(live: L
     image, notes = elect_uncleanly_where_allowed(ports.metadata, ports.storage, ports.execution, before)
     (note,) = notes
     assert note.startswith("allowed-0: unclean election of broker ")
-    assert "nobody else knows how many records" in note  # "b" and "c": it does not say 0
+    assert "their number is unknown" in note  # "b" and "c": it does not say 0
     assert image.topic("allowed").partitions[0].leader is not None
     assert image.topic("forbidden") == before.topic("forbidden")
     assert elect_uncleanly_where_allowed(ports.metadata, ports.storage, ports.execution, image) == (image, ())

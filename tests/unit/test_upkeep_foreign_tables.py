@@ -362,5 +362,5 @@ def test_an_empty_remote_is_not_filled_by_heal(tmp_path: Path) -> None:
     """It may be another volume that is mounted there: what is written to it would hide what was tiered."""
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
     shutil.rmtree(next(live.remote.glob("t-*")))
-    assert "is the remote tier mounted" in the_failure(live.cluster.heal(check=False))
+    assert "check that the right remote tier is mounted" in the_failure(live.cluster.heal(check=False))
     assert not list(live.remote.glob("t-*"))

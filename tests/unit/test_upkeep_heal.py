@@ -97,7 +97,7 @@ def test_a_damaged_leader_resigns_to_a_member_that_is_whole(live: LiveCluster) -
     spot(live, 2, 3).flip(30)
     healed = live.driver().heal()
     healed.raise_for_failures()
-    assert "t-0: its damaged leader left the ISR, broker 3 leads" in healed.notes
+    assert "t-0: its damaged leader left the ISR, and broker 3 now leads" in healed.notes
     assert live.leader() == 3
     assert_healed(live)
 
@@ -147,8 +147,8 @@ def test_a_hole_without_any_good_copy_is_one_failure_and_nothing_is_touched(live
     spot(live, 2, 3).flip(30)  # could be mended; the partition is left to a person as a whole
     with live.unchanged():
         said = the_failure(live.driver().heal(check=False))
-    assert said.startswith("t-0: LOG_GAP: offsets [1, 2): no good copy is on any replica or in the remote")
-    assert "nothing was touched, call a human" in said
+    assert said.startswith("t-0: LOG_GAP: offsets [1, 2): no replica and no remote object has a good copy")
+    assert "Nothing was changed. Restore these records from a backup" in said
     assert live.isr() == ALL
 
 
@@ -199,7 +199,7 @@ def test_copies_without_a_majority_are_left_to_a_person(tmp_path: Path) -> None:
     live.fill("abc")
     rewritten(spot(live, 2, 1), [b"B"], base=1, topic_id=live.cluster.image.topic("t").topic_id)
     with live.unchanged():
-        assert "compare them by hand" in the_failure(live.driver().heal(check=False))
+        assert "compare them yourself" in the_failure(live.driver().heal(check=False))
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_a_leaders_register_comes_from_whoever_kept_it_also_if_that_one_went_on(
 def test_a_register_that_nobody_has_a_copy_of_is_for_a_person(live: LiveCluster) -> None:
     register(live, 2, ".hw").replace(b"x")
     with live.unchanged():
-        assert "call a human" in the_failure(live.driver().heal(check=False))
+        assert "from a backup" in the_failure(live.driver().heal(check=False))
 
 
 # --------------------------------------------------------------- dry run, once more, two at once
@@ -290,7 +290,7 @@ def test_a_replica_that_is_in_the_isr_is_not_touched(tmp_path: Path) -> None:
     faults.before = let_in
     report = live.driver().heal(check=False)
     assert codes(report) == {"CORRUPT_SEGMENT": 1}
-    assert any("somebody else changed the partition meanwhile" in note for note in report.notes)
+    assert any("another driver changed the partition meanwhile" in note for note in report.notes)
     assert bad.read() == data
     live.driver().heal().raise_for_failures()
     assert_healed(live, "abc")

@@ -98,7 +98,7 @@ def test_where_nothing_tells_an_only_member_is_left_as_it_is_and_the_way_out_is_
     with live.unchanged():
         report = live.driver().heal(check=False)
     assert codes(report) == {"CORRUPT_MESSAGE": 1}
-    assert "let retention move the start on" in the_failure(report)
+    assert "wait until retention advances the start" in the_failure(report)
     live.fill("d")
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_the_only_copy_of_an_empty_log_has_to_come_from_a_backup(tmp_path: Path)
     local = register(live, live.leader(), ".local")
     good = local.read()
     local.flip(9)
-    assert "put the file back from a backup" in the_failure(live.driver().heal(check=False))
+    assert "restore the file from a backup" in the_failure(live.driver().heal(check=False))
     assert codes(live.append(["d"], driver=live.driver())) == {"CORRUPT_MESSAGE": 1}
     local.replace(good)
     live.fill("d")

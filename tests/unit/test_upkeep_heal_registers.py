@@ -127,4 +127,4 @@ def test_the_epoch_register_of_a_last_member_is_for_a_person(tmp_path: Path) -> 
     live.fill("abc")
     register(live, 1, ".epoch").replace(b"")
     with live.unchanged():
-        assert "call a human" in the_failure(live.driver().heal(check=False))
+        assert "from a backup" in the_failure(live.driver().heal(check=False))

@@ -67,7 +67,7 @@ def test_what_no_good_copy_is_left_of_is_forgotten_where_a_whole_member_never_ha
         spot(live, broker, 2).flip(30)
     healed = live.driver().heal()
     healed.raise_for_failures()
-    assert "t-0: offsets [2, 3) had no good copy; never committed, they are truncated" in healed.notes
+    assert "t-0: offsets [2, 3) had no good copy; they were never committed, and are truncated" in healed.notes
     assert live.leader() == whole
     assert_healed(live, "ab")
 

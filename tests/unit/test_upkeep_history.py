@@ -195,7 +195,7 @@ def test_what_a_reassigned_replica_has_alone_is_shown_and_exported(tmp_path: Pat
     with live.unchanged():
         report = live.cluster.discarded()
         assert rows_of(report, "broker", "start", "end", "why") == [(old, 2, 3, why), (old, 3, 4, why)]
-    assert {row["deletable"] for row in report.rows} == {"not yet: vacuum has not found it"}
+    assert {row["deletable"] for row in report.rows} == {"not yet: no vacuum has listed it since"}
     live.cluster.recover("t", str(out)).raise_for_failures()
     assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
     (live.folder / "again").mkdir()
@@ -358,7 +358,7 @@ def test_a_description_that_nobody_of_ours_has_written_is_none(
     text = json.dumps(said).replace('"' + "[" * 9999 + '"', "[" * 9999)
     pq.write_table(table.replace_schema_metadata({b"stratalog.recovered": text.encode()}), first)
     report = live.cluster.recover("t", str(out), check=False)
-    assert "is there already, and is something else" in the_failure(report)
+    assert "already exists with other content" in the_failure(report)
     assert len(json.loads((out / "manifest.json").read_text())["files"]) == 1
 
 
@@ -367,9 +367,7 @@ def test_what_was_exported_by_others_is_not_overwritten(tmp_path: Path, out: Pat
     path = Path(str(live.cluster.recover("t", str(out), dry_run=True).rows[0]["path"]).removeprefix("file://"))
     path.parent.mkdir(parents=True)
     path.write_bytes(b"mine")
-    assert "is there already, and is something else" in the_failure(
-        live.cluster.recover("t", str(out), check=False)
-    )
+    assert "already exists with other content" in the_failure(live.cluster.recover("t", str(out), check=False))
     assert path.read_bytes() == b"mine"
 
 
@@ -396,7 +394,7 @@ def test_of_a_merged_segment_only_what_the_log_lacks_is_exported(tmp_path: Path,
 def test_calls_that_cannot_succeed_say_why(tmp_path: Path, out: Path) -> None:
     live = diverged(tmp_path)
     with live.unchanged():
-        with pytest.raises(InvalidCallError, match="share storage: export elsewhere"):
+        with pytest.raises(InvalidCallError, match="share storage: export to another place"):
             live.cluster.recover("t", str(live.remote / "inside"))
         with pytest.raises(LogDirError, match="nowhere"):
             live.cluster.recover("t", str(tmp_path / "nowhere"))

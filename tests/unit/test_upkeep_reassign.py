@@ -66,7 +66,7 @@ def test_another_order_is_done_at_once_and_needs_no_copy(live: LiveCluster) -> N
     turned = replicas(live)[::-1]
     report = live.cluster.reassign({("t", 0): turned})
     assert rows_of(report, "state", "copied_bytes") == [("done", 0)]
-    assert report.notes[-1] == "1 partitions are led by another than their preferred replica: run elect"
+    assert report.notes[-1] == "1 partitions are not led by their preferred replica: run elect"
     live.cluster.elect().raise_for_failures()
     assert live.leader() == turned[0]
 
@@ -310,7 +310,7 @@ def test_replicas_do_not_go_where_nobody_whole_would_stay(tmp_path: Path) -> Non
     live.fill("abc")
     spot(live, 1, 1).flip(40)
     refused = live.cluster.reassign({("t", 0): (1,)}, check=False)
-    assert "nobody whole would stay" in the_failure(refused)
+    assert "no intact replica would remain" in the_failure(refused)
     assert replicas(live) == (1, 2, 3)
     live.cluster.heal().raise_for_failures()
     live.cluster.reassign({("t", 0): (1,)}).raise_for_failures()
@@ -367,7 +367,7 @@ def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path:
     remote_spot(live, 1).flip(40)
     leader = live.leader()
     refused = live.cluster.reassign({("t", 0): (3 - leader,)}, check=False)
-    assert "heal it before the replicas go" in the_failure(refused)
+    assert "heal it before the replicas with its records" in the_failure(refused)
     assert replicas(live) == (leader,)
     live.cluster.heal().raise_for_failures()
     live.cluster.reassign({("t", 0): (3 - leader,)}).raise_for_failures()

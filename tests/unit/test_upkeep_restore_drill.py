@@ -133,6 +133,6 @@ def test_a_drill_tells_what_is_newer_than_the_description(live: LiveCluster) -> 
     live.cluster.topics.alter_configs("t", {"segment.bytes": "7"})
     live.cluster.topics.alter_configs(None, {"num.partitions": "4"})
     notes = live.cluster.drill().notes
-    assert any("topic new is newer than the description" in note for note in notes)
+    assert any("topic new is newer than the restore point" in note for note in notes)
     assert any("topic t has changed" in note for note in notes)
     assert any("configs of the cluster have changed" in note for note in notes)

@@ -84,7 +84,7 @@ FAR = (10**6, 8 * 10**18)
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", FAR)
 @pytest.mark.parametrize(
-    "content", [None, b"{}", b"[" * 5000], ids=["as the latest", "no description", "brackets"]
+    "content", [None, b"{}", b"[" * 5000], ids=["as the latest", "no restore point", "brackets"]
 )
 def test_a_description_of_metadata_that_nobody_committed_is_named_and_stops_nobody(
     live: LiveCluster, offset: int, content: bytes | None
@@ -100,7 +100,7 @@ def test_a_description_of_metadata_that_nobody_committed_is_named_and_stops_nobo
         failure = the_failure(live.cluster.tier(check=False))
         assert failure.startswith("restore point: CORRUPT_MESSAGE")
         assert forged.name in failure
-        assert "stratalog did not write it; delete it" in failure
+        assert "stratalog did not write this file. Delete it" in failure
     assert forged.read_bytes() == data, "it is evidence, and left alone"
     forged.unlink()
     assert restored(live).cluster.image.topic("t").configs["segment.bytes"] == "7"

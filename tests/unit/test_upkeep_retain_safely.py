@@ -228,7 +228,7 @@ def test_what_an_unclean_election_has_lost_counts_for_nothing(tmp_path: Path) ->
         assert local_start(live, 3) == 2
         assert live.read() == {0: list("abxyz")}
         report = live.cluster.tier().raise_for_failures()
-        assert "an unclean election has lost" in " ".join(report.notes)
+        assert "was lost in an unclean election" in " ".join(report.notes)
         assert len(listed(live)) == 5
         for _ in range(2):
             live.cluster.retain(["t"]).raise_for_failures()

@@ -147,7 +147,7 @@ def test_a_damaged_snapshot_is_passed_over_and_not_spread(live: Keyed) -> None:
     for name, _ in live.log(lacking).listing.checkpoints:
         live.store(lacking).delete([live.replica(lacking).path(name)])
     report = live.cluster.snapshot("t")
-    assert any("passed over a damaged snapshot" in note for note in report.notes)
+    assert any("skipped a damaged snapshot" in note for note in report.notes)
     assert live.ids(lacking) == ["1-1"]
     live.put([("c", "1")])
     live.take()
@@ -209,7 +209,7 @@ def test_a_snapshot_is_read_from_a_follower_where_the_leaders_is_damaged(tmp_pat
     _, (located,) = with_ports(locate, ports_of(live.cluster))("t")
     assert (located.broker_id, located.stored.name) == (3, checkpoint(live, 3).path)
     checkpoint(live, 3).flip(700)
-    with pytest.raises(LogGapError, match="no usable snapshot of any replica"):
+    with pytest.raises(LogGapError, match="no readable replica has a usable snapshot"):
         with_ports(locate, ports_of(live.cluster))("t")
 
 
@@ -362,7 +362,7 @@ def test_a_log_stays_where_the_snapshot_that_would_stand_for_it_is_damaged_and_r
     checkpoint(live, victim).flip(700)
     said = the_failure(live.cluster.retain("t", check=False))
     assert said.startswith(f"t-0 on broker {victim}: CORRUPT_SEGMENT")
-    assert "the log that it stands for stays: take a snapshot" in said
+    assert "the log that it would replace remains: take a snapshot" in said
     assert {broker: live.log(broker).local_start for broker in (1, 2, 3)} == {1: 1, 2: 1, 3: 1} | {victim: 0}
 
 

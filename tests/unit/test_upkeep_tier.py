@@ -317,10 +317,10 @@ def test_a_remote_that_is_not_the_one_that_it_was_is_named_and_nothing_is_droppe
     live.remote.rename(live.folder / "away")
     live.remote.mkdir()
     live.append(["f"]).raise_for_failures()
-    assert "is the remote tier mounted" in the_failure(live.cluster.tier(check=False))
+    assert "check that the right remote tier is mounted" in the_failure(live.cluster.tier(check=False))
     live.cluster.retain(check=False)
     assert live.log(live.leader()).log_end == 6
-    assert "is the remote tier mounted" in str(live.cluster.verify().failures)
+    assert "check that the right remote tier is mounted" in str(live.cluster.verify().failures)
     shutil.rmtree(live.remote)
     (live.folder / "away").rename(live.remote)
     live.cluster.tier().raise_for_failures()

@@ -176,7 +176,7 @@ def test_where_the_list_cannot_be_written_the_work_is_done_all_the_same(tmp_path
     faults.before = full
     report = live.cluster.tier().raise_for_failures()
     assert report.totals["uploaded_files"] == 1
-    assert report.notes == ["when partitions are due next is not remembered: no space left"]
+    assert report.notes == ["the list of due partitions could not be stored: no space left"]
     assert load_schedule(ports_of(live.cluster).storage, live.cluster.image).schedule == Schedule()
 
 
@@ -209,7 +209,7 @@ def test_a_named_topic_that_is_not_copied_is_noted(live: RemoteFaults, configs: 
     report = live.cluster.tier("t").raise_for_failures()
     assert (report.rows, report.totals["next_ms"]) == ([], None)
     assert report.notes == [
-        "t: is not copied to the remote tier, by remote.storage.enable or remote.log.copy.disable"
+        "t: is not copied to the remote tier, because of remote.storage.enable or remote.log.copy.disable"
     ]
     assert live.cluster.tier().raise_for_failures().notes == []
 

@@ -188,8 +188,8 @@ def test_a_file_that_a_merge_took_away_while_it_was_to_be_read_is_not_missed(liv
 def test_registers_are_read_and_named(live: LiveCluster) -> None:
     register(live, 2, ".hw").replace(b"x")
     said = the_failure(live.cluster.verify(deep=True))
-    assert ".hw has 1 bytes, and must be empty" in said
-    assert "call a human" in said
+    assert ".hw has 1 bytes, but must be empty" in said
+    assert "from a backup" in said
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[[1,0],[1,3]]", b"not json"])

@@ -57,7 +57,7 @@ def test_a_damaged_snapshot_of_a_replica_is_named(live: Keyed, broker: int) -> N
     said = the_failure(verified(live, "t"))
     assert file.name in said
     assert "CORRUPT_SEGMENT" in said
-    assert "the one before it and the log are used" in said
+    assert "readers use the previous snapshot and the log" in said
 
 
 def test_a_snapshot_in_the_wrong_folder_is_named(live: Keyed) -> None:
@@ -145,7 +145,7 @@ def test_a_damaged_snapshot_of_a_voter_is_named(live: Keyed) -> None:
     assert verified(live, METADATA, deep=False).ok
     said = the_failure(verified(live, METADATA))
     assert file.name in said
-    assert "the one before it and the log are used" in said
+    assert "readers use the previous snapshot and the log" in said
 
 
 def test_a_damaged_batch_of_a_voter_is_named(live: Keyed) -> None:

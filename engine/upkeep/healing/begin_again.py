@@ -1,9 +1,9 @@
-"""Let logs begin again of which no replica and no remote log has a record (``recover --keep brokers``, where the
-brokers have nothing). The partition gets a new leader epoch and new folders. Its log begins at the last offset
-that is known, so that none up to there is given a second time.
+"""Restarts logs without any record on replicas or in the remote log (``recover --keep brokers``, if the brokers
+have no records). The partition gets a new leader epoch and new folders. Its log begins at the last known offset,
+so that no offset below it is used twice.
 
-That no replica has the records has to be seen. A member of the ISR that has them leads after the next
-``replicate``; for one outside the ISR a person elects uncleanly.
+This requires proof that no replica has the records. A member of the ISR that has them leads after the next
+``replicate``; a replica outside the ISR needs an unclean election.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from stratalog.partitions.errors import CorruptionError, RemoteNotReadyError
 
 
 class KeptRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition of which one history is kept, and the other given up."""
+    """A partition with one kept and one dropped history."""
 
     same_until: int
-    """Offset below which both are the same."""
+    """The offset below which both are the same."""
     brokers_end: int
     brokers_high_watermark: int
     remote_end: int | None
     keeps: str
     gives_up: int
-    """Offsets."""
+    """The number of dropped offsets."""
     outcome: str
 
 
 @dataclass(frozen=True, slots=True)
 class LostLog:
-    """A partition without any record that had some."""
+    """A partition that has lost all its records."""
 
     replicas: PartitionReplicas
     unseen: tuple[int, ...]
-    """Brokers with a replica that are fenced."""
+    """Fenced brokers with a replica."""
 
     def __str__(self) -> str:
         return str(self.replicas)
 
     def row(self, outcome: str) -> KeptRow:
-        """Its row in the report."""
+        """The row of the partition in the report."""
         view = self.replicas.view
         begin = begins_again_at(view)
         return KeptRow(
@@ -72,12 +72,12 @@ class LostLog:
         )
 
     def note(self) -> str:
-        """For the report: what is not in the row."""
+        """A note for the report."""
         view = self.replicas.view
-        unseen = "".join(f"; broker {broker} is fenced, and was not looked at" for broker in self.unseen)
+        unseen = "".join(f"; broker {broker} is fenced, and was not checked" for broker in self.unseen)
         return (
-            f"{view}: no replica has a record of it, and it had some: at least up to offset {view.written_to}. "
-            f"Its log begins again at {begins_again_at(view)}: {unknown_behind(view)}{unseen}"
+            f"{view}: no replica has any of its records, which reached at least offset {view.written_to}. Its "
+            f"log begins again at {begins_again_at(view)}: {unknown_behind(view)}{unseen}"
         )
 
 
@@ -90,7 +90,7 @@ def begin_again(
     partitions: Sequence[int] | None,
     run: OperationRun,
 ) -> None:
-    """Do so with the lost ones of these partitions; a row and a note for each. A dry run only shows them."""
+    """Restart the lost logs among these partitions; one row and one note each. A dry run only shows them."""
     image = metadata.image()
     views = [view for _, some in chosen_views(image, topics, partitions) for view in some]
     suspicious = [storage.replicas(view) for view in views if view.written_to and view.leader is not None]
@@ -108,10 +108,9 @@ def begin_again(
 
 
 def _look(replicas: PartitionReplicas) -> LostLog | None:
-    """None where the log is there, or the remote log has records, from the end of which ``replicate`` goes on.
-
-    Raises: CorruptionError where another replica has the log; RemoteNotReadyError; errors of looking at a replica
-        that is in service.
+    """The lost log of a partition; None if the log exists, or the remote log has records, from whose end
+    ``replicate`` continues. Raises: CorruptionError if another replica has the log; RemoteNotReadyError; errors of
+    listing a replica in service.
     """
     view = replicas.view
     if not is_lost(view, replicas.leader.log(anew=True)):
@@ -119,8 +118,8 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
     replicas = with_remote_asked(replicas)
     if replicas.remote is not None and replicas.remote.unknown:
         raise RemoteNotReadyError(
-            f"{view}: whether its remote log has the records that its replicas lack is not known, for it does not "
-            "answer; try again when it does"
+            f"{view}: the remote log does not answer, so it is unknown whether it has the records that the "
+            "replicas lack; try again when it answers"
         )
     if has_remote_records(replicas):
         return None
@@ -134,11 +133,11 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
         log = replicas.replica(broker).log(anew=True)
         if broker in view.isr and log.log_end >= view.written_to:
             raise CorruptionError(
-                f"{view}: broker {broker}, of the ISR, has the log; run replicate: then it leads"
+                f"{view}: broker {broker}, of the ISR, has the log; run replicate, which makes it the leader"
             )
         if log.chain:
             raise CorruptionError(
-                f"{view}: broker {broker} has records up to offset {log.log_end}; to go on from there, fence the "
-                f"other replicas and elect --unclean; else remove that replica, and run it again"
+                f"{view}: broker {broker} has records up to offset {log.log_end}; to continue from there, fence "
+                "the other replicas and elect --unclean; otherwise remove that replica, and run this again"
             )
     return LostLog(replicas, tuple(unseen))

@@ -1,7 +1,7 @@
-"""Records of histories that lost, out of a replica's files and into plain Parquet files that anybody reads.
+"""Exports records of lost histories from a replica's files to plain Parquet files.
 
-An exported file says in its own footer what it is; the manifest is a list of what these say, and can be made anew
-from the folder at any time.
+The footer of an exported file describes it; the manifest lists these descriptions, and can be rebuilt from the
+folder at any time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stratalog.partitions.store import Store
 RECOVERED_KEY = b"stratalog.recovered"
 MANIFEST = "manifest.json"
 MOST_FOOTER_BYTES = 16 * 1024 * 1024
-"""Most bytes of an exported file's Parquet footer. Other writers may leave any file in the folder."""
+"""The greatest Parquet footer of an exported file, because other writers may leave any file in the folder."""
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,19 +41,18 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: Natural
     broker_id: Int64
     file: str
-    """The name of the file on that broker."""
+    """The name of the source file on that broker."""
     why: str
 
     @property
     def records(self) -> int:
-        """How many: offsets have no holes."""
+        """The number of records; offsets have no gaps."""
         return self.next_offset - self.base_offset
 
 
 def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int | None:
-    """Write the records under ``what.path``; the bytes written, None when they are there already.
-
-    Raises: InvalidCallError when the path is taken by something else; CorruptSegmentError, StorageError.
+    """Write the records to ``what.path``. Returns the bytes written; None if the file exists already. Raises:
+    InvalidCallError if the path has other content; CorruptSegmentError, StorageError.
     """
     staged = target.stage_writer(what.path)
     try:
@@ -65,7 +64,7 @@ def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int
                 )
             writer.write_table(table.replace_schema_metadata(None))
         if writer is None:
-            raise CorruptionError(f"{source.uri_of(file.object.name)} holds none of the records that it should")
+            raise CorruptionError(f"{source.uri_of(file.object.name)} has none of its expected records")
         writer.add_key_value_metadata({RECOVERED_KEY: msgspec.json.encode(what)})
         writer.close()
         created = staged.commit()
@@ -78,13 +77,13 @@ def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int
     there = described(target, what.path)
     if there is None or _content(there) != _content(what):
         raise InvalidCallError(
-            f"{target.uri_of(what.path)} is there already, and is something else: export to another folder"
+            f"{target.uri_of(what.path)} already exists with other content: export to another folder"
         )
     return None
 
 
 def _content(what: Recovered) -> tuple[object, ...]:
-    """The key of an export. Two exports of one key are the same, from whichever broker."""
+    """The key of an export. Exports with the same key are equal, from any broker."""
     return what.cluster_id, what.topic_id, what.partition, what.epoch, what.base_offset, what.next_offset
 
 
@@ -100,9 +99,8 @@ def described(target: Store, path: str) -> Recovered | None:
 
 
 def write_manifest(target: Store, how: Iterable[str]) -> int:
-    """List every exported file of the folder in its manifest; how many. ``how`` says what to do with them.
-
-    The manifest is what the folder is: a run that finds it different replaces it.
+    """List every exported file of the folder in its manifest. Returns their number. ``how`` is the text on how to
+    use them. A run that finds a different manifest replaces it.
     """
     names = [stored.name for stored in target.list("") if paths.base_name(stored.name).endswith(".parquet")]
     files = [found for name in names if (found := described(target, name)) is not None]

@@ -1,18 +1,19 @@
-"""Heal: what a deep verify found damaged or missing is replaced by good copies, on brokers and in the remote tier.
+"""Heal: replaces files that a deep verify finds damaged or missing with good copies, on brokers and in the remote
+tier.
 
     1. probe the brokers, as every run does; verify every byte
-    2. plan (``plan``): what can be mended with what; a partition with a hole is left alone
-    3. two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and nobody is being
-       added to a leader that is mended in place. Where a new leader holds by then what was to be forgotten, the
-       partition is left alone
-    4. per damage: stage, look again, name, delete, look again (``files``), on the driver, which alone can
-       find out right before the change that the replica is still outside the ISR
-    5. replicate: mended replicas catch up and rejoin the ISR
-    6. replicas whose snapshot is damaged, or gone, get a whole copy of another one; nobody steps aside for that
-    7. objects of the remote tier are rebuilt from replicas that have their records, and committed (``rebuild``)
-    8. tables that others have rewritten list the segments again (``tables``)
-    9. verify every byte of these partitions again: damage that is left is a failure
-    10. remember what is left, and what is not any more, for ``health``
+    2. plan the repairs (``plan``); a partition with offsets without a good copy is not changed
+    3. make two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and no replica
+       is being added to a leader that is repaired in place. If a new leader meanwhile has records that were about
+       to be truncated, the partition is not changed
+    4. repair each damage: stage, check again, name, delete, check again (``files``), on the driver, because only
+       the driver can check right before the change that the replica is still outside the ISR
+    5. replicate: repaired replicas catch up and rejoin the ISR
+    6. copy an intact snapshot to replicas whose snapshot is damaged or missing; these stay in the ISR
+    7. rebuild objects of the remote tier from replicas that have their records, and commit them (``rebuild``)
+    8. revert rewrites of tables by other programs (``tables``)
+    9. verify every byte of these partitions again: remaining damage is a failure
+    10. store the remaining and the repaired damage, for ``health``
 
 Running it twice, at once or after a crash, is harmless.
 """
@@ -56,7 +57,7 @@ from stratalog.partitions.runner import Failed
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """The repairs of one replica, one after the other."""
+    """The repairs of one replica, in order."""
 
     replicas: PartitionReplicas
     plan: HealPlan
@@ -76,9 +77,8 @@ def heal(
     only: Collection[TopicIdPartition] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Verify the topics (all when None; of them the partitions in ``only``, where it is given) and mend them. One
-    row for every damage; damage that is left afterwards is a failure. ``dry_run`` reads everything and changes
-    nothing.
+    """Verify and repair the topics (None: all; only the partitions in ``only``, if given). The report has one row
+    per damage; remaining damage is a failure. ``dry_run`` reads everything and changes nothing.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -153,7 +153,7 @@ def _step_aside(
     plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]],
     run: OperationRun,
 ) -> dict[TopicIdPartition, PartitionReplicas]:
-    """Step 3. The replicas_of under the views that follow; a partition that has changed meanwhile is left out."""
+    """Step 3. Returns the replicas under the new views, without partitions that have changed meanwhile."""
     views = {key: each.replicas.view for key, (each, _) in plans.items()}
     resigning = [key for key, (_, plan) in plans.items() if plan.resigns]
     if resigning:
@@ -169,14 +169,14 @@ def _step_aside(
     for key in list(views):
         _, plan = plans[key]
         if plan.resigns:
-            run.notes.append(f"{views[key]}: its damaged leader left the ISR, broker {plan.leader} leads")
+            run.notes.append(f"{views[key]}: its damaged leader left the ISR, and broker {plan.leader} now leads")
         try:
             _check_forgotten(storage.replicas(views[key]), plan.forgotten)
         except StratalogError as error:
-            run.notes.append(f"{views.pop(key)} was left alone: {error.code}: {error}")
+            run.notes.append(f"{views.pop(key)} was not changed: {error.code}: {error}")
             continue
         run.notes += [
-            f"{views[key]}: {offsets(*gone)} had no good copy; never committed, they are truncated"
+            f"{views[key]}: {offsets(*gone)} had no good copy; they were never committed, and are truncated"
             for gone in plan.forgotten
         ]
         damaged = {repair.broker_id for repair in plan.repairs}
@@ -184,7 +184,7 @@ def _step_aside(
             why = (
                 "left the ISR to be healed"
                 if broker in damaged
-                else "is not being added while its leader is healed"
+                else "is no longer being added, because its leader is healed"
             )
             run.notes.append(f"{views[key]}: broker {broker} {why}")
     return {key: storage.replicas(view) for key, view in views.items()}
@@ -196,30 +196,30 @@ def _take(
     answers: Sequence[PartitionAnswer],
     run: OperationRun,
 ) -> None:
-    """The views that a commit leads to."""
+    """The views after the commit."""
     image = metadata.image()
     for answer in answers:
         key = answer.key
         old = views.pop(key)
         if isinstance(answer, RefusedPartition):
-            run.notes.append(f"{old} was left alone: {answer.error}")
+            run.notes.append(f"{old} was not changed: {answer.error}")
         elif key[0] not in image.topics:
-            run.notes.append(f"{old} was left alone: the topic was deleted meanwhile")
+            run.notes.append(f"{old} was not changed: the topic was deleted meanwhile")
         elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
-            run.notes.append(f"{old} was left alone: somebody else changed it meanwhile")
+            run.notes.append(f"{old} was not changed: another driver changed it meanwhile")
         else:
             views[key] = view
 
 
 def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int, int]]) -> None:
-    """The member that leads now lacked these offsets when it was looked at. Records that it has got since may have
-    been acknowledged before it was elected: commit, then read.
-
-    Raises: SourceChangedError when it holds some of them; errors of listing it.
+    """Check that the new leader still lacks these offsets. Records that it got meanwhile may have been
+    acknowledged before its election: commit, then read. Raises: SourceChangedError if it has some of them; errors
+    of listing it.
     """
     if any(replicas.leader.log().log_end > start for start, _ in forgotten):
         raise SourceChangedError(
-            f"{replicas.leader} has got records meanwhile that were to be truncated elsewhere; run it again"
+            f"{replicas.leader} has meanwhile got records that were about to be truncated on other replicas; run "
+            "this again"
         )
 
 
@@ -233,8 +233,8 @@ def _mend(
     replicas_of: Mapping[TopicIdPartition, PartitionReplicas],
     run: OperationRun,
 ) -> None:
-    """Step 4, replicas side by side, those that lead and are mended in place before the others, which take their
-    registers from them. Failed repairs are noted; the last step finds the damage again.
+    """Step 4, replicas in parallel; leaders that are repaired in place come first, because the others copy their
+    registers. Failed repairs are noted; the last step finds the damage again.
     """
     jobs = [
         _Job(replicas_of[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))
@@ -265,7 +265,7 @@ def _mend(
 
 
 def _check_aside(metadata: MetadataClient, job: _Job) -> None:
-    """Raises: InvalidUpdateVersionError unless the replica may be touched."""
+    """Raises: InvalidUpdateVersionError unless the replica may be changed."""
     check_aside(metadata, job.replicas.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
 
 

@@ -1,4 +1,4 @@
-"""A table of files that replicas have discarded and still hold, to look for records that are not in the log."""
+"""Lists files that replicas have discarded but still have, to find records that are not in the log."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import Store
 
 _MAY_COME_BACK = "not yet: it is above the high watermark"
-_NOT_CLOSED = "not yet: vacuum has not found it"
+_NOT_CLOSED = "not yet: no vacuum has listed it since"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardedWork(PartitionWork):
-    """Look at what the replicas of one partition have discarded."""
+    """The work for one partition: list the files that its replicas have discarded."""
 
     brokers: tuple[int, ...]
     former: tuple[Replica, ...]
-    """Replicas that the partition had."""
+    """The former replicas of the partition."""
 
     def stores_used(self) -> Iterable[Store]:
         return [*self.replicas.stores.values(), *(replica.store for replica in self.former)]
@@ -47,7 +47,7 @@ class HistoryWork(DiscardedWork):
 
 @dataclass(frozen=True, slots=True)
 class Relic:
-    """A discarded file of one replica; ``next_offset`` None where the file does not say it any more."""
+    """A discarded file of one replica; ``next_offset`` is None if it cannot be read from the file."""
 
     broker_id: int
     discarded: Discarded
@@ -74,8 +74,8 @@ class RelicRow(PartitionRow, frozen=True, kw_only=True):
 def discarded_files(
     work: DiscardedWork, failed: list[tuple[int, StratalogError]]
 ) -> Iterator[tuple[Replica, Lineage, Sequence[Discarded]]]:
-    """Files that each of the brokers has discarded, or a former replica holds of other histories; and under which
-    lineage. One that cannot be looked at is added to ``failed``, and keeps no other from it.
+    """The files that each broker has discarded, or that a former replica has of other histories, with the lineage.
+    A replica that cannot be listed is added to ``failed``.
     """
     lineage, began_ms = leaders_lineage(work.replicas)
     for broker in work.brokers:
@@ -108,7 +108,7 @@ def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, Strata
 
 
 def leaders_lineage(replicas: PartitionReplicas) -> tuple[Lineage, int]:
-    """The lineage of the leader, and when it took it on; an empty one where none can be read."""
+    """The lineage of the leader, and the time when it joined; an empty one if it cannot be read."""
     if replicas.view.leader is None:
         return Lineage(), 0
     try:
@@ -119,10 +119,8 @@ def leaders_lineage(replicas: PartitionReplicas) -> tuple[Lineage, int]:
 
 
 def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
-    """The replica's log under the leader's lineage where it has not joined the leader's epoch yet: what it will
-    discard when it does.
-
-    Raises: as ``Replica.log``.
+    """The replica's log under the leader's lineage, even if it has not joined the leader's epoch yet: then it
+    shows what the replica will discard. Raises: see ``Replica.log``.
     """
     log = replica.log()
     if log.lineage.latest_epoch < lineage.latest_epoch:
@@ -133,17 +131,17 @@ def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
 def _relic(replica: Replica, each: Discarded, *, former: bool) -> Relic:
     try:
         return Relic(replica.broker_id, each, replica.footer(each.file).next_offset, former)
-    except CorruptSegmentError:  # nothing rests on it; verify --deep names it
+    except CorruptSegmentError:  # nothing depends on it; verify --deep reports it
         return Relic(replica.broker_id, each, each.file.name.next_offset, former)
 
 
 def history(
     metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
 ) -> Report:
-    """One row for every data file of the topics (all when None) that a replica holds and its log does not use; of
-    former replicas (``stratalog.engine.replicas.former``), what is of another history than the leader's.
+    """One row per data file of the topics (None: all) that a replica has but its log does not use; for former
+    replicas (``stratalog.engine.replicas.former``), files of another history than the leader's.
 
-    Raises: UnknownTopicOrPartitionError; a replica that cannot be looked at is a failure.
+    Raises: UnknownTopicOrPartitionError; a replica that cannot be listed is a failure.
     """
     with execution.run("discarded") as run:
         image = metadata.image()

@@ -1,10 +1,10 @@
-"""Keep one of two histories: a partition's leader and its remote log hold other records at the same offsets, and a
-person says which of them count (``recover --keep``).
+"""Keeps one of two histories, if a partition's leader and its remote log have different records at the same
+offsets, and an operator chooses one (``recover --keep``).
 
-remote     the leader begins where the remote log ends, alone in its ISR, and the others follow; what the brokers
-           hold behind the offset at which the two part is discarded: ``recover --to`` exports it while it is there
-brokers    the segments behind that offset leave the remote table; its versions of before still list them. Where
-           there is no remote log, and the brokers have lost all records, the log begins again (``begin_again``)
+remote     the leader begins at the end of the remote log, alone in its ISR, and the others follow; the brokers'
+           records after the offset of divergence are discarded: ``recover --to`` exports them until deletion
+brokers    segments after that offset are removed from the remote table; its earlier versions still list them. If
+           there is no remote log, and the brokers have lost all records, the log restarts (``begin_again``)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIDES: tuple[Side, ...] = ("remote", "brokers")
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A partition of which the two histories part."""
+    """A partition whose two histories diverge."""
 
     replicas: PartitionReplicas
     log: ReplicaLog
@@ -50,23 +50,23 @@ class Parted:
     """The leader epochs of the remote log."""
     segments: tuple[RemoteSegment, ...]
     same: int
-    """Below it both hold the same records."""
+    """The offset below which both have the same records."""
 
     def __str__(self) -> str:
         return str(self.replicas)
 
     @property
     def remote_end(self) -> int:
-        """Where the remote log ends."""
+        """The end of the remote log."""
         return self.segments[-1].next_offset
 
     @property
     def leaving(self) -> tuple[RemoteSegment, ...]:
-        """The segments that leave the table where the brokers' records are kept."""
+        """The segments to remove from the table if the brokers' records are kept."""
         return tuple(segment for segment in self.segments if segment.next_offset > self.same)
 
     def row(self, keep: Side, outcome: str) -> KeptRow:
-        """Its row in the report."""
+        """The row of the partition in the report."""
         lost = (self.same, self.remote_end) if keep == "brokers" else (self.same, self.log.log_end)
         return KeptRow(
             topic=self.replicas.view.topic,
@@ -92,16 +92,16 @@ def keep_one(
     partitions: Sequence[int] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Keep one side of the partitions (all of the topics when None) whose leaders and remote logs contradict each
-    other: a row for each, with the offset up to which both are the same, both ends, and how many offsets are given
-    up. Others are left alone.
+    """Keep one history of the partitions (None: all of the topics) whose leaders and remote logs contradict each
+    other. Each has a row with the offset of divergence, both ends, and the number of dropped offsets. Other
+    partitions are not changed.
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a
         failure of its partition in the report.
     """
     side = next((one for one in SIDES if one == keep), None)
     if side is None:
-        raise InvalidCallError(f"keep is {keep!r}: it takes {' or '.join(SIDES)}")
+        raise InvalidCallError(f"keep is {keep!r}: give {' or '.join(SIDES)}")
     with execution.run("recover", dry_run=dry_run) as run:
         parted = _find(metadata, storage, topics, partitions, run)
         if not dry_run and parted:
@@ -140,7 +140,7 @@ def _find(
 
 
 def _look(look: tuple[PartitionReplicas, RemoteLog]) -> Parted | None:
-    """None where the leader's log goes with its remote log."""
+    """The contradiction; None if the leader's log matches its remote log."""
     replicas, remote = look
     log = replicas.leader.log(anew=True)
     try:
@@ -204,13 +204,13 @@ def _keep_brokers(
 
 def _begins_behind(each: Parted) -> LogGapError:
     return LogGapError(
-        f"{each}: the leader's log begins at {each.log.local_start}, behind the end of the remote log at "
-        f"{each.remote_end}: it cannot begin there; keep the brokers' records"
+        f"{each}: the leader's log begins at {each.log.local_start}, after the end of the remote log at "
+        f"{each.remote_end}, so it cannot continue from there; use --keep brokers"
     )
 
 
 def _lacks(each: Parted, end: int) -> LogGapError:
     return LogGapError(
         f"{each}: without the segments from {each.same} on the remote log ends at {end}, and the leader's begins "
-        f"at {each.log.local_start}: the offsets between would be nowhere; keep the remote log"
+        f"at {each.log.local_start}: the offsets in between would be lost; use --keep remote"
     )

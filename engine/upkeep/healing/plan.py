@@ -1,10 +1,10 @@
-"""The plan of a heal for a partition: the replicas that step aside first, and the good files (``sources``) for
-each damaged one. Pure.
+"""Plans the heal of a partition: the replicas that leave the ISR first, and the good files (``sources``) for each
+damaged one. Pure.
 
-A damaged replica leaves the ISR before it is touched. A damaged leader resigns to a member that was found whole.
-If no member is, and the leader is the last member once the damaged others have left, it stays, and is mended in
-place. A file that a merged segment hides becomes live as that segment goes, which is damaged everywhere then. If
-no good file has some of the offsets, nothing of the partition is touched.
+A damaged replica leaves the ISR before it is changed. A damaged leader resigns to an intact member. If there is
+none, and the leader is the last member after the damaged others have left, it stays and is repaired in place. A
+file that a merged segment covers becomes live when that segment, damaged everywhere, is removed. If some offsets
+have no good file, the partition is not changed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from stratalog.partitions.paths import DataName
 
 
 class HealRow(Row, frozen=True, kw_only=True):
-    """A damage, with offsets ``[start, end)``, and the outcome."""
+    """A row of the report: a damage with offsets ``[start, end)``, and the outcome."""
 
     topic: str
     partition: int | None = None
-    """None: of the topic's remote table."""
+    """None for the topic's remote table."""
     broker: int | None = None
-    """None: of the remote tier."""
+    """None for the remote tier."""
     damage: str
     start: int | None = None
     end: int | None = None
@@ -42,28 +42,32 @@ class HealPlan:
     """The plan for one partition."""
 
     leader: int
-    """The leader when all have stepped aside."""
+    """The leader after the damaged replicas have left the ISR."""
     resigns: bool
-    """The present leader resigns to that one."""
+    """Whether the present leader resigns to it."""
     leaving: tuple[int, ...]
-    """Other members that leave the ISR, or are no longer being added: the damaged ones, and, where the leader is
-    mended in place, all that were being added."""
+    """The other replicas that leave the ISR or are no longer being added: the damaged ones, and, if the leader is
+    repaired in place, all that were being added.
+    """
     in_place: bool
-    """The leader is damaged and stays: it must be the last member when it is touched, and nobody being added."""
+    """Whether a damaged leader stays: then it must be the last member when it is changed, and no replica is being
+    added.
+    """
     repairs: tuple[Repair, ...]
     unmended: tuple[CorruptionError, ...] = ()
-    """Damage that stays as it is, with the remedy."""
+    """Damage that is not repaired, with the remedy."""
     forgotten: tuple[Offsets, ...] = ()
-    """Offsets without a good copy at and above the log end of the member that leads from now on. All of the ISR
-    holds what is committed, so these never were, where it lacks them still when it leads: they are truncated, as
-    in any election."""
+    """Offsets without a good copy at or above the new leader's log end. All members of the ISR have the committed
+    records, so these were never committed if the leader still lacks them: they are truncated, as in any
+    election.
+    """
 
 
 def plan_heal(each: Audited) -> HealPlan | None:
-    """How to mend what is wrong with a partition; None when a heal has nothing to do there.
+    """The plan to repair a partition; None if nothing is to be done.
 
-    Raises: LogGapError for offsets of which there is no good copy; LeaderNotAvailableError; CorruptionError
-        when no member of the ISR is fit to lead, or a register cannot be replaced, which is all that is wrong.
+    Raises: LogGapError for offsets without a good copy; LeaderNotAvailableError; CorruptionError if no member of
+    the ISR can lead, or the only damage is a register that cannot be replaced.
     """
     damages = [(f.broker_id, f.damage) for f in each.findings if f.broker_id is not None and f.damage is not None]
     if not damages or each.looked is None:
@@ -80,8 +84,8 @@ def plan_heal(each: Audited) -> HealPlan | None:
         others = set(view.isr) - damaged - {leader_id}
         if in_place and others:
             raise CorruptionError(
-                f"{each.replicas}: its leader, broker {leader_id}, is damaged, and no other member of the "
-                f"ISR was found whole: brokers {sorted(others)} are to be looked at first"
+                f"{each.replicas}: its leader, broker {leader_id}, is damaged, and no other member of the ISR "
+                f"was found intact: check brokers {sorted(others)} first"
             )
     sources = _CopySources(each, each.looked, leader)
     forgotten: set[Offsets] = set()
@@ -125,8 +129,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
 
 
 def _fit_to_lead(each: Audited) -> list[int]:
-    """Members of the ISR, other than the leader, in which nothing wrong was found; the one that holds most is
-    first."""
+    """The intact members of the ISR other than the leader; the one with the most records is first."""
     assert each.looked is not None
     view = each.replicas.view
     wrong = {finding.broker_id for finding in each.findings if not finding.log_is_whole}
@@ -143,21 +146,21 @@ def _fit_to_lead(each: Audited) -> list[int]:
 def _hole(each: Audited, holes: Iterable[Offsets], damaged: Iterable[int]) -> LogGapError:
     ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
     return LogGapError(
-        f"{each.replicas}: {ranges}: no good copy is on any replica or in the remote tier; damaged are brokers "
-        f"{sorted(damaged)}; nothing was touched, call a human"
+        f"{each.replicas}: {ranges}: no replica and no remote object has a good copy; brokers {sorted(damaged)} "
+        "are damaged. Nothing was changed. Restore these records from a backup"
     )
 
 
 def _unneeded(each: Audited, holes: Iterable[Offsets], broker: int) -> LogGapError:
     ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
     return LogGapError(
-        f"{each.replicas}: {ranges} on broker {broker}, outside the ISR: no good copy is left; run replicate once "
-        "its leader is whole: it truncates what was never committed"
+        f"{each.replicas}: {ranges} on broker {broker}, outside the ISR: no good copy exists; run replicate once "
+        "its leader is intact, which truncates uncommitted records"
     )
 
 
 class _CopySources(GoodFiles):
-    """The good files of a partition, for the replicas that lack some."""
+    """The good files of a partition, for its damaged replicas."""
 
     def __init__(self, each: Audited, looked: PartitionStructure, leader: int) -> None:
         super().__init__(each, looked.lineage, leader)
@@ -167,11 +170,11 @@ class _CopySources(GoodFiles):
 
     @property
     def log_end(self) -> int:
-        """Of the replica that leads when all have stepped aside."""
+        """The log of the new leader."""
         return self._looks[self._leader].end if self._leader in self._looks else 0
 
     def mend(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[Offsets]]:
-        """The files that mend a damage, and the offsets that none of them has."""
+        """The files that repair a damage, and the offsets that none of them has."""
         match damage:
             case BadEpoch() | BadLocalStart():
                 return [], []
@@ -182,16 +185,15 @@ class _CopySources(GoodFiles):
                 return self._cover(broker, max(start, self._begin(broker)), end, file.name, in_place)
 
     def starts_over(self, broker: int, damage: Damage, put: Sequence[Copy]) -> bool:
-        """Whether what is mended leaves a gap below the start of the leader's log. No listing would show it."""
+        """Whether the repair leaves a gap below the start of the leader's log, which no listing would show."""
         if isinstance(damage, BadEpoch | BadLocalStart):
             return False
         return damage.start < min([self._begin(broker), *(copy.held.start for copy in put)])
 
     def local_start(self, broker: int, damage: BadLocalStart, lost: Collection[int], in_place: bool) -> Repair:
-        """The register of a local start says what the footer of the file says that ends there, wherever that is,
-        or the same register of another replica. Else a follower begins where its leader does, if that is above.
-
-        Raises: CorruptionError, with what to do, when none of this can be.
+        """The content of a local start's register comes from the footer of a file that ends there, or from the
+        same register of another replica. Otherwise a follower begins at its leader's start, if that is higher.
+        Raises: CorruptionError with the remedy, if neither is possible.
         """
         what = f"{self._view.topic}-{self._view.partition}: the local start register on broker {broker}"
         same = [b for b in self._view.replicas if b not in lost and self._starts_at(b) == damage.offset]
@@ -205,40 +207,41 @@ class _CopySources(GoodFiles):
         if not in_place:
             remedy = "reassign the replica to another broker, or away and back"
         elif broker in self._looks and self._looks[broker].end > damage.offset:
-            remedy = "nobody but it is in the ISR: let retention move the start on, the files behind it are whole"
+            remedy = (
+                "it is the only member of the ISR: wait until retention advances the start; the later files are "
+                "intact"
+            )
         else:
-            remedy = "nobody but it is in the ISR, and its log is empty: put the file back from a backup"
-        raise CorruptionError(
-            f"{what}, {damage.offset}, is damaged, and no file that ends there is left: {remedy}"
-        )
+            remedy = "it is the only member of the ISR, and its log is empty: restore the file from a backup"
+        raise CorruptionError(f"{what}, {damage.offset}, is damaged, and no file ends there: {remedy}")
 
     def _starts_at(self, broker: int) -> int | None:
         return self._looks[broker].local_start if broker in self._looks else None
 
     def _begin(self, broker: int) -> int:
-        """Below it a follower needs nothing: its leader's log begins there."""
+        """The start of the leader's log, below which a follower needs no records."""
         if broker == self._leader or self._leader not in self._looks:
             return 0
         return self._looks[self._leader].local_start
 
     def register_of(self, broker: int, damage: Damage, unread: Collection[int]) -> int | None:
-        """A broker with the register that a staying leader has lost: registers of an epoch are byte copies of one.
-
-        Raises: CorruptionError when nobody has it.
+        """A broker with the register that a staying leader has lost; all registers of an epoch are equal. Raises:
+        CorruptionError if no broker has it.
         """
         if not isinstance(damage, BadEpoch) or not damage.needed or broker != self._leader:
             return None
         own = max(damage.epoch, self._looks[broker].joined_epoch if broker in self._looks else 0)
         joined = {b: look.joined_epoch for b, look in self._looks.items() if b not in unread}
         fit = [b for b in self._view.replicas if damage.epoch <= joined.get(b, -1) <= own]
-        if fit:  # a replica that has joined no later epoch is sure to have it; a later one makes up for it
+        if fit:  # a replica without a later epoch surely has it; otherwise a later one replaces it
             return min(fit, key=joined.__getitem__)
         having = [b for b in self._view.replicas if b in joined and damage.epoch in self._looks[b].epochs]
-        if having:  # it went on to an epoch that this leader never joined, and kept the register
+        if having:  # it joined an epoch that this leader never joined, and kept the register
             return having[0]
         raise CorruptionError(
             f"{self._view.topic}-{self._view.partition}: the register of epoch {damage.epoch} on broker {broker} "
-            "is damaged or missing; it leads, and nobody else has joined that epoch: call a human"
+            "is damaged or missing; it leads, and no other replica has joined that epoch: restore the register "
+            "from a backup"
         )
 
     def _cover(
@@ -251,15 +254,16 @@ class _CopySources(GoodFiles):
         candidates += [copy for copy in live if copy.place == broker and copy.held.name in own]
 
         def preference(copy: Copy) -> tuple[bool, bool, int, int]:
-            """The very file first; then what is there already."""
+            """The preference: first the same file, then files that exist already."""
             return copy.held.name != name, copy.place != broker, self.rank(copy.place), -copy.held.end
 
         found, holes = cover(candidates, start, end, preference)
         return [copy for copy in found if copy.place != broker], holes
 
     def _may(self, copy: Copy, name: DataName | None, in_place: bool) -> bool:
-        """The last member of an ISR takes the very file that it had, or what is committed: in the remote tier, or
-        below the high watermark that its holder knows."""
+        """The last member of an ISR gets the same file that it had, or committed records: from the remote tier, or
+        below the high watermark of the replica with the copy.
+        """
         if not in_place or name is None or copy.place is None or copy.held.name == name:
             return True
         return copy.place in self._looks and copy.held.end <= self._looks[copy.place].high_watermark

@@ -1,11 +1,11 @@
-"""Rebuilding damaged and missing objects of the remote tier from replicas that still have their records.
+"""Rebuilds damaged and missing objects of the remote tier from replicas that still have their records.
 
-    1. plan (``rebuild_plan``): which verified files stand for which segments
-    2. per segment: copy or write the object anew, under a name that nobody has; read back every byte of it
-    3. one commit a topic: the table lists the new objects in place of the lost ones, and changes no data; where
-       files reach over the end of the remote log, one before it that adds the rest of them, which is new there
-A crash leaves objects that no table lists: litter. ``retain`` and ``vacuum`` delete damaged objects, like all that
-have left the table, after their delay: so readers that run, or look back in time, find the same objects as before.
+    1. plan the verified files for each segment (``rebuild_plan``)
+    2. per segment: copy or write the object under a new name, and read back every byte
+    3. one commit per topic: the table lists the new objects instead of the lost ones, without changing data; if
+files extend beyond the end of the remote log, an earlier commit adds the rest of them A crash leaves only objects
+that no table lists. ``retain`` and ``vacuum`` delete damaged objects, like all objects removed from the table,
+after the delay, so running readers and time travel still find the same objects.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class RebuildJob:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """The objects of a job, which no table lists yet."""
+    """The new objects of a job, which no table lists yet."""
 
     job: RebuildJob
     rebuilt: Rebuilt
     rest: tuple[Uploaded, ...]
-    """To be added before: among the lost ones of ``rebuilt``."""
+    """Objects to add in an earlier commit; ``rebuilt`` replaces them."""
 
 
 def rebuild_remote(
@@ -80,7 +80,7 @@ def rebuild_remote(
     topics: Mapping[str, TopicImage],
     run: OperationRun,
 ) -> list[HealRow]:
-    """Carry the plans out; ``topics`` by topic id. Failures are noted."""
+    """Run the plans; ``topics`` by topic id. Failures are noted."""
     made: dict[str, list[_Made]] = {}
     outcomes = storage.threads.run(lambda job: _rebuild(metadata, storage, job, topics), jobs)
     for outcome in run.watched(outcomes, len(jobs), "remote segments"):
@@ -118,7 +118,7 @@ def _add(
     topic: TopicImage,
     added: Sequence[tuple[Audited, tuple[Uploaded, ...]]],
 ) -> None:
-    """Objects of offsets that the table does not list, as by any tier run: the commit asks who leads."""
+    """Add objects for offsets that the table does not list, as a tier run does: the commit checks the leader."""
     if not added:
         return
 
@@ -171,11 +171,11 @@ def _rebuild(
 def _rebuild_from_table(
     metadata: MetadataClient, storage: Storage, job: RebuildJob, topic: TopicImage
 ) -> Uploaded:
-    """Raises: CorruptionError when the leader cannot tell what belongs to it; as ``rebuild_from_records``."""
+    """Raises: CorruptionError if the leader's log cannot be read; see ``rebuild_from_records``."""
     replicas, looked, remote = job.each.replicas, job.each.looked, job.each.remote
     (lost,) = job.plan.lost
     if remote is None or looked is None or looked.leader_log is None:
-        raise CorruptionError(f"{replicas}: its leader cannot be relied upon; heal it first, then again")
+        raise CorruptionError(f"{replicas}: its leader is damaged; heal it first, then run this again")
     producers: Mapping[str, ProducerEntry] = {}
     if lost == remote.segments[-1]:
         producers = replicas.leader.producers_at(looked.leader_log, lost.next_offset)
@@ -192,14 +192,14 @@ def _rebuild_from_table(
 
 
 def _producers_at(source: Replica, leader: Replica, offset: int) -> ProducerState:
-    """Raises: CorruptionError when neither tells."""
+    """Raises: CorruptionError if neither has it."""
     with suppress(CorruptionError):
         return source.producers_at(source.log(), offset)
     return leader.producers_at(leader.log(), offset)
 
 
 def _segments(piece: RebuiltObject, segment_bytes: int) -> Iterator[RebuiltObject]:
-    """The piece in parts of about the size of a segment."""
+    """The piece in parts of about a segment's size."""
     links: list[Link] = []
     for number, link in enumerate(piece.links, 1):
         links.append(link)
@@ -211,20 +211,19 @@ def _segments(piece: RebuiltObject, segment_bytes: int) -> Iterator[RebuiltObjec
 
 
 def _decided_run(source: Replica, piece: RebuiltObject) -> Run:
-    """The run with what became of the transactions in it.
-
-    Raises: CorruptionError when the replica does not tell.
-    """
+    """The run with the outcomes of its transactions. Raises: CorruptionError if the replica lacks them."""
     chain = (*piece.links, *piece.behind)
     transactions = transactions_of(_as_log(chain), source.footer)
     for link in piece.links:
         if transactions.fates.get(link.name) is Fate.OPEN:
-            raise CorruptionError(f"{source}: {link.name} is of a transaction whose end the replica does not have")
+            raise CorruptionError(
+                f"{source}: {link.name} belongs to a transaction whose end the replica does not have"
+            )
     return with_outcomes(Run(piece.links), transactions)
 
 
 def _as_log(chain: tuple[Link, ...]) -> ReplicaLog:
-    """Files that may have left their log, as one: tiered records are decided and committed."""
+    """Files that may have left their log, as one run: tiered records are decided and committed."""
     end = chain[-1].end
     return ReplicaLog(
         listing=Listing((), (), (), (), ()),

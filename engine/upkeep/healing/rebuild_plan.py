@@ -1,10 +1,10 @@
-"""Which files of which replicas stand for an object of the remote tier that is damaged or missing. Pure.
+"""Plans which files of replicas replace a damaged or missing object of the remote tier. Pure.
 
-Any good file of a replica will do (``sources``), as long as nobody has deleted it. The very file is best; else the
-records are taken from what holds them, in whatever pieces, and from several replicas where none has all. A file is
-never cut at its end, since what it says of the producers holds there: where one reaches over the end of the
-segment, the remote segments behind it are rebuilt together with it. Where one reaches over the end of the remote
-log (a late zombie's merge), the rest of it becomes a remote segment first.
+Any good file of a replica can be used (``sources``) until it is deleted. The same file is best; otherwise the
+records come from other files, in any pieces, and from several replicas if none has all. A file is never cut at its
+end, because its producer state is valid there. If a file extends beyond the segment, the next remote segments are
+rebuilt together with it. If it extends beyond the remote log (a late zombie's merge), the rest of it becomes a
+remote segment first.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ class RebuiltObject:
     broker_id: int
     links: tuple[Link, ...]
     behind: tuple[Link, ...]
-    """The replica's files after them: markers of transactions stand there."""
+    """The replica's later files, which have markers of transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """The pieces for neighbouring remote segments. No pieces: they lie below the log start, and just leave."""
+    """The pieces for neighbouring remote segments. Without pieces, the segments are below the log start, and are
+    removed.
+    """
 
     lost: tuple[RemoteSegment, ...]
-    """None where the table does not list the offsets: an older copy of it was put back."""
+    """None if the table does not list the offsets, because an older copy of it was restored."""
     pieces: tuple[RebuiltObject, ...]
     from_table: bool = False
-    """The records exist only in the files that others have put into the table in place of the segment."""
+    """Whether the records exist only in files with which another program has replaced the segment."""
     rest: tuple[RebuiltObject, ...] = ()
-    """The part of the pieces beyond the end of the remote log, where they reach over it: it is tiered before, and
-    the pieces take its place, too."""
+    """The part of the pieces beyond the end of the remote log, if any: it is tiered first, and the pieces replace
+    it, too.
+    """
 
     @property
     def start(self) -> int:
@@ -58,12 +61,12 @@ class RebuildPlan:
 
     @property
     def what(self) -> str:
-        """The segments, for people."""
+        """The segments, as text."""
         return " ".join(segment.path for segment in self.lost) or offsets(self.start, self.end)
 
     @property
     def sources(self) -> str:
-        """Where the files come from, for people."""
+        """The source of the files, as text."""
         if self.from_table:
             return "table"
         return " ".join(f"broker-{broker}" for broker in dict.fromkeys(piece.broker_id for piece in self.pieces))
@@ -71,14 +74,14 @@ class RebuildPlan:
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """A remote object that nothing can stand for, as it was found, and what is to be done."""
+    """A remote object that cannot be rebuilt, with its damage and the remedy."""
 
     finding: Finding
     remedy: str
 
 
 def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
-    """How to rebuild the remote objects that an audit found damaged or missing; and those without a source."""
+    """The plans for remote objects that an audit found damaged or missing, and the objects without a source."""
     remote, looked = each.remote, each.looked
     if remote is None or looked is None:
         return [], []
@@ -92,7 +95,7 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
         if index < position or finding is None:
             continue
         if not segment.is_of(looked.lineage):
-            lacking.append(Lacking(finding, f"{segment.path} is of a history that was lost: tier lets it go"))
+            lacking.append(Lacking(finding, f"{segment.path} belongs to a lost history: tier removes it"))
             continue
         log_start = each.replicas.view.log_start_offset
         plan = sources.plan(remote.segments[index:], log_start)
@@ -115,15 +118,15 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
             plans.append(RebuildPlan((), pieces))
         else:
             nobody = " ".join(offsets(*hole) for hole in sources.holes(start, end))
-            remedy = f"no replica has {nobody} any more: they are in what the remote tier was, or lost"
+            remedy = f"no replica has {nobody} any more: they are in an older copy of the remote tier, or lost"
             lacking.append(Lacking(finding, remedy))
     return plans, lacking
 
 
 def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
-    """The offsets between the end of the remote log and the beginning of the leader's, which has passed them (an
-    older copy of the remote tier was put back), as they were found; and up to where the log is committed. None
-    if the remote log is empty: it is not the original remote tier then.
+    """The offsets between the end of the remote log and the start of the leader's log (because an older copy of
+    the remote tier was restored), and the end of the committed log. None if the remote log is empty, because then
+    it is not the original remote tier.
     """
     remote, log = each.remote, None if each.looked is None else each.looked.leader_log
     finding = next((f for f in each.findings if f.broker_id is None and isinstance(f.error, LogGapError)), None)
@@ -144,7 +147,7 @@ class _ObjectSources(GoodFiles):
         self._held = self.by_broker
 
     def plan(self, segments: Sequence[RemoteSegment], log_start: int) -> RebuildPlan | None:
-        """The plan for the first of these segments, and as many of the others as need be."""
+        """The plan for the first of these segments, and as many others as necessary."""
         first = segments[0]
         start = max(first.base_offset, log_start)
         if start >= first.next_offset:
@@ -161,8 +164,9 @@ class _ObjectSources(GoodFiles):
     def reaching_over(
         self, segments: Sequence[RemoteSegment], log_start: int, committed: int
     ) -> RebuildPlan | None:
-        """The plan for all of these segments, the last ones, from files that reach over the end of the remote log;
-        all of it committed."""
+        """The plan for all of these segments, the last ones, from committed files that extend beyond the end of
+        the remote log.
+        """
         start, end = max(segments[0].base_offset, log_start), segments[-1].next_offset
         for until in sorted({h.end for files in self._held.values() for h in files if end < h.end <= committed}):
             pieces, rest = self._cover(start, until), self._cover(end, until)
@@ -171,7 +175,7 @@ class _ObjectSources(GoodFiles):
         return None
 
     def _itself(self, segment: RemoteSegment) -> RebuiltObject | None:
-        """The file of that name and those offsets; of several one of the size that the table says."""
+        """The file with that name and those offsets; among several, one with the size in the table."""
         range_ = segment.base_offset, segment.next_offset
         found = [
             (held.size_bytes != segment.size_bytes, number, broker, held)
@@ -185,13 +189,13 @@ class _ObjectSources(GoodFiles):
         return RebuiltObject(broker, (Link(*range_, held.file),), ())
 
     def cover_gap(self, start: int, end: int, committed: int) -> tuple[RebuiltObject, ...] | None:
-        """Pieces with offsets ``[start, end)``, or more where no files end there; all of it committed."""
+        """Committed pieces with offsets ``[start, end)``, or more if no files end there."""
         held = (held.end for files in self._held.values() for held in files)
         ends = sorted({each for each in held if end <= each <= committed})
         return next((pieces for each in ends if (pieces := self._cover(start, each)) is not None), None)
 
     def holes(self, start: int, end: int) -> list[Offsets]:
-        """The offsets of ``[start, end)`` that no file of a replica holds."""
+        """The offsets of ``[start, end)`` that no replica's file has."""
         copies = [copy for copy in (*self.log, *self.hidden) if copy.place is not None]
         return cover(copies, start, end, lambda copy: -copy.held.end)[1]
 
@@ -209,7 +213,7 @@ class _ObjectSources(GoodFiles):
 
 
 def _chain(files: Sequence[HeldFile], start: int, until: int | None) -> Iterator[Link]:
-    """Files of a replica without a gap from ``start`` on, none of which reaches beyond ``until``."""
+    """Files of a replica without a gap from ``start`` on, none of which extends beyond ``until``."""
     while True:
         there = [f for f in files if f.start <= start < f.end and (until is None or f.end <= until)]
         if not there:

@@ -1,10 +1,10 @@
-"""Recover: export records that were truncated and are still held (``history`` shows them), for people to judge.
+"""Recover: exports truncated records that replicas still have (``history`` lists them), for an operator to check.
 
-    1. tasks: find what the replicas of a partition hold of other histories; verify it, every byte; export it
+    1. tasks: find files of other histories on the replicas of a partition, verify every byte, and export them
     2. driver: the manifest
 
-The log is not touched. To get the records back, append them again, as new ones. Exported files stay as they are,
-so that running it again is harmless.
+The log is not changed. To restore the records, append them again as new ones. Exported files are never changed, so
+it is safe to run this again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from stratalog.partitions.store.address import parse_address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverWork(DiscardedWork):
-    """Export what the replicas of one partition hold of other histories."""
+    """The work for one partition: export the replicas' files of other histories."""
 
     cluster_id: str
     target: Store
@@ -50,7 +50,7 @@ class RecoverWork(DiscardedWork):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """One file: ``bytes`` is None where it was there already."""
+    """An exported file; ``bytes`` is None if it existed already."""
 
     what: Recovered
     bytes: int | None
@@ -72,7 +72,7 @@ class ExportedRow(PartitionRow, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _FoundFiles:
-    """A verified file of another history, of which the log lacks ``[start, end)``."""
+    """A verified file of another history; the log lacks its records ``[start, end)``."""
 
     replica: Replica
     file: DataFile
@@ -89,15 +89,15 @@ class _FoundFiles:
         return Lineage(self.segment.footer.lineage)
 
     def covers(self, other: _FoundFiles) -> bool:
-        """Whether this file, a merged segment, holds all the records of the other one."""
+        """Whether this file, a merged segment, has all the records of the other one."""
         merged = self.file.name.merged and self.file.name != other.file.name
         inside = self.start <= other.start and other.end <= self.end
         return merged and inside and other.lineage.parts_from(self.lineage, other.start, other.end) is None
 
 
 def recover_partition(work: RecoverWork) -> tuple[list[Exported], list[tuple[int, StratalogError]]]:
-    """The task: what it exported, and what failed on which broker. A replica or a file that cannot be read keeps
-    no other from being exported; a damaged file matters only where no other replica has a good copy.
+    """The task. Returns the exported files, and the failures by broker. An unreadable replica or file does not
+    prevent other exports; a damaged file is a failure only if no replica has a good copy.
     """
     found, failed = _find(work)
     exported: list[Exported] = []
@@ -115,7 +115,7 @@ def recover_partition(work: RecoverWork) -> tuple[list[Exported], list[tuple[int
 
 
 def _find(work: RecoverWork) -> tuple[list[_FoundFiles], list[tuple[int, StratalogError]]]:
-    """The files of other histories, each once, wherever it was found good; and what is in the way of others."""
+    """The good files of other histories, each once, and the failures."""
     failed: list[tuple[int, StratalogError]] = []
     seen: dict[DataName, _FoundFiles | None] = {}
     damaged: dict[DataName, tuple[int, StratalogError]] = {}
@@ -135,7 +135,7 @@ def _find(work: RecoverWork) -> tuple[list[_FoundFiles], list[tuple[int, Stratal
 
 
 def _verified(replica: Replica, file: DataFile, why: Truncated, log: Lineage) -> _FoundFiles | None:
-    """The file, read to its last byte; None when the log has all of its records elsewhere."""
+    """The completely read file; None if the log has all of its records in other files."""
     segment = verify_segment(replica.store, file)
     footer = segment.footer
     start = Lineage(footer.lineage).parts_from(log, footer.base_offset, footer.next_offset)
@@ -170,11 +170,11 @@ def recover(
     broker: int | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Export what the replicas of the topics (all when None; only these partitions; only that broker's) hold of
-    other histories into the folder or bucket ``to``.
+    """Export files of other histories on the replicas of the topics (None: all; only these partitions; only that
+    broker) to the folder or bucket ``to``.
 
-    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; InvalidCallError, LogDirError when ``to`` is no
-        folder, or one of the cluster's.
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; InvalidCallError, LogDirError if ``to`` is not a
+    folder, or is part of the cluster.
     """
     with execution.run("recover", dry_run=dry_run) as run:
         target = _target(storage, execution.clock, to)
@@ -201,7 +201,7 @@ def _target(storage: Storage, clock: Clock, to: str) -> Store:
     for store in storage.all_stores:
         if f"{target.uri}/".startswith(f"{store.uri}/") or f"{store.uri}/".startswith(f"{target.uri}/"):
             raise InvalidCallError(
-                f"{to} and {store.uri}, which is the cluster's, share storage: export elsewhere"
+                f"{to} and {store.uri}, a root of the cluster, share storage: export to another place"
             )
     return target
 

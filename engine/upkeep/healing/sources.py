@@ -1,7 +1,7 @@
-"""The truth of a range of offsets: the good files of a partition, and those that together hold the range. Pure.
+"""The good files of a partition, and those that together have a range of offsets. Pure.
 
-A file is good if this run has read every byte of it, and if it is of the leader's history. Whether the log uses
-it, a merge has hidden it, or the log start has passed it, makes no difference.
+A file is good if this run has read every byte of it, and it belongs to the leader's history. It may also be a file
+that a merge has replaced, or that is below the log start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GoodFiles:
             self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
 
     def rank(self, place: Place) -> int:
-        """The order in which places are asked: leader, ISR, other replicas, remote tier."""
+        """The order of sources: leader, ISR, other replicas, remote tier."""
         return self._ranks[place]
 
     @property
@@ -44,8 +44,8 @@ class GoodFiles:
 def cover(
     copies: Iterable[Copy], start: int, end: int, preference: Callable[[Copy], Any]
 ) -> tuple[list[Copy], list[Offsets]]:
-    """Copies that together hold ``[start, end)``: at each offset the one with the least ``preference``, up to its
-    end. And the offsets that no copy holds.
+    """Copies that together have ``[start, end)``: at each offset the one with the least ``preference``, up to its
+    end; and the offsets that no copy has.
     """
     candidates = list(copies)
     found: list[Copy] = []

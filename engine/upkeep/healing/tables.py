@@ -1,5 +1,6 @@
-"""Tables that others have rewritten are put right: they list the segments again
-(``stratalog.tiering.foreign_commits``)."""
+"""Reverts rewrites of tables by other programs, so that the tables list the segments again
+(``stratalog.tiering.foreign_commits``).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from stratalog.partitions.errors import StratalogError
 def put_right(
     storage: Storage, rewritten: Mapping[str, str], topics: Mapping[str, TopicImage], run: OperationRun
 ) -> None:
-    """Take the rewrites of these topics' tables back; a row for each. ``topics`` by topic id."""
+    """Revert the rewrites of these topics' tables; one row each. ``topics`` by topic id."""
     for topic_id in rewritten:
         outcome = "mended"
         try:

@@ -1,5 +1,5 @@
-"""The budget of a run: seconds, bytes and requests. It is asked between two pieces of work, which grow as far as
-it allows; and by long pieces on their way.
+"""The budget of a run: seconds, bytes and requests. It is checked between two pieces of work, which grow within
+its limits, and during long pieces.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from stratalog.partitions.errors import InvalidCallError
 T = TypeVar("T")
 
 _FASTER = 4
-"""By what factor a piece may be larger than the one before."""
+"""The factor by which a piece may be larger than the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that a run is to use; None: as much as it takes. Bytes are those read and written by its processes.
-
-    Raises: InvalidCallError for nothing, or less.
+    """The limits of a run; None: unlimited. Bytes are those read and written by its processes. Raises:
+    InvalidCallError for 0 or less.
     """
 
     seconds: float | None = None
@@ -32,14 +31,14 @@ class Budget:
     def __post_init__(self) -> None:
         for what, given in (("s", self.seconds), ("bytes", self.bytes), ("requests", self.requests)):
             if given is not None and given <= 0:
-                raise InvalidCallError(f"a budget takes more than 0 {what}, not {given:g}")
+                raise InvalidCallError(f"a budget must be more than 0 {what}, not {given:g}")
 
 
 class Spending:
-    """The use of a budget since this was made."""
+    """The use of a budget since this object was created."""
 
     def __init__(self, storage: Storage, clock: Clock, budget: Budget, within: Spending | None = None) -> None:
-        """``within``: another one that must last, too."""
+        """``within``: another budget that also applies."""
         self._storage = storage
         self._clock = clock
         self._limits = (budget.seconds, budget.bytes, budget.requests)
@@ -48,16 +47,16 @@ class Spending:
 
     @property
     def limited(self) -> bool:
-        """Whether it can ever be over."""
+        """Whether there is any limit."""
         return bool(self._left())
 
     def over(self) -> bool:
-        """Whether a budget is used up."""
+        """Whether a limit is reached."""
         return any(left <= 0 for left in self._left())
 
     def pieces(self, items: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:
-        """The items in their order, piece by piece, until a budget is used up: at least one piece; of one item
-        where there is a limit, else all at once. ``most``: items of a piece.
+        """The items in order, in pieces, until a limit is reached, at least one piece. The first piece has one
+        item if there is a limit, otherwise all. ``most``: the greatest number of items per piece.
         """
         position, size, dearest = 0, 1 if self.limited else len(items), [0.0, 0.0, 0.0]
         while position < len(items) and not (position and self.over()):
@@ -70,7 +69,7 @@ class Spending:
             size = max(1, min(size * _FASTER, *self._fitting(dearest)))
 
     def _fitting(self, each: Sequence[float]) -> list[int]:
-        """The number of items that each limit has room for; each of them takes ``each`` at most."""
+        """The number of items within each limit; an item uses at most ``each``."""
         found = [
             int(left / one)
             for left, one in zip(self._left_of_each(), each, strict=True)

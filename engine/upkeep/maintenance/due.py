@@ -1,5 +1,5 @@
-"""When each step of the maintenance is due, and for which partitions: by intervals, by what is known of earlier
-runs, and by one look at all brokers.
+"""Determines when each step of the maintenance is due, and for which partitions: by intervals, by earlier runs,
+and by one listing of all brokers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stratalog.tiering.schedule import Entry
 @dataclass(frozen=True, slots=True)
 class _Topic:
     config: TopicConfig | None
-    """None: it cannot be told, and the steps say so."""
+    """None if unknown; the steps then report it."""
     partitions: tuple[PartitionImage, ...]
 
 
@@ -38,7 +38,7 @@ class DueWork:
     def __init__(
         self, storage: Storage, clock: Clock, image: ClusterImage, kept: KeptTimes, now: Collection[str] = ()
     ) -> None:
-        """``now``: the steps that are to be done now, for all partitions."""
+        """``now``: the steps to run now, for all partitions."""
         self._storage = storage
         self._clock = clock
         self._image = image
@@ -48,13 +48,13 @@ class DueWork:
 
     @cached_property
     def looks(self) -> dict[TopicIdPartition, Look]:
-        """The one look at all brokers."""
+        """The listing of all brokers."""
         ends = {key: entry.remote_end for key, entry in self.entries.items()}
         return sweep(self._storage, self._image, ends)
 
     @cached_property
     def entries(self) -> dict[TopicIdPartition, Entry]:
-        """The list of the remote log manager, where any topic is tiered."""
+        """The list of the remote log manager, if any topic is tiered."""
         if all(of.config is not None and not of.config.remote_storage_enable for of in self._topics.values()):
             return {}
         return dict(load_schedule(self._storage, self._image).schedule.entries)
@@ -74,11 +74,11 @@ class DueWork:
         ]
 
     def is_now(self, step: str) -> bool:
-        """Whether a step is to be done now, due or not."""
+        """Whether a step must run now, due or not."""
         return step in self._now
 
     def wait_ms(self, step: str) -> int:
-        """Until a step is due."""
+        """The time until a step is due."""
         if self.is_now(step):
             return 0
         config, times, now_ms = self._config, self._kept.present, self._clock.now_ms()
@@ -97,7 +97,7 @@ class DueWork:
         return wait_ms(times.steps.get(step), intervals[step], now_ms) if step in intervals else 0
 
     def partitions(self, step: str) -> list[TopicIdPartition]:
-        """Those that a step is not known to have nothing to do for, the most urgent first."""
+        """The partitions for which a step may have work, the most urgent first."""
         times, now_ms = self._kept.present, self._clock.now_ms()
         due = [
             key
@@ -113,15 +113,19 @@ class DueWork:
         return sorted(due, key=lambda key: self._urgency(step, key))
 
     def name_of(self, key: TopicIdPartition) -> str:
-        """As failures name the partition."""
+        """The name of the partition in failures."""
         return f"{self._image.topics[key.topic_id].name}-{key.partition}"
 
     def elected_topics(self) -> int:
-        """How many topics have a partition with another leader than it might have; or files decide which."""
+        """The number of topics with a partition that might get another leader, or whose leader depends on
+        files.
+        """
         return sum(map(self._is_elected, self._topics))
 
     def to_scrub(self) -> list[TopicIdPartition]:
-        """The partitions whose bytes are to be read, those that stayed damaged first; all, if it is done now."""
+        """The partitions whose bytes are due to be read, those with remaining damage first; all, if the step must
+        run now.
+        """
         times, now_ms = self._kept.present, self._clock.now_ms()
         if not self.is_now("scrub"):
             return due_partitions(self._image, times, self._config.scrub_interval_ms, now_ms)
@@ -130,7 +134,7 @@ class DueWork:
         return list(dict.fromkeys([*damaged, *every]))
 
     def metadata_wait_ms(self) -> int:
-        """Until the bytes of the metadata log are to be read again."""
+        """The time until the bytes of the metadata log are due to be read again."""
         last_ms = self._kept.present.steps.get(METADATA_TOPIC)
         return wait_ms(last_ms, self._config.scrub_interval_ms, self._clock.now_ms())
 
@@ -173,7 +177,7 @@ class DueWork:
 
 
 def _takes_part(step: str, config: TopicConfig | None) -> bool:
-    """Whether a step is for the partitions of such a topic."""
+    """Whether a step applies to the partitions of such a topic."""
     if config is None or step not in {"tier", "snapshot"}:
         return True
     return config.copies_to_remote if step == "tier" else config.snapshots

@@ -1,7 +1,7 @@
-"""Maintain: what is due, on one look at the brokers, within a budget.
+"""Maintain: runs the due steps, by one listing of each broker, within a budget.
 
-    probe       every run: roots that are gone are fenced, those that are back are brought back
-    replicate   every run: elects where nobody leads, replicates, finishes abandoned transactions
+    probe       every run: fences missing roots, unfences those that are back
+    replicate   every run: elects missing leaders, replicates, finishes abandoned transactions
     elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
     merge       every log.retention.check.interval.ms
     tier        every run: the partitions whose time has come (remote.log.manager.task.interval.ms); the cluster's
@@ -75,13 +75,13 @@ from stratalog.partitions.paths import METADATA_TOPIC
 
 STEPS = ("replicate", "elect", "merge", "tier", "retain", "snapshot", "vacuum", "scrub")
 _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
-"""Work that threads of this process do faster than executors are told of it: partitions and bytes."""
+"""The limits of a piece that threads of this process do faster than executors: partitions and bytes."""
 
 _THROTTLED_S = 10.0
-"""How long a run waits for the throttle of a reassignment: the other steps are not to be late for it."""
+"""The longest wait for the throttle of a reassignment, so that other steps are not delayed."""
 
 MakeSnapshots = Callable[[Storage, Execution, Collection[TopicIdPartition], bool], Report]
-"""The step snapshot, for these partitions and the metadata log; whether it is a dry run."""
+"""The step snapshot, for these partitions and the metadata log; the flag is for a dry run."""
 
 
 class StepRow(Row, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ def maintain(
     """
     for name in (*only, *exclude):
         if name not in STEPS:
-            raise InvalidCallError(f"{name!r} is no step of maintain; the steps are {', '.join(STEPS)}")
+            raise InvalidCallError(f"{name!r} is not a step of maintain; the steps are {', '.join(STEPS)}")
     chosen = [name for name in STEPS if (not only or name in only) and name not in exclude]
     with execution.run("maintain", dry_run=dry_run) as run:
         work = _Maintenance(
@@ -191,7 +191,7 @@ class _Maintenance:
         return sorted(names, key=lambda name: (name != "replicate", last.get(name, 0)))
 
     def step(self, name: str) -> StepRow:
-        """Do one step, if it is due and the budget lasts; its row."""
+        """Run one step, if it is due and within the budget. Returns its row."""
         if name == "elect" and not self._config.auto_leader_rebalance_enable:
             return StepRow(step=name, outcome="switched off")
         now_ms = self._execution.clock.now_ms()
@@ -215,9 +215,9 @@ class _Maintenance:
         outcome = "failed" if failures else "done" if ended else "cut off"
         due_in_ms = self._due.wait_ms(name) if ended else 0
         counts = measure.counts
-        if counts.requests:  # else the next step that did anything, or the end of the run, is soon enough
+        if counts.requests:  # otherwise the next step that does work, or the end of the run, stores it
             self.keep(once=True)
-        if name == "replicate":  # which is part of every run: that it was begun can wait for the next step
+        if name == "replicate":  # part of every run, so the next step can store its start
             self._kept.remember(replace(begun, cut_off=frozenset()))
             self._kept.change(lambda times: times.ran(run))
         return StepRow(
@@ -306,7 +306,7 @@ class _Maintenance:
                 reached += piece
         if name == "tier" and self._due.any_copies_to_remote:
             done(lambda: self._take_rewrites_back(opened))
-        if name == "snapshot" and not due:  # the metadata log is always looked at
+        if name == "snapshot" and not due:  # the metadata log is always checked
             done(lambda: self._make_snapshots(storage, execution, (), False))
         ended = len(reached) == len(due) and not cut_off
         return len(due), failures, None if ended else {self._due.name_of(key) for key in reached}
@@ -343,7 +343,7 @@ class _Maintenance:
         return self._storage, self._execution
 
     def _told(self, name: str, report: Report) -> list[Failure]:
-        """The failures of a step; what another run has changed meanwhile is a note."""
+        """The failures of a step; a change by another run is a note."""
         changed = [failure for failure in report.failures if failure.code == SourceChangedError.code]
         told = [*report.notes, *(f"{one.item}: {one.message}; left to the next run" for one in changed)]
         self._run.notes += [f"{name}: {note}" for note in told]
@@ -356,16 +356,18 @@ class _Maintenance:
         return self._begun and self._spending.over()
 
     def log_ends(self) -> Report:
-        """As the look at the brokers showed them."""
+        """The files that the listing of the brokers showed."""
         return log_ends(self._image, self._due.looks, self._due.entries)
 
     def keep(self, *, once: bool = False) -> None:
-        """Keep for the next run what this one has learned, ``once`` while it goes on; a note where it cannot be
-        kept.
+        """Store the state for the next run, with one copy (``once``) while this run continues; adds a note if that
+        fails.
         """
         why = self._kept.keep(once=once)
         if why is not None:
-            self._run.notes.append(f"what was done is not remembered, and will be done again: {why}")
+            self._run.notes.append(
+                f"the state of this run could not be stored, so its work will be repeated: {why}"
+            )
 
     def _take_rewrites_back(self, opened: Collection[object]) -> Report:
         """Of the topics whose tables were not ``opened`` by the step itself, which does it."""
@@ -423,6 +425,6 @@ class _Maintenance:
 
 
 def _without_unavailable(report: Report) -> Report:
-    """A preferred leader outside the ISR is no failure here: it is elected when it is back."""
+    """A preferred leader outside the ISR is not a failure here; it is elected when it is back."""
     failures = [one for one in report.failures if one.code != PreferredLeaderNotAvailableError.code]
     return replace(report, failures=failures)

@@ -1,15 +1,14 @@
-"""Sweep: one look at the brokers for all partitions, which tells where anything has changed.
+"""Sweep: one listing of each broker, which shows the partitions that have changed.
 
-A root is listed as a whole: on a bucket a request for each thousand names, on folders one walk. All that is kept
-of a partition is a digest of what an operation on it rests on, beside the time: the names, the sizes and the
-versions in the folders of its replicas, its metadata, its brokers' and its configs, and where its remote log was
-last seen to end. Where an operation has found nothing to do, and the digest is what it was before that look, it
-would find nothing to do again (``times.Settled``).
+A root is listed as a whole: on a bucket one request per thousand names, on folders one walk. For each partition a
+digest is kept of everything on which an operation depends, except the time: the names, sizes and versions in its
+replicas' folders, its metadata, its brokers' metadata, its configs, and the last known end of its remote log. If
+an operation has found nothing to do, it will find nothing to do again while the digest is unchanged
+(``times.Settled``).
 
-A sweep is a hint, and never authority. It may be torn, for listings are no snapshots, and it is old when it is
-used: an operation that is told of a partition lists it again, as the protocol demands; one that is not told of it
-lists it at the next sweep that sees a change, or when ``times.LONGEST_MS`` are over. So a sweep needs no safety of
-its own.
+A sweep is only a hint. It may be inconsistent, because listings are not snapshots, and it is outdated when it is
+used. An operation lists each of its partitions again, as the protocol requires. A skipped partition is listed
+after the next sweep that shows a change, or after ``times.LONGEST_MS``. So safety does not depend on a sweep.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One partition, as a sweep saw it."""
+    """The state of one partition in a sweep."""
 
     digest: int
-    """From 1 on; 0: a broker could not be listed, so nobody knows whether anything has changed."""
+    """The digest, from 1 on; 0 if a broker could not be listed, so that changes are unknown."""
     files: int
-    """In the leader's folder."""
+    """The number of data files in the leader's folder."""
     size_bytes: int
-    """Of these."""
+    """The size of these files."""
     log_end: int
-    """At least: as far as names there tell. An append tells its end in its footer alone."""
+    """A lower bound of the log end, from names there; only the footer of an append has its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,8 @@ _NO_FOLDER = _Folder(b"", 0, 0, 0)
 def sweep(
     storage: Storage, image: ClusterImage, remote_ends: Mapping[TopicIdPartition, int | None]
 ) -> dict[TopicIdPartition, Look]:
-    """Every partition of ``image``; ``remote_ends`` says where the remote log of some was last seen to end. A root
-    that cannot be listed leaves its partitions unknown.
+    """Every partition of ``image``; ``remote_ends`` has the last known ends of remote logs. Partitions on a root
+    that cannot be listed are unknown.
     """
     folders = walk(storage, image, lambda _, objects: _folder(objects))
     seen = {broker_id: _digest(repr(broker)) for broker_id, broker in image.brokers.items()}
@@ -113,7 +112,7 @@ class LogEndRow(PartitionRow, frozen=True, kw_only=True):
 def log_ends(
     image: ClusterImage, looks: Mapping[TopicIdPartition, Look], tiered: Mapping[TopicIdPartition, Entry]
 ) -> Report:
-    """The ends of all logs, local and remote, as a sweep saw them: for the history, which tells of lag by them."""
+    """The ends of all logs, local and remote, in a sweep, for the history, which computes lag from them."""
     run = OperationRun("sweep")
     run.add(
         LogEndRow(
@@ -130,8 +129,8 @@ def log_ends(
 def walk(
     storage: Storage, image: ClusterImage, fold: Callable[[str, Iterable[StoredObject]], T]
 ) -> dict[int, dict[str, T]]:
-    """One listing of each unfenced broker as a whole: what ``fold`` makes of each folder with files, by path. A
-    broker that cannot be listed is left out.
+    """One listing of each unfenced broker: the result of ``fold`` for each folder with files, by path. A broker
+    that cannot be listed is left out.
     """
 
     def folders(broker: BrokerImage) -> dict[str, T]:
@@ -151,7 +150,7 @@ def where(broker: BrokerImage) -> str:
 
 
 def _replica_folder(stored: StoredObject) -> str:
-    """Where a replica's folder is, three deep; with all that strangers have put into it."""
+    """The path of a replica's folder, three levels deep, for a file in it at any depth."""
     return "/".join(stored.name.split("/", 3)[:3])
 
 
@@ -165,7 +164,7 @@ def _folder(objects: Iterable[StoredObject]) -> _Folder:
 
 
 def _reaches(name: str) -> int:
-    """The offset up to which the log is known to go by a name of a data file or of a high watermark."""
+    """The offset that the log surely reaches, from the name of a data file or high watermark."""
     match paths.parse_name(name):
         case paths.DataName(base_offset=base, next_offset=end):
             return base if end is None else end
@@ -175,5 +174,5 @@ def _reaches(name: str) -> int:
 
 
 def _digest(of: str | bytes) -> bytes:
-    """Seven bytes: as a number one that JSON keeps."""
+    """Seven bytes, so that JSON keeps the number exactly."""
     return hashlib.blake2b(of if isinstance(of, bytes) else of.encode(), digest_size=7).digest()

@@ -1,10 +1,10 @@
-"""The memory of upkeep from run to run, as ``stratalog.engine.driver.stored_schedule`` keeps it:
+"""The state that upkeep stores between runs, by ``stratalog.engine.driver.stored_schedule``:
 
-    trouble     what failed in the last run of an operation, or was found damaged in the last look, and since when
-    times       when a step was last begun, and all trouble; what was settled
-    kept_times  these, loaded when a run begins, and kept while it goes on: the one way to write
-    looks       what a look at partitions has found
-    runs        what failed in an operation that a person, or a scheduler, has run
+    trouble     failures of an operation's last run, damage of the last check, and the time since when
+    times       when each step last began, all trouble, and partitions without work
+    kept_times  loads these at the start of a run, and stores changes; all writes use it
+    looks       results of checks of partitions
+    runs        failures of single operations, run by hand or by a scheduler
 
 Runs of ``maintain``, and of its steps one by one, of ``verify`` and ``heal`` write it; ``health`` reads it.
 """

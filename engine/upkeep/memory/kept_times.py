@@ -1,4 +1,4 @@
-"""The memory of upkeep, loaded when a run begins and kept while it goes on: the one way to write it."""
+"""Loads the stored state of upkeep at the start of a run, and stores changes; all writes use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import MAINTENANCE, METADATA_TOPIC
 
 METADATA_LOG = TopicIdPartition(METADATA_TOPIC, 0)
-"""Its key beside those of partitions."""
+"""The key of the metadata log, besides those of partitions."""
 
 
 class KeptTimes:
@@ -25,25 +25,25 @@ class KeptTimes:
         self._image = image
         self._stored: StoredSchedule | None = load_stored(storage, image, MAINTENANCE)
         self.present = decode(self._stored.line)
-        """With all that was remembered in this run."""
+        """The times, including the changes of this run."""
         self._changes: list[Callable[[Times], Times]] = []
-        """Those that are not kept yet: what another driver has written since is changed likewise."""
+        """Changes that are not stored yet; they are also applied to versions that other drivers write."""
         self._kept_once = False
-        """Whether the newest version has one copy alone."""
+        """Whether the newest version has only one copy."""
 
     def remember(self, later: Times) -> None:
-        """``change`` by the ``later`` times."""
+        """Apply a change with the ``later`` times."""
         keys = self.keys
         self.change(lambda times: times.updated(later, keys))
 
     def change(self, how: Callable[[Times], Times]) -> None:
-        """For the rest of this run; ``keep`` keeps it."""
+        """Record a change for the rest of this run; ``keep`` stores it."""
         self.present = how(self.present)
         self._changes.append(how)
 
     def keep(self, *, once: bool = False) -> str | None:
-        """Keep for the next run what this one has learned, where it is anything new; ``once``: one copy is enough
-        for now. Returns: why it could not be kept, if so.
+        """Store the changes of this run for the next one, if there are any; ``once``: one copy is enough for now.
+        Returns the reason if that failed.
         """
         enough = once or not self._kept_once
         if not self._changes and enough:
@@ -71,7 +71,7 @@ class KeptTimes:
 
     @cached_property
     def keys(self) -> list[TopicIdPartition]:
-        """The partitions of which anything may be remembered; the metadata log last."""
+        """The partitions that may have stored state; the metadata log last."""
         topics = self._image.topics.items()
         keys = [
             TopicIdPartition(topic_id, one.partition) for topic_id, topic in topics for one in topic.partitions

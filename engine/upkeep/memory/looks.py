@@ -1,5 +1,5 @@
-"""Looks at partitions put into the memory of upkeep what they have found: damage stays a finding of ``health``
-until a look has seen it gone.
+"""Stores the results of checks of partitions: damage remains a finding of ``health`` until a check finds it
+repaired.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def remember_look(
     *,
     deep: bool,
 ) -> list[str]:
-    """Remember what was found at these partitions; with ``deep`` every byte was read. Nothing is written where
-    that changes nothing. Returns a note if it could not be written.
+    """Store the results for these partitions; with ``deep`` every byte was read. Writes nothing without a change.
+    Returns a note if the write failed.
     """
     looked = Looked(found, _sound(image, found), deep, clock.now_ms())
     kept = KeptTimes(storage, image)
     kept.change(lambda times: times.after(looked, kept.keys))
     why = kept.keep()
-    return [] if why is None else [f"what was found is not remembered for health: {why}"]
+    return [] if why is None else [f"the result could not be stored for health: {why}"]
 
 
 def _sound(image: ClusterImage, found: Mapping[TopicIdPartition, Sequence[Failure]]) -> frozenset[str]:
-    """The names of partitions, and topics as wholes, where nothing was found."""
+    """The names of partitions, and of whole topics, without damage."""
     sound = {key for key, failures in found.items() if not failures}
     names = set()
     for topic in image.topics.values():

@@ -1,5 +1,5 @@
-"""Operations that a person, or a scheduler, runs one by one: the memory of upkeep gets what fails, as it does from
-``maintain``. It stays a finding of ``health`` until the operation has succeeded for these partitions.
+"""Stores the failures of operations that are run one by one, by hand or by a scheduler, as ``maintain`` does. A
+failure remains a finding of ``health`` until the operation has succeeded for these partitions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratalog.partitions.errors import InvalidCallError, SourceChangedError, St
 from stratalog.partitions.paths import METADATA_TOPIC
 
 VERIFY = "verify"
-"""The look at every copy, with the mending. Damage is remembered as such (``looks``), not as a failure of it."""
+"""The steps that check every copy. Their damage is stored as damage (``looks``), not as a failure."""
 
 
 def remembered(
@@ -34,9 +34,8 @@ def remembered(
     some: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """The report of ``act``, a run of ``step`` over the topics (all when None). ``some``: only of those partitions
-    that have rows in the report. A note where what failed cannot be remembered. A dry run is not remembered, nor
-    is a call that was wrong.
+    """The report of ``act``, a run of ``step`` over the topics (None: all). ``some``: only over the partitions
+    with rows in the report. Adds a note if failures cannot be stored. A dry run or a wrong call stores nothing.
 
     Raises: as ``act``.
     """
@@ -44,7 +43,7 @@ def remembered(
         return act()
     try:
         report = act()
-    except (InvalidCallError, SourceChangedError):  # a wrong call; and one of which nobody knows how it ends
+    except (InvalidCallError, SourceChangedError):  # a wrong call, or a call with an unknown outcome
         raise
     except StratalogError as error:
         _remember(
@@ -69,10 +68,10 @@ def _remember(
     passed = {SourceChangedError.code} | (DAMAGE if step == VERIFY else frozenset())
     failed = [one for one in failures if one.code not in passed]
     try:
-        image = metadata.last_known.image  # as the operation has read it: a hint, and no request
+        image = metadata.last_known.image  # as the operation has read it: a hint, without a request
         kept = KeptTimes(storage, image)
         tried = _tried(image, topics, some)
-        if changed:  # it neither failed nor succeeded there: what failed before stays
+        if changed:  # it neither failed nor succeeded there, so earlier failures remain
             every = _tried(image, list(image.topic_ids), None) if tried is None else tried
             tried = {one for one in every or () if one not in changed}
         run = Ran(step, failed, tried, clock.now_ms())
@@ -80,7 +79,7 @@ def _remember(
         why = kept.keep()
     except StratalogError as error:
         why = str(error) if failed else None
-    return [] if why is None else [f"how it ended is not remembered for health: {why}"]
+    return [] if why is None else [f"the outcome could not be stored for health: {why}"]
 
 
 def _tried(image: ClusterImage, topics: Sequence[str] | None, some: Report | None) -> Collection[str] | None:

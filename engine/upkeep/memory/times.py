@@ -1,9 +1,7 @@
-"""The memory of upkeep from run to run: when a step was last begun, and what failed in it; when the bytes of a
-partition were last read, and what damage the last look found; for which partitions a step has nothing to do before
-when. Pure.
+"""The stored state of upkeep: when each step last began, and its failures; when the bytes of a partition were last
+read, and the damage of the last check; and the partitions for which a step has no work until some time. Pure.
 
-A hint, never truth: what is forgotten makes its work due at once, and nothing is believed for longer than
-``LONGEST_MS``.
+It is only a hint: lost state makes work due at once, and no entry is used for longer than ``LONGEST_MS``.
 """
 
 from __future__ import annotations
@@ -23,31 +21,31 @@ from stratalog.partitions.numbers import Int64
 K = TypeVar("K")
 
 LONGEST_MS = 24 * 60 * 60 * 1000
-"""So long after it was last looked at, a partition is looked at again, whatever a sweep says."""
+"""The time after which a partition is checked again, regardless of sweeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A partition for which steps have nothing to do."""
+    """A partition for which some steps have no work."""
 
     digest: int
-    """Of the partition (``sweep``) when a step was told of it."""
+    """The digest of the partition (``sweep``) when a step processed it."""
     until_ms: Mapping[str, int]
-    """By step: before then it has nothing to do, as long as the digest stays."""
+    """The time, by step, before which it has no work while the digest is unchanged."""
 
     def updated(self, later: Settled) -> Settled:
-        """All that is known of the later digest."""
+        """The combined state for the later digest."""
         return Settled(later.digest, {**(self.until_ms if self.digest == later.digest else {}), **later.until_ms})
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The result of a look at partitions."""
+    """The result of a check of partitions."""
 
     found: Mapping[TopicIdPartition, Sequence[Failure]]
-    """Of each that was looked at; nothing: it is sound."""
+    """The damage of each checked partition; none if it is intact."""
     sound: frozenset[str]
-    """The names of those where nothing was found, and of topics that are sound as a whole."""
+    """The names of partitions without damage, and of topics that are intact as a whole."""
     deep: bool
     """Whether every byte was read."""
     now_ms: int
@@ -55,13 +53,13 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The end of one run of an operation."""
+    """The outcome of one run of an operation."""
 
     step: str
     """A step of ``maintain``, or the name of a job."""
     failures: Sequence[Failure]
     tried: Collection[str] | None
-    """The names of the partitions, and topics, that it was for; None: all, and what is no topic."""
+    """The names of its partitions and topics; None: all, including items that are not topics."""
     now_ms: int
 
 
@@ -70,22 +68,22 @@ class Times:
     """Times in ms since the epoch."""
 
     steps: Mapping[str, int] = field(default_factory=dict)
-    """When a step was last begun, by its name."""
+    """When each step last began, by its name."""
     scrubbed: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     cut_off: frozenset[str] = frozenset()
-    """Steps that were begun and not brought to their end: they are due at once."""
+    """Steps that began but did not reach their end; they are due at once."""
     settled: Mapping[TopicIdPartition, Settled] = field(default_factory=dict)
     failing: Mapping[str, Trouble] = field(default_factory=dict)
-    """By step, or job: what has failed in it, and in no run since has not."""
+    """The failures of each step or job that no later run has resolved."""
     damaged: Mapping[TopicIdPartition, Trouble] = field(default_factory=dict)
-    """Partitions, and the metadata log, of which the last look found damage that it did not mend. As what is
-    later, ``NO_TROUBLE`` says that it found none.
+    """Partitions, and the metadata log, with damage that the last check found and did not repair. In later times,
+    ``NO_TROUBLE`` means that it found none.
     """
     tables: Mapping[str, int] = field(default_factory=dict)
-    """By topic id: a version of its remote table that nobody else had rewritten."""
+    """A version of each remote table without foreign rewrites, by topic id."""
 
     def updated(self, later: Times, present: Iterable[TopicIdPartition]) -> Times:
-        """These times with the ``later`` ones in their places, of the partitions that are ``present`` alone."""
+        """These times updated by the ``later`` ones, only for the partitions in ``present``."""
         scrubbed = {**self.scrubbed, **later.scrubbed}
         settled = dict(self.settled)
         for key, one in later.settled.items():
@@ -104,8 +102,8 @@ class Times:
         )
 
     def after(self, looked: Looked, present: Iterable[TopicIdPartition]) -> Times:
-        """These times after a look. One that reads no bytes neither tells that damage in them is gone, nor where a
-        broker did not answer what is there. Damage that a step failed by is gone with it.
+        """These times after a check. A check that reads no bytes does not clear damage in bytes, nor damage on a
+        broker that did not answer. Clearing damage also clears the failures of steps that it caused.
         """
         damaged = {}
         for key, failures in looked.found.items():
@@ -131,12 +129,14 @@ class Times:
         return replace(self, failing={**others, run.step: trouble} if trouble.is_there else others)
 
     def has_failed(self, step: str, subjects: Collection[str]) -> bool:
-        """Whether a run of the step has failed for these partitions, or topics: what is not told may be theirs."""
+        """Whether a run of the step has failed for these partitions or topics; failures that are not listed may
+        belong to them.
+        """
         known = self.failing.get(step, NO_TROUBLE)
         return known.untold > 0 or any(one.is_of(subjects) for one in known.told)
 
     def is_settled(self, step: str, key: TopicIdPartition, digest: int, now_ms: int) -> bool:
-        """Whether the step has nothing to do for a partition with this digest; never one of 0."""
+        """Whether the step has no work for a partition with this digest; False for 0."""
         known = self.settled.get(key)
         if known is None or known.digest != digest or not digest:
             return False
@@ -149,8 +149,8 @@ def _updated(earlier: Mapping[K, Trouble], later: Mapping[K, Trouble]) -> dict[K
 
 
 def wait_ms(last_ms: int | None, interval_ms: int, now_ms: int) -> int:
-    """How long until something is due again that was last done then; 0: it is due. A time in the future was set by
-    a clock that has jumped back since: it is due, too.
+    """The time until work is due again that was last done then; 0: it is due. It is also due for a time in the
+    future, set before a clock jumped back.
     """
     if last_ms is None or last_ms > now_ms:
         return 0

@@ -1,4 +1,4 @@
-"""Trouble: failures that are remembered until a run has none there, or a look has seen them gone. Pure."""
+"""Trouble: failures that are stored until a run succeeds there, or a check finds the damage repaired. Pure."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ DAMAGE = frozenset(
     error.code
     for error in (CorruptionError, CorruptSegmentError, LogGapError, RemoteObjectMissingError, UnsignedError)
 )
-"""Codes of what ``verify`` finds, and ``heal`` mends."""
+"""Codes of damage that ``verify`` finds and ``heal`` repairs."""
 
 _MOST_TEXT = 500
-"""Characters of a text that are kept."""
+"""The number of characters of a text to store."""
 _MOST_TOLD = 100
 
 
 class Told(NamedTuple):
-    """One failure, as it is kept."""
+    """One stored failure."""
 
     item: str
     code: str
     message: str
 
     def is_of(self, subjects: Collection[str]) -> bool:
-        """Whether its item is one of these partitions or topics, or a replica of one: names have no spaces."""
+        """Whether its item is one of these partitions or topics, or a replica of one. Names have no spaces."""
         return self.item.partition(" ")[0] in subjects
 
 
 class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Failures that have come again in each run since."""
+    """Failures that every run since then has repeated."""
 
     since_ms: Int64
     failures: Int64
-    """In the last run."""
+    """The number of failures in the last run."""
     told: tuple[Told, ...] = ()
     """The first of them."""
     deep: bool = False
@@ -63,16 +63,16 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @property
     def untold(self) -> int:
-        """How many failures there are that are not told."""
+        """The number of failures that are not listed."""
         return self.failures - len(self.told)
 
     def without_damage_of(self, subjects: Collection[str]) -> Trouble:
-        """The rest of it when these partitions, and topics, were seen to be sound."""
+        """The remaining trouble after these partitions and topics were found intact."""
         return self._without(lambda one: one.code in DAMAGE and one.is_of(subjects))
 
     def after(self, later: Trouble, tried: Collection[str] | None) -> Trouble:
-        """It after a run of the same operation, which has tried these partitions, and topics (None: all), and
-        whose failures are ``later``.
+        """The trouble after a run of the same operation over these partitions and topics (None: all), with the
+        failures ``later``.
         """
         left = NO_TROUBLE if tried is None else self._without(lambda one: one.is_of(tried))
         if not left.is_there:
@@ -84,7 +84,7 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return Trouble(since_ms, failures, (*later.told, *kept)[:_MOST_TOLD], left.deep or later.deep)
 
     def _without(self, gone: Callable[[Told], bool]) -> Trouble:
-        """Trouble with more failures than are told stays as a whole: the next run of all tells."""
+        """If not all failures are listed, the trouble remains unchanged until a run over everything."""
         left = tuple(one for one in self.told if not gone(one))
         if len(left) == len(self.told) or self.untold:
             return self
@@ -95,7 +95,7 @@ NO_TROUBLE = Trouble(0, 0)
 
 
 def trouble_of(failures: Sequence[Failure], now_ms: int, *, deep: bool = False) -> Trouble:
-    """The trouble of a run; ``NO_TROUBLE`` where nothing failed."""
+    """The trouble of a run; ``NO_TROUBLE`` without failures."""
     if not failures:
         return NO_TROUBLE
     told = tuple(

@@ -1,12 +1,12 @@
 """Bootstrap: brokers that are new, or lost their storage, get their replicas (KIP-1023).
 
-    1. format the roots where needed, and register them: another root is another incarnation (KIP-903)
-    2. where asked for, commit that they shall hold replicas of topics, too, or in place of another broker
+    1. format roots if necessary, and register them: a new root is another incarnation (KIP-903)
+    2. if requested, commit additional replicas of topics on these brokers, or the replacement of another broker
     3. replicate to them: from the earliest pending upload offset on, where
        ``follower.fetch.last.tiered.offset.enable`` is set and that is possible; then they join the ISR
     4. while the remote is not ready for one of them, 3 again, a few times, with growing pauses (KIP-1023,
        "ReplicaFetcher Changes": "the partition can be retried after some time")
-The next ``replicate`` goes on with the rest when the run ends.
+The next ``replicate`` continues if the run ends early.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stratalog.partitions.identity import TopicIdPartition, TopicPartition
 
 RETRIES = 4
 _BACKOFF = Backoff(first_s=1.0, longest_s=8.0, least=1.0)
-"""From Kafka's replica.fetch.backoff.ms on."""
+"""The pauses, which begin with Kafka's replica.fetch.backoff.ms."""
 
 
 class BootstrapPlanRow(ReplicatePlanRow, frozen=True, kw_only=True):
@@ -64,10 +64,10 @@ def bootstrap(
     trust_copy: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Format and register these brokers' roots where needed, then bring their replicas of the topics (all when
-    None) into the ISR. ``add``: they get replicas of all partitions of the topics. ``instead_of``: the one broker
-    gets those of that other one, which then has none. With ``trust_copy`` nothing is formatted, and the roots are
-    registered as what they are copies of.
+    """Format and register these brokers' roots if necessary, then bring their replicas of the topics (None: all)
+    into the ISR. ``add``: they get replicas of all partitions of the topics. ``instead_of``: the broker replaces
+    that other one, which then has no replicas. With ``trust_copy`` nothing is formatted, and the roots are
+    registered as the originals of which they are copies.
 
     The report says per partition ``copied_bytes``; ``avoided_bytes``, local bytes of the leader that a
     follower starting at the leader's first local offset would have copied as well; ``remote_bytes``, in the
@@ -85,7 +85,7 @@ def bootstrap(
         if change is not None:
             _assign(metadata, topics, change, run)
         rows = _replicate(metadata, storage, execution, memory, topics, brokers, run)
-    remote_bytes = _remote_bytes(metadata, storage, topics, run.aside())  # what fails has failed before
+    remote_bytes = _remote_bytes(metadata, storage, topics, run.aside())  # a failure would repeat
     kind = BootstrapPlanRow if dry_run else BootstrapRow
     run.add(
         kind(**msgspec.structs.asdict(row), remote_bytes=remote_bytes.get((row.topic, row.partition), 0))
@@ -109,12 +109,12 @@ def _change(
         entry(storage.file, broker)
     chosen_topics(metadata.image(), topics)
     if add and topics is None:
-        raise InvalidCallError("replicas of which topics shall be added? name them")
+        raise InvalidCallError("name the topics whose replicas to add")
     if instead_of is None:
         return ReplicaChange(add=tuple(brokers)) if add else None
     if add or len(brokers) != 1 or instead_of in brokers:
         raise InvalidCallError(
-            f"brokers {list(brokers)} instead of {instead_of}: one broker takes the place of one other"
+            f"brokers {list(brokers)} instead of {instead_of}: give exactly one broker that replaces one other"
         )
     return ReplicaChange(move={instead_of: brokers[0]})
 
@@ -125,7 +125,7 @@ def _assign(
     change: ReplicaChange,
     run: OperationRun,
 ) -> None:
-    """Commit the new replicas; newcomers are joining until they are in the ISR."""
+    """Commit the new replicas, which are joining until they are in the ISR."""
     image = metadata.image()
     requests = tuple(
         Reassignment(image.topic_ids[topic], partition, target=tuple(replicas))
@@ -148,7 +148,7 @@ def _replicate(
     brokers: Sequence[int],
     run: OperationRun,
 ) -> Sequence[ReplicateRow | ReplicatePlanRow]:
-    """Steps 3 and 4; the failures are those of the last time."""
+    """Steps 3 and 4; the failures are those of the last attempt."""
     began_s = execution.clock.monotonic_s()
     report = replicate(metadata, storage, execution, memory, topics, brokers=brokers, dry_run=run.dry_run)
     if run.dry_run:

@@ -1,10 +1,10 @@
-"""Candidates for an unclean election: the replicas in storage of a partition whose ISR is lost.
+"""Finds candidates for an unclean election: the stored replicas of a partition whose ISR is lost.
 
-A leader has to hold the log from the log start on, or find it in the remote tier, or in a snapshot. So a replica
-that ends below one of the three can lead only after it has started over there (KIP-405: a leader "with missing
-local segments" goes on from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and end offset
-for a replica is the latest snapshot or replicated log"). Records that it holds and the tiered history lacks are
-dead then: the remote holds every offset once, and all its records were acknowledged.
+A leader must have the log from the log start on, or find it in the remote tier or a snapshot. So a replica that
+ends below one of the three can lead only after it has started over there (KIP-405: a leader "with missing local
+segments" goes on from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a
+replica is the latest snapshot or replicated log"). Its records that the tiered history lacks are then discarded,
+because the remote tier has every offset once, and all its records were acknowledged.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from stratalog.tiering.bootstrap import AuxiliaryState, auxiliary_state
 
 @dataclass(frozen=True, slots=True)
 class CandidateWork(PartitionWork):
-    """Look at every unfenced replica of one partition."""
+    """The work for one partition: examine every unfenced replica."""
 
     remote: RemoteTail | None
     snapshots: bool
-    """cleanup.policy=snapshot: a snapshot stands for the log up to its end."""
+    """Whether a snapshot replaces the log up to its end (cleanup.policy=snapshot)."""
 
     def stores_used(self) -> Iterable[Store]:
         remote = [] if self.remote is None else [self.remote.store]
@@ -43,18 +43,18 @@ class CandidateWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica as it would begin to lead."""
+    """A replica in the state in which it would begin to lead."""
 
     broker_id: int
     last_epoch: int
     """The epoch of its last record."""
     log_end: int
     held: int
-    """How many records it has in its local log."""
+    """The number of records in its local log."""
     join: Lineage | None = None
-    """The lineage that it has to join first, because the tiered history has gone further."""
+    """The lineage that it must join first, because the tiered history is ahead."""
     start_over: tuple[int, bytes] | None = None
-    """Where it has to start over first, and the producer state there."""
+    """The offset at which it must start over first, and the producer state there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,15 @@ class Candidates:
     able: tuple[Candidate, ...]
     """In order of preference."""
     unable: tuple[tuple[int, str], ...]
-    """Brokers, and why they cannot lead."""
+    """Brokers that cannot lead, with the reason."""
     high_watermark: int
-    """As any of the replicas knows it."""
+    """The greatest high watermark that any replica has."""
 
     def best(
         self, replicas: PartitionReplicas, leader: int | None = None, *, short_local_logs_last: bool = False
     ) -> Candidate:
-        """The one that holds most (``leader``, where it is given): the greatest by the epoch of the last record,
-        then by the log end, then (``short_local_logs_last``) one with no short local log, then the preferred one.
+        """The best candidate (or ``leader``, if given): the greatest by the epoch of the last record, then by the
+        log end, then (``short_local_logs_last``) one without a short local log, then the preferred one.
 
         Raises: EligibleLeadersNotAvailableError.
         """
@@ -90,7 +90,8 @@ class Candidates:
         else:
             why = "; ".join(f"broker {b} {why}" for b, why in self.unable if leader in (None, b))
         raise EligibleLeadersNotAvailableError(
-            f"{replicas} cannot get a leader: {why}; bring the storage of one of them back, and unfence it"
+            f"{replicas} cannot have a leader: {why}; bring the storage of one of these brokers back, and "
+            "unfence it"
         )
 
 
@@ -126,7 +127,7 @@ def list_candidates(work: CandidateWork) -> Candidates:
 
 
 def _candidate(replica: Replica, log: ReplicaLog, log_start: int, tiered: AuxiliaryState | None) -> Candidate:
-    """Raises: CorruptionError kinds when the replica has lost what it promises: it would be no leader."""
+    """Raises: CorruptionError kinds if the replica has lost data, so that it cannot lead."""
     join = None
     if tiered is not None and tiered.lineage.latest_epoch > log.joined_epoch:
         join = tiered.lineage
@@ -147,16 +148,16 @@ def _candidate(replica: Replica, log: ReplicaLog, log_start: int, tiered: Auxili
 
 
 def _candidate_of_snapshot(replica: Replica, log: ReplicaLog, ahead: Snapshot) -> Candidate:
-    """Of a replica whose snapshot stands for more than its log: the log starts, and ends, where that does."""
+    """For a replica whose snapshot is ahead of its log: the log starts and ends at the snapshot's end."""
     end, epoch = ahead.snapshot_id.end_offset, ahead.snapshot_id.epoch
     join = ahead.lineage if epoch > log.joined_epoch else None
     return Candidate(replica.broker_id, epoch, end, 0, join, (end, encode(ahead.producers)))
 
 
 def prepare(replicas: PartitionReplicas, candidate: Candidate) -> None:
-    """Let the replica join and start over, where it has to. Before it is elected: a leader that began below
-    would give away offsets a second time. A follower that has done so and is not elected has lost nothing that
-    is not tiered, or below the log start.
+    """Make the replica join and start over, if necessary, before it is elected, because a leader that began lower
+    would use offsets twice. If it is then not elected, it has lost only records that are tiered or below the log
+    start.
     """
     replica = replicas.replica(candidate.broker_id)
     if candidate.join is not None:

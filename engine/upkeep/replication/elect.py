@@ -1,8 +1,8 @@
-"""Elections: spread the leaders again, by hand, and unclean ones where the ISR is lost (protocol section 4).
+"""Elections: preferred leaders, leaders by hand, and unclean ones if the ISR is lost (protocol section 4).
 
-A preferred election, or one by hand, takes nothing but a commit: the new leader is in the ISR and holds all
-that was acknowledged. An unclean one looks at storage first: it picks the replica that holds most, tells what
-is lost, and prepares it to lead (``candidates``). Every election is a new leader epoch.
+A preferred election, or one by hand, is only a commit, because the new leader is in the ISR and has all
+acknowledged records. An unclean one examines storage first: it selects the replica with the most records, reports
+the loss, and prepares the replica to lead (``candidates``). Every election begins a new leader epoch.
 """
 
 from __future__ import annotations
@@ -38,41 +38,42 @@ from stratalog.partitions.errors import (
 )
 
 _WAITS = (
-    "without its remote log nobody knows where a new leader may begin: bring back the remote tier, or a broker of "
+    "without the remote log, the start of a new leader is unknown: bring back the remote tier, or a broker of "
     "the ISR"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The chosen leader of a partition, and what that costs."""
+    """The chosen leader of a partition, and the loss."""
 
     view: PartitionView
     leader: int
     candidate: Candidate | None = None
     lost_at_least: int | None = None
-    """The number of acknowledged records that no reachable replica holds, by the greatest high watermark that any
-    of them knows. None without such a high watermark; one that only the last members of the ISR knew is lost."""
+    """The number of acknowledged records that no reachable replica has, by the greatest high watermark on any of
+    them. None without such a high watermark; one that only the last members of the ISR had is lost.
+    """
 
     def __str__(self) -> str:
         return str(self.view)
 
     @property
     def election(self) -> Election:
-        """The request. An unclean one rests on what was looked at under this very view."""
+        """The request of the election. An unclean one is valid only for the examined view."""
         view, unclean = self.view, self.candidate is not None
         epoch = view.partition_epoch if unclean else None
         return Election(view.topic_id, view.partition, self.leader, unclean, partition_epoch=epoch)
 
 
 class ElectRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition with another leader."""
+    """A partition that gets another leader."""
 
     leader_before: int | None
     leader: int | None
     leader_epoch: int
     lost_records_at_least: int | msgspec.UnsetType | None
-    """Of an unclean election."""
+    """The loss of an unclean election."""
 
 
 def elect(
@@ -132,11 +133,10 @@ def elect(
 def elect_uncleanly_where_allowed(
     metadata: MetadataClient, storage: Storage, execution: Execution, image: ClusterImage
 ) -> tuple[ClusterImage, tuple[str, ...]]:
-    """For the beginning of runs: an unclean election of the partitions without a leader whose topics allow it
-    (``unclean.leader.election.enable``). Returns the image after it, and a note for each that was tried.
-
-    Not where the storage that was last in the ISR was moved, or put back from a copy: only an operator knows
-    whether the copy has everything, and would be asked too late.
+    """At the start of a run: unclean elections for partitions without a leader whose topics allow them
+    (``unclean.leader.election.enable``). Returns the image after them, and a note for each attempt. Skipped if the
+    last storage of the ISR was moved or restored from a copy, because only an operator knows whether the copy is
+    complete.
     """
     views: list[PartitionView] = []
     notes: list[str] = []
@@ -149,9 +149,9 @@ def elect_uncleanly_where_allowed(
             copies = [lost.broker_id for lost in partition.lost if _is_copied(image, lost)]
             if copies:
                 notes.append(
-                    f"{view}: no unclean election by itself: broker {copies[0]} was the last in its ISR, "
-                    "and has a root that was moved, or put back from a copy; bootstrap it with --trust-copy if it "
-                    "has everything, else elect --unclean"
+                    f"{view}: no automatic unclean election: broker {copies[0]} was the last member of the ISR, "
+                    "and its root was moved or restored from a copy; bootstrap it with --trust-copy if the copy "
+                    "is complete, otherwise elect --unclean"
                 )
             else:
                 views.append(view)
@@ -176,9 +176,9 @@ def _views(
     partitions: Sequence[int] | None,
     leader: int | None,
 ) -> list[PartitionView]:
-    """The partitions that are meant. Raises: as ``elect``."""
+    """The selected partitions. Raises: see ``elect``."""
     if partitions is not None and topics is None:
-        raise InvalidCallError(f"partitions {list(partitions)} of which topic? name it")
+        raise InvalidCallError(f"name the topic of partitions {list(partitions)}")
     chosen = chosen_topics(image, topics)
     if partitions is not None:
         return [image.view(topic.topic_id, p) for topic in chosen for p in dict.fromkeys(partitions)]
@@ -194,7 +194,9 @@ def _views(
 
 
 def _that_take_files(storage: Storage, chosen: Sequence[_Chosen], run: OperationRun) -> list[_Chosen]:
-    """Those whose new leader takes files: another one would resign at the next append, and is a failure."""
+    """The elections whose new leader accepts writes. Others are failures, because their leader would resign at the
+    next append.
+    """
     asked = {
         one.leader: one.view.brokers[one.leader]
         for one in chosen
@@ -206,7 +208,7 @@ def _that_take_files(storage: Storage, chosen: Sequence[_Chosen], run: Operation
         if one.leader in refusing:
             run.fail(
                 one.view,
-                PreferredLeaderNotAvailableError(f"broker {one.leader} takes no files: {refusing[one.leader]}"),
+                PreferredLeaderNotAvailableError(f"broker {one.leader} refuses writes: {refusing[one.leader]}"),
             )
     return [one for one in chosen if one.leader not in refusing]
 
@@ -219,7 +221,7 @@ def _choose_uncleanly(
     leader: int | None,
     run: OperationRun,
 ) -> list[_Chosen]:
-    """For all partitions in parallel: look at the replicas, choose a leader, and prepare it (not in a dry run)."""
+    """Examine the replicas of all partitions in parallel, choose leaders, and prepare them (not in a dry run)."""
 
     def choose(listed: tuple[CandidateWork, Candidates]) -> _Chosen:
         work, found = listed
@@ -239,8 +241,8 @@ def _choose_uncleanly(
 def _candidate_works(
     storage: Storage, image: ClusterImage, views: Sequence[PartitionView], run: OperationRun
 ) -> list[CandidateWork]:
-    """A topic whose remote log cannot be read is a failure: nobody knows where its leaders would begin, and one
-    that began below the end of the remote log would give away offsets a second time.
+    """A topic whose remote log cannot be read is a failure, because a leader that began below the end of the
+    remote log would use offsets twice.
     """
     topics = {view.topic_id: image.topics[view.topic_id] for view in views}
     loading = run.aside()
@@ -264,9 +266,9 @@ def _candidate_works(
 def _commit(
     metadata: MetadataClient, chosen: Sequence[_Chosen], preferred: bool, run: OperationRun
 ) -> list[_Chosen]:
-    """One commit for all. Returns what was carried out."""
+    """One commit for all. Returns the elections that took place."""
     elections = [one.election for one in chosen]
-    if preferred:  # by its name: it has an error of its own
+    if preferred:  # the name identifies it, because it has a separate error
         elections = [
             Election(one.view.topic_id, one.view.partition) if one.leader == one.view.replicas[0] else one.election
             for one in chosen
@@ -277,7 +279,10 @@ def _commit(
 
 def _hint(one: _Chosen) -> str:
     if one.view.leader is None and one.candidate is None:
-        return "; it has no leader: bring back a broker of its ISR, or elect uncleanly and lose what only that had"
+        return (
+            "; it has no leader: bring back a broker of its ISR, or elect uncleanly and lose the records that "
+            "only that broker had"
+        )
     return ""
 
 
@@ -299,18 +304,18 @@ def _row(one: _Chosen, after: ClusterImage, unclean: bool, dry_run: bool) -> Ele
 
 
 def _note(one: _Chosen, image: ClusterImage) -> str:
-    """The cost of an unclean election, as far as it can be known."""
+    """The loss of an unclean election, as far as it is known."""
     present = image.partition(one.view.topic_id, one.view.partition)
     members = sorted({*present.isr, *(lost.broker_id for lost in present.lost)})
     lost = [] if one.lost_at_least is None else [f"at least {one.lost_at_least} acknowledged records"]
     if members:
-        lost.append(f"whatever only broker {', '.join(map(str, members))} held, the last of the ISR")
-    of_it = "" if one.lost_at_least is not None else " (nobody else knows how many records)"
+        lost.append(f"all records that only broker {', '.join(map(str, members))} had, the last member of the ISR")
+    of_it = "" if one.lost_at_least is not None else " (their number is unknown)"
     begin = ""
     if one.candidate is not None and one.candidate.start_over is not None:
         begin = f"; its local log starts over at offset {one.candidate.start_over[0]}"
     return (
-        f"{one.view}: unclean election of broker {one.leader}: lost is "
-        f"{' and '.join(lost) or 'what no replica has'}{of_it}; where that storage comes back, history shows what "
-        f"was truncated, and recover exports it{begin}"
+        f"{one.view}: unclean election of broker {one.leader} loses "
+        f"{' and '.join(lost) or 'the records that no replica has'}{of_it}; if that storage comes back, verify "
+        f"--discarded lists the truncated records, and recover exports them{begin}"
     )

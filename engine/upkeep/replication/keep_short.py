@@ -1,13 +1,13 @@
-"""Logs that stay short by themselves: a driver shortens the logs that it appends to, behind its acknowledgements.
+"""Keeps logs short: a driver shortens the logs that it appends to, after its acknowledgements.
 
-An append leaves two names in the folder of each replica. Once the new names are a quarter of those that were
-left, and enough for a merge, the partition is due: a thread of this driver shortens its log (``shorten``),
-under the view that the append was acknowledged under. So the cost of it stays in proportion to the appends,
-however many files wait for their deletion. Any number of drivers may do so at once; a run that dies leaves
-nothing that the next one does not use.
+An append leaves two names in the folder of each replica. Once the new names are a quarter of those that were left,
+and enough for a merge, the partition is due: a thread of this driver shortens its log (``shorten``), under the
+view that the append was acknowledged under. So the cost is proportional to the appends, for any number of files
+that wait for their deletion. Any number of drivers may do so at once, and the next run uses the results of one
+that dies.
 
-A failure here is no failure of an append: it is told to the log ``stratalog.engine.upkeep``, each code once. The
-next appends make the partition due again, and so do ``merge`` and ``retain``.
+A failure here does not fail the append; the logger ``stratalog.engine.upkeep`` has each code once. The next
+appends make the partition due again, and so do ``merge`` and ``retain``.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from stratalog.partitions.printable import printable
 from stratalog.partitions.store import Store
 
 _FRACTION = 4
-"""A folder is looked at again when it has grown by this part of what was left there."""
+"""The growth of a folder, as a fraction of the names that remained, after which it is due."""
 _MOST_PARTITIONS = 100_000
-"""Of which it is remembered what was left."""
+"""The number of logs whose remaining names are stored."""
 _AT_THE_END_S = 30.0
-"""How long the work that is due goes on when the process has nothing else to do."""
+"""How long due work continues when the process exits."""
 
 _log = logging.getLogger("stratalog.engine.upkeep")
 
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A log that is to be shortened, as its last append has seen it."""
+    """A log to shorten, in the state after its last append."""
 
     image: ClusterImage
     view: PartitionView
@@ -56,9 +56,9 @@ class _LastTime:
     """The last time that a log was shortened."""
 
     names: int
-    """In its folder, as the append that made it due has counted them."""
+    """The number of names in its folder at the append that made it due."""
     left: int
-    """There, afterwards."""
+    """The number of names after the run."""
 
 
 _NONE = _LastTime(0, 0)
@@ -68,7 +68,9 @@ class KeptShort:
     """The logs that one driver keeps short. Thread-safe."""
 
     def __init__(self, storage: Storage, clock: Clock, open_stores: Callable[[], Mapping[int, Store]]) -> None:
-        """``open_stores`` opens the roots of the brokers once more: requests to these count as nobody's."""
+        """``open_stores`` opens separate stores of the brokers, whose requests are not counted for any
+        operation.
+        """
         self._storage = storage
         self._clock = clock
         self._open_stores = open_stores
@@ -79,20 +81,21 @@ class KeptShort:
         self._told: set[str] = set()
 
     def appended(self, image: ClusterImage, ended: Sequence[tuple[PartitionView, LogEnd]]) -> None:
-        """Appends to partitions of one topic were acknowledged under these views. Where logs are due now, a thread
-        begins."""
+        """Record acknowledged appends to partitions of one topic under these views. Starts a thread if logs are
+        due.
+        """
         due = self._find_due(image, ended)
         if not due:
             return
         with self._lock:
             self._due |= due
             if self._worker is None:
-                # No daemon: a process that appends once, and ends, does its share of the work before it does.
+                # Not a daemon, so that a process that appends once does its share of the work before it ends.
                 self._worker = threading.Thread(target=self._work, name="stratalog-keep-short", daemon=False)
                 self._worker.start()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until nothing is due, or the time is over."""
+        """Wait until nothing is due, or the time is over."""
         with self._lock:
             worker = self._worker
         if worker is not None:
@@ -101,7 +104,7 @@ class KeptShort:
     def _find_due(
         self, image: ClusterImage, ended: Sequence[tuple[PartitionView, LogEnd]]
     ) -> dict[TopicIdPartition, _Due]:
-        """Those of which enough is new since the last run."""
+        """The logs that have grown enough since the last run."""
         due: dict[TopicIdPartition, _Due] = {}
         topic = image.topics.get(ended[0][0].topic_id) if ended else None
         if topic is None:
@@ -111,7 +114,7 @@ class KeptShort:
             return due
         for view, end in ended:
             last = self._last.get(view.key, _NONE)
-            if end.names < last.names:  # it was looked at again since, and is that short
+            if end.names < last.names:  # it was listed since, and is still short
                 last = self._last[view.key] = _LastTime(end.names, last.left)
             if end.names - last.names >= max(2 * config.segment_merge_min_files, last.left // _FRACTION):
                 due[view.key] = _Due(image, view, end.names)
@@ -137,7 +140,7 @@ class KeptShort:
                 self._last.clear()
             self._last[due.view.key] = _LastTime(
                 due.names, due.names
-            )  # also where it fails: not at every append again
+            )  # also after a failure, so that not every append tries again
             try:
                 if (done := shorten_log(storage, clock, due.image, due.view)) is not None:
                     self._last[due.view.key] = _LastTime(due.names, done.names)
@@ -147,7 +150,7 @@ class KeptShort:
                 self._tell(due.view, error)
             except Exception:
                 if ends_s is not None or not threading.main_thread().is_alive():
-                    return  # the interpreter has begun to end: some of it is no longer there
+                    return  # the interpreter is shutting down, and parts of it are gone
                 note = f"{due.view.topic}-{due.view.partition} was not kept short"
                 _log.exception("%s", printable(note))
 
@@ -165,9 +168,8 @@ def keep_short(storage: Storage, clock: Clock, memory: Memory, opener: OpenStore
 
 
 def shorten_log(storage: Storage, clock: Clock, image: ClusterImage, view: PartitionView) -> Shortened | None:
-    """Shorten one log, as its topic is configured; None where the topic is gone, or is not to be merged.
-
-    Raises: as ``shorten``.
+    """Shorten one log, by its topic's configs; None if the topic was deleted, or must not be merged. Raises: see
+    ``shorten``.
     """
     topic = image.topics.get(view.topic_id)
     config = None if topic is None else topic_config_of(image, topic)

@@ -1,4 +1,4 @@
-"""Before replicas are let go: what stands for them is read where it lies, all of it.
+"""Before replicas are removed, reads the files that replace them completely from storage.
 
 nobody comes in        at once: one member of the ISR that stays, from its first byte to its last, and the snapshot
                        that stands for what lies below its local start, if one does
@@ -42,20 +42,20 @@ from stratalog.tiering.divergence import agreeing
 from stratalog.tiering.remote_file import verify_remote
 
 _LOOKS = 3
-"""At what is missing in the remote tier."""
+"""The number of attempts if objects are missing in the remote tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandWork(PartitionWork):
-    """Read what stands for the replicas of one partition that go."""
+    """The work for one partition: read the files that replace the removed replicas."""
 
     going: tuple[int, ...]
     staying: tuple[int, ...]
-    """Of these one has to be whole; empty: newcomers are going to be read when they have copied all."""
+    """The replicas of which one must be intact; empty: new replicas are read after they have copied everything."""
     remote: RemoteRetention | None
     """None when the topic is not tiered."""
     from_remote: bool
-    """Whether newcomers may leave to the remote tier whatever it has."""
+    """Whether new replicas may skip records that are in the remote tier."""
 
     def stores_used(self) -> Iterable[Store]:
         return [*self.replicas.stores.values(), *([] if self.remote is None else [self.remote.store])]
@@ -69,10 +69,8 @@ def plan_stand(
     target: tuple[int, ...],
     run: OperationRun,
 ) -> StandWork | None:
-    """The files to read before a partition, as in ``image``, gets the replicas ``target``; None when no replica
-    goes.
-
-    Raises: as ``remote_parts``.
+    """The files to read before a partition of ``image`` gets the replicas ``target``; None if no replica is
+    removed. Raises: see ``remote_parts``.
     """
     view, present = image.view(topic.topic_id, partition), topic.partitions[partition]
     going = tuple(broker for broker in present.original if broker not in target)
@@ -80,7 +78,9 @@ def plan_stand(
         return None
     remote: RemoteRetention | None = None
     if topic_config_of(image, topic).remote_storage_enable:
-        looking = OperationRun(run.operation, notes=run.notes)  # lost objects matter where something rests on them
+        looking = OperationRun(
+            run.operation, notes=run.notes
+        )  # lost objects matter only if replicas depend on them
         remote = remote_parts(storage, topic, looking).get(view.partition)
     comes = not set(target) <= set(present.original)
     staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
@@ -100,8 +100,8 @@ def check_joins(
     joins: Mapping[TopicIdPartition, tuple[PartitionReplicas, Collection[int]]],
     run: OperationRun,
 ) -> Iterator[tuple[TopicIdPartition, StratalogError]]:
-    """Read the files that stand for the replicas that go when these newcomers join the ISR, and so complete a
-    reassignment. Errors, by partition: of the newcomer that the error blames, or of all of them.
+    """Read the files that replace the removed replicas, when these new replicas join the ISR and so complete a
+    reassignment. Returns errors by partition: for the new replica that is at fault, or for all.
     """
     completing = {key: join for key, join in joins.items() if _completes(join[0].view, join[1])}
     if not completing:
@@ -129,9 +129,9 @@ def check_stands(
     keys: Iterable[TopicIdPartition],
     plan: Callable[[TopicIdPartition, ClusterImage], StandWork | None],
 ) -> Iterator[Outcome[TopicIdPartition, tuple[CorruptionError, ...]]]:
-    """``check_stand`` of these partitions, as ``plan`` has it; nothing where that is None. A remote object that is
-    not there may have expired since the table was read: then all is read anew, and it is missing when the table
-    lists it still.
+    """``check_stand`` for these partitions, by ``plan``; skipped if that is None. A missing remote object may have
+    expired since the table was read, so everything is read again; it counts as missing if the table still lists
+    it.
     """
     left = [*keys]
     for look in range(_LOOKS):
@@ -161,9 +161,8 @@ def _completes(view: PartitionView, newcomers: Collection[int]) -> bool:
 
 
 def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
-    """The task: the damage of those that stay, although one of them is whole.
-
-    Raises: CorruptionError kinds when nothing whole stands for what goes; errors of reading storage.
+    """The task. Returns the damage of remaining replicas, if one of them is intact. Raises: CorruptionError kinds
+    if no intact copy would remain; errors of reading storage.
     """
     damaged: list[CorruptionError] = []
     start: int | None = None
@@ -175,7 +174,8 @@ def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
             damaged.append(error)
     if start is None and damaged:
         raise CorruptSegmentError(
-            f"{damaged[0]}; nobody whole would stay: no replica is let go. Run heal, then again"
+            f"{damaged[0]}; no intact replica would remain, so no replica was removed. Run heal, then run this "
+            "again"
         )
     if start is None:
         start = while_it_changes(partial(_start_of_leader, work.replicas))
@@ -185,8 +185,10 @@ def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
 
 
 def _start_of_leader(replicas: PartitionReplicas) -> int | None:
-    """The leader's local start; what lies below it newcomers can have. None where damage keeps its log from being
-    told: it resigns to who is whole as newcomers copy, and before anybody goes all is read anyway."""
+    """The leader's local start, below which new replicas copy nothing. None if the leader's log cannot be read
+    because of damage: it resigns to an intact replica while new replicas copy, and all files are read before a
+    replica is removed.
+    """
     try:
         log = replicas.leader.log()
     except CorruptionError:
@@ -196,7 +198,7 @@ def _start_of_leader(replicas: PartitionReplicas) -> int | None:
 
 
 def _read_whole(replicas: PartitionReplicas, replica: Replica) -> int:
-    """The local start of a replica of which every byte was read."""
+    """The local start of a replica after every byte of it was read."""
     with errors_of(replica):
         log = replica.log()
         check_whole(replica, log)
@@ -207,14 +209,16 @@ def _read_whole(replicas: PartitionReplicas, replica: Replica) -> int:
 
 
 def _check_remote(work: StandWork, remote: RemoteRetention, start: int) -> None:
-    """Of what those who go have below ``start``, or, where newcomers begin at its end, of all they have."""
+    """The remote segments of the removed replicas' records below ``start``, or of all their records if new
+    replicas begin at the end of the remote log.
+    """
     logs = [work.replicas.replica(broker).log() for broker in work.going]
     low = max(min((log.local_start for log in logs), default=start), work.replicas.view.log_start_offset)
     for index, segment in enumerate(agreeing(remote.listed, work.replicas.leader.log().lineage)):
         if segment.next_offset > low and (work.from_remote or segment.base_offset < start):
             try:
                 if index >= len(remote.objects):
-                    raise RemoteObjectMissingError(f"{segment.path} is not there as the remote table lists it")
+                    raise RemoteObjectMissingError(f"{segment.path} does not match its entry in the remote table")
                 verify_remote(remote.store, segment, remote.objects[index])
             except CorruptionError as error:
-                raise type(error)(f"{error}; heal it before the replicas go that have its records") from error
+                raise type(error)(f"{error}; heal it before the replicas with its records are removed") from error

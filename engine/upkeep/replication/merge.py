@@ -1,6 +1,6 @@
 """Merge: small appends into segments, on the leaders; followers copy the segments with the next sync.
 
-Every page that is read is checked. A leader whose storage is found damaged resigns, and its successor merges.
+Every page is checked when it is read. A leader with damaged storage resigns, and its successor merges.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MergeWork(BoundedWork):
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The result of merges: segments made, files they replace, bytes written; how many segments are left."""
+    """The result of merges: new segments, replaced files, bytes written, and the number of remaining segments."""
 
     segments: int
     files: int
@@ -54,9 +54,9 @@ class MergeResult:
     written_bytes: int
     left: int
     next_ms: int
-    """Before that time (ms) nothing is to be merged, if nothing was, and the log stays as it is."""
+    """The time (ms) before which nothing can be merged in an unchanged log, if nothing was."""
     why: str | None
-    """Why nothing was to be merged."""
+    """The reason why nothing was merged."""
 
     @property
     def moved_bytes(self) -> int:
@@ -86,7 +86,7 @@ class MergeRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def merge_partition(work: MergeWork) -> MergeResult:
-    """Merge one partition. Files that another run has merged in the meantime are planned anew."""
+    """Merge one partition; plans again if another run has merged its files meanwhile."""
     return while_it_changes(lambda: _merge_once(work))
 
 
@@ -121,7 +121,7 @@ def plan(
     dry_run: bool,
     run: OperationRun,
 ) -> list[MergeWork]:
-    """One piece of work a partition. A topic whose remote log is damaged is a failure, and left alone.
+    """The work of each partition. A topic whose remote log is damaged is a failure, and is not merged.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -149,9 +149,9 @@ def plan(
 def _remote_ends(
     storage: Storage, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
 ) -> dict[str, dict[int, int]]:
-    """By topic id and partition, where the remote log ends. While the remote tier is down it is where the last
-    tier run saw it end: appends go on, and nothing else keeps their files few. Should it have ended later by then,
-    a segment crosses that end, and is cut there before it is uploaded (protocol, section 4, "Merge").
+    """The ends of remote logs by topic id and partition. While the remote tier is down, this is the last end that
+    a tier run saw, because appends continue and their files must be merged. If the actual end is later, a segment
+    may cross it, and is cut there before its upload (protocol, section 4, "Merge").
     """
     ends: dict[str, dict[int, int]] = {topic.topic_id: {} for topic in topics}
     down: set[str] = set()
@@ -161,7 +161,7 @@ def _remote_ends(
                 ends[topic.topic_id] = {p: found[-1].next_offset for p, found in remote.segments.items()}
             case Failed(topic, RetriableError() as error):
                 down.add(topic.topic_id)
-                told = f"{error}; merged behind where a tier run last saw the remote log end"
+                told = f"{error}; merged only records after the last known end of the remote log"
                 run.failures.append(Failure(topic.name, error.code, told))
             case Failed(topic, error):
                 run.fail(topic.name, error)
@@ -183,9 +183,9 @@ def merge(
     over: Over | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Merge what may be merged, in the topics (all when None; of them the partitions in ``only``, where it is
-    given). Where ``over`` is given, it is asked after the first segment of each partition, and again after each
-    further few: once it says so, the rest is left, and ``totals["cut_off"]`` tells of how many partitions.
+    """Merge files of the topics (None: all; only the partitions in ``only``, if given). ``over``, if given, is
+    called after the first segment of each partition, and after every few further ones: once it returns true, the
+    rest is left, and ``totals["cut_off"]`` is the number of such partitions.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.

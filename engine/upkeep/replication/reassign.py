@@ -1,14 +1,15 @@
-"""Reassign: other brokers for the replicas of partitions, added before the old ones go (Kafka's KIP-455).
+"""Reassign: moves replicas of partitions to other brokers, which are added before the old ones are removed
+(Kafka's KIP-455).
 
-    1. tasks: read what is to stand for the replicas that go, as far as it is there (``letting_go``)
-    2. commit what every partition's replicas shall be, one commit for all; newcomers are *joining*
-    3. replicate the topics to the newcomers, every byte checked as it passes
+    1. tasks: read the existing files that will replace the removed replicas (``letting_go``)
+    2. commit the target replicas of all partitions in one commit; new ones are *joining*
+    3. replicate the topics to the new replicas, checking every byte in transit
     4. the commit that lets the last newcomer of a partition into its ISR completes it; what it has was read before
-A run that ends before that leaves nothing to be repaired: ``replicate`` goes on where it ended, ``cancel`` takes
-the partition back to the replicas it had. Folders that nobody owns then are ``vacuum``'s.
+An interrupted run needs no repair: ``replicate`` continues it, and ``cancel`` restores the former replicas.
+``vacuum`` deletes folders without an owner.
 
 A throttle is committed with step 2 (``follower.replication.throttled.rate``), so that every driver's ``replicate``
-obeys it, whatever becomes of this run. It goes when no partition is being reassigned any more.
+obeys it, even after this run has ended. It is removed when no partition is being reassigned any more.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ IN_PROGRESS = "REASSIGNMENT_IN_PROGRESS"
 
 @dataclass(slots=True)
 class _Planned:
-    """One partition of a plan in the course of a run."""
+    """The state of one partition of a plan during a run."""
 
     topic: str
     before: PartitionImage
@@ -62,7 +63,7 @@ class _Planned:
 
 
 class ReassignRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition of the plan; where it was carried out, with the outcome. Brokers have a space between."""
+    """A partition of the plan, with the outcome if it was carried out. Brokers are separated by spaces."""
 
     replicas_before: str
     replicas: str
@@ -74,7 +75,7 @@ class ReassignRow(PartitionRow, frozen=True, kw_only=True):
 
 
 class CancelRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition that has the replicas again that it had."""
+    """A partition whose former replicas were restored."""
 
     replicas: str
     joining_no_more: str
@@ -100,11 +101,11 @@ def reassign(
     throttle_bytes_per_s: float | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Carry the plan out. A partition that is refused, or cannot be finished now, is a failure in the report;
-    the others go on. ``force`` also removes the last replica in sync, and loses what only that has.
+    """Carry out the plan. A partition that is refused, or cannot be finished now, is a failure in the report; the
+    others continue. ``force`` also removes the last replica in sync, and loses the records that only it has.
 
-    Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidReplicaAssignmentError for a plan that is
-        wrong as a whole, InvalidCallError for what is no plan, or a throttle of nothing; nothing is changed then.
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidReplicaAssignmentError for a wrong plan,
+    InvalidCallError for an invalid plan or a throttle of 0; then nothing is changed.
     """
     plan = plain_plan(plan)
     rate = None if throttle_bytes_per_s is None else math.ceil(checked_rate(throttle_bytes_per_s))
@@ -137,8 +138,8 @@ def reassign(
 def cancel(
     metadata: MetadataClient, execution: Execution, topics: Sequence[str] | None = None, *, dry_run: bool = False
 ) -> Report:
-    """Take the partitions of the topics (all when None) that are being reassigned back to the replicas that
-    they had. Copies on newcomers are litter.
+    """Restore the former replicas of the partitions of the topics (None: all) that are being reassigned.
+    ``vacuum`` deletes the copies on new replicas.
 
     Raises: UnknownTopicOrPartitionError; a partition that is refused is a failure in the report.
     """
@@ -175,7 +176,7 @@ def _check_stand(
     planned: dict[TopicIdPartition, _Planned],
     run: OperationRun,
 ) -> None:
-    """Step 1. A partition of which nothing whole would stay is refused."""
+    """Step 1. A partition without an intact remaining replica is refused."""
 
     def plan(key: TopicIdPartition, image: ClusterImage) -> StandWork | None:
         topic, one = image.topics.get(key[0]), planned[key]
@@ -199,7 +200,7 @@ def _commit(
     run: OperationRun,
     throttled_rate: int | None = None,
 ) -> list[_Planned]:
-    """Step 2. Returns what was carried out; the others are refused."""
+    """Step 2. Returns the partitions that were changed; the others are refused."""
     requests = tuple(Reassignment(*key, target=target, force=force) for key, target in targets.items())
     command = AlterPartitionReassignments(requests, throttled_rate)
     done = run.commit(metadata, command, {key: planned[key] for key in targets})
@@ -234,7 +235,7 @@ def _copy(
 
 
 def _tell_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterImage, run: OperationRun) -> None:
-    """Nothing is quietly left half done."""
+    """Report unfinished partitions."""
     elsewhere = 0
     for key, one in planned.items():
         now = _now(image, key)
@@ -246,13 +247,13 @@ def _tell_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterIm
                 Failure(
                     str(one),
                     IN_PROGRESS,
-                    f"broker {named(missing)} is not in the ISR yet; the next replicate run goes on, "
-                    "reassign --cancel takes the partition back",
+                    f"broker {named(missing)} is not in the ISR yet; the next replicate run continues, and "
+                    "reassign --cancel reverts the move",
                 )
             )
         elsewhere += now.leader is not None and not now.target and now.leader != now.replicas[0]
     if elsewhere:
-        run.notes.append(f"{elsewhere} partitions are led by another than their preferred replica: run elect")
+        run.notes.append(f"{elsewhere} partitions are not led by their preferred replica: run elect")
 
 
 def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: bool) -> ReassignRow:
@@ -285,5 +286,5 @@ def _now(image: ClusterImage, key: TopicIdPartition) -> PartitionImage | None:
 
 
 def named(brokers: Iterable[int]) -> str:
-    """The brokers, with a space between."""
+    """The brokers, separated by spaces."""
     return " ".join(map(str, brokers))

@@ -1,7 +1,5 @@
-"""Reassignments in progress, as a table: who is joining, who is in sync, what is still to be copied.
-
-Nothing is written, and nothing is remembered between two looks: what a newcomer lacks follows from the
-listings.
+"""Lists reassignments in progress: joining replicas, replicas in sync, and the rest to copy. Writes nothing and
+stores no state: the listings show what a new replica lacks.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from stratalog.tiering.bootstrap import FromLeader, FromRemote, StartOver, fetch
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The part of its leader's log that a newcomer lacks; None when the leader cannot say yet where it begins."""
+    """The part of the leader's log that a new replica lacks; None while its start is unknown."""
 
     broker_id: int
     records: int | None = None
@@ -38,7 +36,7 @@ class Behind:
 
 
 class NewcomerRow(PartitionRow, frozen=True, kw_only=True):
-    """A newcomer to a partition. Brokers have a space between."""
+    """A new replica of a partition. Brokers are separated by spaces."""
 
     replicas: str
     target: str
@@ -79,9 +77,8 @@ def _behind(work: SyncWork, broker: int, log: ReplicaLog) -> Behind:
 def reassignments(
     metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
 ) -> Report:
-    """One row per newcomer of the partitions of the topics (all when None) that are being reassigned.
-
-    Raises: UnknownTopicOrPartitionError; a leader or a newcomer that cannot be looked at is a failure.
+    """One row per new replica of the partitions of the topics (None: all) that are being reassigned. Raises:
+    UnknownTopicOrPartitionError; a leader or new replica that cannot be listed is a failure.
     """
     with execution.run("reassign --status") as run:
         image = metadata.image()

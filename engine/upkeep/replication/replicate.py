@@ -1,19 +1,19 @@
-"""Replicate: bring followers to their leaders, prove the high watermark, keep the ISR true.
+"""Replicate: copies leaders' logs to followers, advances the high watermark, maintains the ISR.
 
-0. probe the roots: fence what is gone, register what is new; elect where there is no leader and it is allowed
+0. probe the roots: fence missing ones, register new ones; elect missing leaders if that is allowed
 1. tasks: sync every follower of a partition to its leader
-2. leaders whose storage has lost data, or gives out other bytes than were written, resign in favour of a whole
-   member of the ISR; the bad file is replaced, and a round follows under the new leader. Where all of the ISR is
-   behind the remote log, its leader goes on from the end of that (``behind_remote``)
+2. leaders whose storage has lost or changed data resign in favour of an intact member of the ISR; the bad file is
+   replaced, and another round follows under the new leader. If the whole ISR is behind the remote log, its leader
+   continues from the end of that (``behind_remote``)
 3. members that are damaged, or behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
-4. one linearizable read; where the partition has not changed, the high watermark advances to what
-   every member of the maximal ISR holds; not while the ISR is below ``min.insync.replicas`` (KIP-966)
-5. followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR*
-   (the two commits of the protocol's Expand), one commit for all partitions each; where others go with the
-   second one, what stands for them is read first (``letting_go``)
-6. partitions whose view has changed on the way, or whose ISR is large enough only now, start again from 1
-7. partitions that have records, or twice as many offsets as were known: the metadata note it, one commit for all
-8. transactions that somebody left behind are brought to their end, with ``__transaction_state``
+4. one linearizable read; for unchanged partitions, the high watermark advances to the offset that every member of
+   the maximal ISR has; not while the ISR is below ``min.insync.replicas`` (KIP-966)
+5. followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR* (the two commits
+   of the protocol's Expand), one commit for all partitions each; if the second one removes other replicas, the
+   files that replace them are read first (``letting_go``)
+6. partitions whose view has changed meanwhile, or whose ISR is now large enough, start again from 1
+7. record in the metadata which partitions have records, or twice as many offsets as known, in one commit
+8. finish abandoned transactions, with ``__transaction_state``
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ReplicateRow(PartitionRow, frozen=True, kw_only=True):
     copied_files: int
     copied_bytes: int
     avoided_bytes: int
-    """A follower that begins at the leader's first local offset would have copied these too."""
+    """The bytes that a follower starting at the leader's first local offset would also have copied."""
     joined_s: float | None
     """When followers joined the ISR, in seconds from the beginning."""
 
@@ -355,7 +355,7 @@ def _forget_stale(metadata: MetadataClient, states: Iterable[Progressed]) -> Non
     for state in states:
         if not is_current(image, state.replicas.view):
             state.failures.clear()
-            stale = f"{state.replicas}: somebody else changed the partition meanwhile; run it again"
+            stale = f"{state.replicas}: another driver changed the partition meanwhile; run this again"
             state.fail(state.replicas, InvalidUpdateVersionError(stale))
 
 

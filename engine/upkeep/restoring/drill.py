@@ -126,16 +126,16 @@ def _not_described(ports: Ports, plan: RestorePlan) -> Iterator[str]:
     now = describe(ports.metadata.image())
     described = {topic.topic_id: topic for topic in plan.description.topics}
     if now.configs != plan.description.configs:
-        yield "the configs of the cluster have changed since it was described: the next tier run writes it down"
+        yield "the configs of the cluster have changed since the restore point: the next tier run updates it"
     for topic in now.topics:
         known = described.get(topic.topic_id)
         if known is None and topic.name not in INTERNAL_TOPICS:
-            yield f"topic {topic.name} is newer than the description: it would be lost; run tier"
+            yield f"topic {topic.name} is newer than the restore point, so a restore would lose it; run tier"
         elif known is not None and (known.configs, len(known.partitions)) != (
             topic.configs,
             len(topic.partitions),
         ):
-            yield f"topic {topic.name} has changed since it was described: the next tier run writes it down"
+            yield f"topic {topic.name} has changed since the restore point: the next tier run updates it"
 
 
 def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) -> DrillRow:
@@ -152,7 +152,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
     tells = one.log_start < one.log_end
     if tells and (found := _below(after, end)) != (wanted := _below(before, end)):
         raise CorruptionError(
-            f"the leader epochs below offset {end} are {found.to_json().decode()}, of the living cluster "
+            f"the leader epochs below offset {end} are {found.to_json().decode()}, in the live cluster "
             f"{wanted.to_json().decode()}"
         )
     if tells and end == before.leader.log.log_end:

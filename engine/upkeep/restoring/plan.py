@@ -143,10 +143,10 @@ def plan_restore(
     for topic in description.topics:
         if topic.name in INTERNAL_TOPICS:
             notes.append(
-                f"{topic.name} begins anew: the tiered part of the former one stays where it is, in "
+                f"{topic.name} starts again: the tiered part of the former one remains in "
                 f"{paths.topic_folder(topic.name, topic.topic_id)} of the remote tier"
                 if topic.name == OPERATIONS_TOPIC
-                else f"{topic.name} is lost: it is kept on brokers only, and begins empty"
+                else f"{topic.name} is lost, because it was only on brokers; it starts empty"
             )
             continue
         try:
@@ -156,7 +156,9 @@ def plan_restore(
                 tiered.add(topic.topic_id)
                 log = _load(topic, former, file.cluster_id, table_of)
             else:
-                notes.append(f"the records of {topic.name} are lost: it was not tiered; it is restored empty")
+                notes.append(
+                    f"the records of {topic.name} are lost, because it was not tiered; it is restored empty"
+                )
             if config.snapshots:
                 topic = _begun_anew(topic)
             folder = paths.topic_folder(topic.name, topic.topic_id)
@@ -210,7 +212,7 @@ def _partitions_of(
     if beyond := [partition for partition in log.segments if partition >= len(topic.partitions)]:
         raise LogGapError(
             f"the table of {topic.name} has partition {beyond[0]}, the description {len(topic.partitions)} "
-            "partitions: it is older than the table"
+            "partitions: the restore point is older than the table"
         )
     lasts = [segments[-1] for segments in log.segments.values()]
     states: dict[int, AuxiliaryState] = {}
@@ -249,6 +251,6 @@ def _partition(
         raise CorruptionError(
             f"{topic.name}-{number} is described with leader epoch {epoch} and log start offset {log_start}, its "
             f"remote log knows epoch {known} and ends at {0 if state is None else state.offset}: stratalog did "
-            "not write that; delete the description, and the one before it counts"
+            "not write that; delete this restore point, and the previous one is used"
         )
     return RestoredPartition(topic, number, log_start, end, epoch, segments)

@@ -66,11 +66,13 @@ def restore(
     """
     if former == file.cluster_id:
         raise InvalidCallError(
-            f"cluster file {file.path}: the restored cluster cannot be {former!r} again: give it another id, "
-            "by which the remote tier tells it from what may be left of that one"
+            f"cluster file {file.path}: the restored cluster cannot have the id {former!r} again: give it "
+            "another id, which distinguishes it from the former cluster in the remote tier"
         )
     if file.remote is None:
-        raise InvalidCallError(f"cluster file {file.path} names no [cluster] remote: restore from where?")
+        raise InvalidCallError(
+            f"cluster file {file.path} has no [cluster] remote: name the remote tier to restore from"
+        )
     remote = opener(file.remote, file.remote_storage, clock)
     plan = plan_restore(file, remote, former, clock, key)
     if plan.failures or dry_run:
@@ -120,8 +122,8 @@ def check_target(image: ClusterImage, plan: RestorePlan) -> None:
     )
     if foreign:
         raise InvalidCallError(
-            f"cluster {image.cluster_id!r} has topics of its own, {', '.join(foreign[:3])}: restore to brokers "
-            "without any"
+            f"cluster {image.cluster_id!r} already has topics, {', '.join(foreign[:3])}: restore to brokers "
+            "without topics"
         )
 
 
@@ -162,8 +164,8 @@ def bring_back(
     run.notes += [
         *plan.notes,
         *(
-            f"{topic.name} has {factors[topic.name]} replicas, not {topic.replication_factor}: there are no more "
-            "brokers"
+            f"{topic.name} has {factors[topic.name]} replicas, not {topic.replication_factor}: the cluster has "
+            "no more brokers"
             for topic in plan.topics
             if factors[topic.name] < topic.replication_factor
         ),

@@ -109,7 +109,7 @@ def _offset(given: object, what: str) -> int:
     if isinstance(given, OffsetSpec | str):
         if spec_of(given, what) is OffsetSpec.LATEST:
             return HIGH_WATERMARK
-        raise InvalidCallError(f"{what} {given!r}: records are deleted below an offset, or below latest")
+        raise InvalidCallError(f"{what} {given!r}: give an offset below which records are deleted, or latest")
     return whole(given, what)
 
 
@@ -134,7 +134,7 @@ def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: i
     what = f"partition {partition} of topic {topic!r}"
     if topic == METADATA_TOPIC or topic_config_of(image, image.topic(topic)).snapshots:
         raise PolicyViolationError(
-            f"records of {what} cannot be deleted: cleanup.policy is snapshot, and only a snapshot moves the "
+            f"records of {what} cannot be deleted: cleanup.policy is snapshot, and only a snapshot advances the "
             "start of such a log (stratalog snapshot)"
         )
     replicas = storage.replicas(image.view(image.topic(topic).topic_id, partition))
@@ -143,8 +143,8 @@ def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: i
     wanted = high_watermark if before == HIGH_WATERMARK else before
     if not 0 <= wanted <= high_watermark:
         raise OffsetOutOfRangeError(
-            f"records of {what} below offset {before} cannot be deleted: it is committed up to {high_watermark}, "
-            f"the high watermark (give {HIGH_WATERMARK} for that one)"
+            f"records of {what} below offset {before} cannot be deleted: the high watermark is {high_watermark} "
+            f"(use {HIGH_WATERMARK} to delete up to it)"
         )
     return _Start(present, LogStart(replicas.view.topic_id, partition, wanted, replicas.epoch))
 

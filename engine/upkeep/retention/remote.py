@@ -51,8 +51,8 @@ def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict
         run.fail(
             topic.name,
             RemoteObjectMissingError(
-                f"{table.uri} lists {len(missing)} objects that are not there at their size, first "
-                f"{min(missing)}; the brokers keep their copies of them, and heal rebuilds them from that"
+                f"{table.uri} lists {len(missing)} objects that are missing or have another size, first "
+                f"{min(missing)}; the brokers keep their copies, from which heal rebuilds the objects"
             ),
         )
     parts = {}

@@ -222,7 +222,7 @@ def _note(work: RetainWork, wanted: Wanted, run: OperationRun) -> None:
         when = time_text(wanted.ahead.max_timestamp_ms)
         run.notes.append(
             f"{work}: offsets [{wanted.ahead.start}, {wanted.ahead.end}) have a timestamp in the future, "
-            f"{when}; retention counts from when they were written"
+            f"{when}; retention uses the time when they were written"
         )
 
 

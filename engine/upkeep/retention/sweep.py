@@ -108,7 +108,7 @@ def sweep_roots(
 def special_files(where: str, store: Store, objects: Sequence[StoredObject]) -> list[Failure]:
     """The first links, FIFOs and the like among the objects of a root, each as a failure."""
     found = [stored for stored in objects if stored.special]
-    more = f"; there are {len(found)} such things" if len(found) > 1 else ""
+    more = f"; there are {len(found)} such objects" if len(found) > 1 else ""
     return [
         Failure.of(
             where,
@@ -153,7 +153,7 @@ def _needed(
         delay_ms = topic_config_of(image, image.topics[replica.topic_id]).file_delete_delay_ms
         lost = truncated_in(replica, lineage, listing.joined_ms)
     except StratalogError as error:
-        run.fail(f"{replica}, a former one, whose data stays", error)
+        run.fail(f"{replica}, a former replica, whose data remains", error)
         return data
     now_ms = agreed_ms(clock, replica.store)
     kept = [each for each in lost if now_ms is None or (at := each.deletable_ms(delay_ms)) is None or at > now_ms]

@@ -52,7 +52,7 @@ from stratalog.tiering.plan import both_tiers
 from stratalog.tiering.remote_file import verify_remote
 from stratalog.tiering.remote_segment import RemoteSegment
 
-NO_TIME = "the clocks do not agree: nothing expires by time"
+NO_TIME = "the clocks disagree, so nothing expires by time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def wanted_log_start(work: RetainWork) -> Wanted:
     leader, view = work.replicas.leader, work.replicas.view
     log = look_at_leader(work.replicas)
     if work.snapshots:
-        return Wanted(view.log_start_offset, why="snapshots shorten this log, and no limit (cleanup.policy)")
+        return Wanted(view.log_start_offset, why="only snapshots shorten this log (cleanup.policy)")
     now_ms = work.clock.now_ms() if work.now_ms is None else work.now_ms
     start = max(view.log_start_offset, 0 if work.tiered else log.local_start)
     if work.remote is not None:
@@ -184,8 +184,8 @@ def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, .
         held = f"[{begins}, {ends})" if remote else "nothing"
         raise LogGapError(
             f"{work}: the leader has dropped offsets [{log_start}, {log.local_start}), which were tiered, and the "
-            f"remote log holds {held} of its history: is the remote tier mounted, and is it the right one? "
-            "Nothing is dropped meanwhile"
+            f"remote log holds {held} of its history: check that the right remote tier is mounted. Nothing is "
+            "dropped until then"
         )
 
 
@@ -280,9 +280,9 @@ class _Dropping:
         if now_ms is None:
             self.why = NO_TIME
         elif start > log.local_start:
-            self.why = f"files below offset {start} leave this broker after {span_text(work.delay_ms)}"
+            self.why = f"files below offset {start} are deleted from this broker after {span_text(work.delay_ms)}"
         elif removal_ms < FOREVER_MS:
-            self.why = f"what has left the log is deleted in {span_text(removal_ms - now_ms)}"
+            self.why = f"files that have left the log are deleted in {span_text(removal_ms - now_ms)}"
         gone = [sizes[name] for name in names if name in sizes]
         self.deleted += len(gone)
         self.deleted_bytes += sum(gone)
@@ -301,7 +301,7 @@ class _Dropping:
         by_limits = retained_from(extents, at_least, now_ms) or 0
         self.next_ms = min(self.next_ms, next_expiry_ms(extents, at_least, now_ms))
         if not safe and extents:
-            self.why = "nothing of it is in the remote tier, hence all of it stays on the brokers"
+            self.why = "nothing is tiered, so all records stay on the brokers"
         elif extents and work.local != work.total:
             self.why = f"on brokers {why_kept(extents, at_least, now_ms)}"
         return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
@@ -310,7 +310,7 @@ class _Dropping:
         """Up to where a snapshot of the replica that is whole stands for its log; one that is not is named."""
         usable = usable_snapshot(replica, log)
         for _, error in usable.damaged:
-            named = CorruptSegmentError(f"{error}; the log that it stands for stays: take a snapshot")
+            named = CorruptSegmentError(f"{error}; the log that it would replace remains: take a snapshot")
             self.failed.append((f"{self.work} on broker {replica.broker_id}", named))
         held = [] if usable.snapshot is None else [usable.snapshot.snapshot_id]
         return follower_start_offset(log.local_start, self.work.replicas.view.log_start_offset, held)
@@ -359,8 +359,8 @@ class _Dropping:
         if held is not None and held.snapshot_id.end_offset >= log.local_start:
             return names
         error = CorruptSegmentError(
-            f"{replica}: no snapshot that is whole stands for what lies below offset {log.local_start}; its files "
-            "stay until there is one: take a snapshot"
+            f"{replica}: no intact snapshot covers the records below offset {log.local_start}, so their files "
+            "remain: take a snapshot"
         )
         self.failed.append((f"{self.work} on broker {replica.broker_id}", error))
         return [name for name in names if name not in below]

@@ -100,7 +100,8 @@ class _Vacuum:
         if now_ms is None:
             remote.list(paths.descriptions_path(self.storage.file.cluster_id))  # one that is away fails here
             self.run.notes.append(
-                "remote tier: it tells no time, or another one than this machine's clock: nothing is deleted there"
+                "remote tier: it reports no time, or one that differs from this machine's clock, so nothing is "
+                "deleted there"
             )
             return
         folders, beside = self._walk(remote, names)
@@ -174,7 +175,7 @@ class _Vacuum:
         found = look(lineages) if lineages or first.litter else first
         doomed = [(objects.at(path), why) for path, why in found.litter.items()]
         if config.remote_storage_enable and follow(self.metadata, self.storage, topic, config, self.run):
-            self.run.notes.append(f"{topic.name}: its Iceberg table was behind, and has followed")
+            self.run.notes.append(f"{topic.name}: its Iceberg table was outdated, and is now updated")
         self._delete(table.remote, topic.name, doomed)
         expire(self.storage, topic, config, before_ms, self.run)
         if not self.run.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):
@@ -220,9 +221,7 @@ class _Vacuum:
         if marked is None and max(stored.modified_ms for stored in seen) >= now_ms - self.older_than_ms:
             return
         if marked is False:
-            self.run.notes.append(
-                f"{folder}: the cluster has no such topic, and its remote table was kept: {size} bytes"
-            )
+            self.run.notes.append(f"{folder}: the topic was deleted, but its remote table was kept: {size} bytes")
             return
         if not self.run.dry_run:
             table.delete()

@@ -86,8 +86,8 @@ def _of_a_follower(replicas: PartitionReplicas, log: ReplicaLog, needed: int) ->
             if end >= needed and log.lineage.epoch_at(end - 1) == epoch:
                 return follower, found
     raise LogGapError(
-        f"{replicas.leader}: the log starts at offset {needed}, and no usable snapshot of any replica "
-        "that can be read ends there or later: bring back a replica that has one",
+        f"{replicas.leader}: the log starts at offset {needed}, and no readable replica has a usable snapshot "
+        "that ends there or later: bring back a replica that has one",
         broker_id=replicas.leader.broker_id,
     )
 

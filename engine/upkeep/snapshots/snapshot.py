@@ -96,8 +96,8 @@ ReduceLarge = Callable[[SnapshotWork], tuple[SnapshotPlan, PartitionSnapshot | N
 def needs_spark(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
     """Raises: InvalidCallError, which says how to go on."""
     raise InvalidCallError(
-        f"{work} is larger than the {work.memory_bytes} bytes that are reduced in memory: run this job on "
-        "Spark (spark-submit, or --master)"
+        f"{work} is larger than the memory limit of {work.memory_bytes} bytes: run this job on Spark "
+        "(spark-submit, or --master)"
     )
 
 
@@ -150,7 +150,7 @@ def snapshot(
             _run(metadata, storage, execution, memory, reduce_large, states, run)
         for state in states.values():
             damaged = state.planned.damaged if state.planned is not None else ()
-            run.notes += [f"{state.work}: passed over a damaged snapshot: {what}" for what in damaged]
+            run.notes += [f"{state.work}: skipped a damaged snapshot: {what}" for what in damaged]
         run.add(_row(state, dry_run) for state in states.values())
         later_ms = execution.clock.now_ms() + EXPIRY_MS
         run.settle((state.work.replicas.view, later_ms) for state in states.values() if _is_settled(state))

@@ -42,8 +42,8 @@ def describe_first(metadata: MetadataClient, storage: Storage, image: ClusterIma
     try:
         if metadata.lacks_key:
             raise ClusterKeyError(
-                f"cluster {image.cluster_id!r} is signed, and this process does not have its key: a restore point "
-                "of it would not be believed; set STRATALOG_CLUSTER_KEY, or give the job --cluster-key-file"
+                f"cluster {image.cluster_id!r} is signed, and this process does not have its key: its restore "
+                "point would be refused; set STRATALOG_CLUSTER_KEY, or use --cluster-key-file"
             )
         write_description(
             remote, describe(image), image.next_offset, storage.key, lambda: metadata.image().next_offset
@@ -100,9 +100,9 @@ def _check_ours(
     if latest[0] > committed:
         what = remote.uri_of(paths.description_path(cluster_id, *latest))
         raise CorruptionError(
-            f"{what} is of metadata offset {latest[0]}, and {committed} is the end of all that was committed: "
-            "the metadata were put back to an older state, or stratalog did not write it; delete it, or a restore "
-            "takes it for the latest"
+            f"{what} has metadata offset {latest[0]}, but the metadata end at {committed}: the metadata were "
+            "restored to an older state, or stratalog did not write this file. Delete it; otherwise a restore "
+            "uses it as the latest"
         )
 
 
@@ -121,7 +121,7 @@ def read_description(remote: Store, cluster_id: str, key: ClusterKey | None = No
         known = sorted({stored.name.split("/")[1] for stored in remote.list(paths.DESCRIPTIONS)})
         there = f"it describes {', '.join(known)}" if known else "it describes no cluster"
         raise InvalidCallError(
-            f"{remote.uri} has no description of cluster {cluster_id!r}: {there}. Tier runs write them"
+            f"{remote.uri} has no restore point of cluster {cluster_id!r}: {there}. The job tier writes them"
         )
     return _read(remote, cluster_id, *present[-1], key)
 
@@ -139,8 +139,8 @@ def _read(
     found = decode(body, what)
     if digest(data) != expected or found.cluster_id != cluster_id:
         raise CorruptionError(
-            f"{what} is damaged, or was put there by somebody else: its name does not fit what it says; without "
-            "it the one before counts"
+            f"{what} is damaged, or stratalog did not write it: its name does not match its content. Delete it, "
+            "and the previous one is used"
         )
     return found
 

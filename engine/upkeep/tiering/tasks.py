@@ -193,7 +193,7 @@ def upload_run(work: UploadWork) -> Uploaded:
 def _named(work: UploadWork, error: StratalogError) -> StratalogError:
     if isinstance(error, NoAnswerError):
         return StoreTimeoutError(
-            f"{work.run.segment_name} is not in {work.remote.uri} after {work.deadline_s:g} s "
-            "(remote.log.manager.copy.timeout.ms), and was given up: the remote tier hangs, or is too slow"
+            f"{work.run.segment_name} was not copied to {work.remote.uri} within {work.deadline_s:g} s "
+            "(remote.log.manager.copy.timeout.ms): the remote tier hangs, or is too slow"
         )
     return error

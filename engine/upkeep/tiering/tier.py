@@ -87,7 +87,7 @@ def tier(
         after = {part.key: part.entry_after(now_ms, intervals, storage.rng.random()) for part in parts}
         if parts and not dry_run:
             why = save_schedule(storage, image, kept, leader_epochs, after)
-            run.notes += [] if why is None else [f"when partitions are due next is not remembered: {why}"]
+            run.notes += [] if why is None else [f"the list of due partitions could not be stored: {why}"]
         run.add(part.row(after[part.key], now_ms) for part in parts)
         run.settled |= {part.key: part.quiet_until_ms for part in parts if part.quiet_until_ms}
         next_ms = schedule.updated(after).next_due_ms(chosen)
@@ -121,7 +121,7 @@ def _not_copied(
     """A note for each named topic that is not copied, with the reason."""
     failed = {failure.item for failure in failures}
     return [
-        f"{topic}: is not copied to the remote tier, by remote.storage.enable or remote.log.copy.disable"
+        f"{topic}: is not copied to the remote tier, because of remote.storage.enable or remote.log.copy.disable"
         for topic in topics
         if image.topic(topic).topic_id not in tiered and topic not in failed
     ]
@@ -284,7 +284,8 @@ def _let_go(metadata: MetadataClient, parts: Sequence[PartitionTiering], run: Op
                 part.error = error
         if part.error is None:
             run.notes.append(
-                f"{part}: segments of a history that an unclean election has lost left its remote log"
+                f"{part}: segments of a history that was lost in an unclean election were removed from its "
+                "remote log"
             )
 
 

@@ -213,8 +213,8 @@ class Uploads:
                     part.made += upload.segment.path in done.made
                 elif part.error is None:
                     part.error = FencedLeaderEpochError(
-                        f"{part}: leader epoch {part.replicas.epoch}, of which {upload.segment.name} was copied, "
-                        "is over, or the topic is not tiered any more: nothing of it was committed"
+                        f"{part}: leader epoch {part.replicas.epoch}, under which {upload.segment.name} was "
+                        "copied, has ended, or the topic is no longer tiered: the upload was not committed"
                     )
 
     def _failed(self, topic: TopicTiering, batch: Batch, error: StratalogError) -> None:

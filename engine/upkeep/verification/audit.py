@@ -106,7 +106,7 @@ def audit(
         only = passed
     else:
         run.failures += [
-            Failure.of(each.replicas, StaleMetadataError("it changes faster than it can be looked at; try again"))
+            Failure.of(each.replicas, StaleMetadataError("it changes faster than it can be read; try again"))
             for key, each in doubtful.items()
             if key in passed and key[0] in image.topics
         ]

@@ -119,7 +119,7 @@ def read_files(work: ReadWork) -> ReadFiles:
 def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
     message = f"{offsets(bad.start, bad.end)}: {bad.error}"
     if not work.of_log:
-        message += "; the log does not use this file, retain deletes it in time"
+        message += "; the log does not use this file, and retain will delete it"
     return Finding(
         work.where,
         CorruptSegmentError(message),
@@ -161,7 +161,7 @@ def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
         log = replica.log(anew=True)
     except CorruptionError as error:
         raise SourceChangedError(
-            f"{work.where}: {held.name} is gone, and the log cannot be read: {error}"
+            f"{work.where}: {held.name} was deleted, and the log cannot be read: {error}"
         ) from error
     for file in log.listing.data:
         if file.name == held.name:

@@ -12,12 +12,13 @@ from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.store import LEFT_ALONE, Store, StoredObject
 
-_NO_MAJORITY = "; no majority of them agrees, compare them by hand"
+_NO_MAJORITY = "; no majority of them agrees: compare them yourself"
 _REMOTE_DIFFERS = (
-    "; the remote object's own checksums hold, and so do those of the brokers' files: one side was put back from "
-    "another history. Only a person can tell which: see history, and the versions of the remote table"
+    "; the checksums of the remote object and of the brokers' files are valid, so one of them was restored from "
+    "another history. An operator must decide which one is right: see stratalog history, and the versions of the "
+    "remote table"
 )
-_FOREIGN = "a foreign file: stratalog never writes such names; it is left alone"
+_FOREIGN = "a foreign file: stratalog never writes such names, and leaves it unchanged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,10 @@ def foreign_file(store: Store, stored: StoredObject) -> CorruptSegmentError:
 
 
 def other_records(partition: str, first: int, leader: int | None) -> CorruptSegmentError:
-    """The error of a leader and a remote log that hold other records from an offset on."""
+    """The error of a leader and a remote log that have different records from an offset on."""
     return CorruptSegmentError(
-        f"{partition}: from offset {first} on its leader, broker {leader}, and its remote log hold other records "
-        f"under the same leader epochs{_REMOTE_DIFFERS}"
+        f"{partition}: from offset {first} on, its leader, broker {leader}, and its remote log have different "
+        f"records under the same leader epochs{_REMOTE_DIFFERS}"
     )
 
 

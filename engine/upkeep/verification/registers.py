@@ -14,7 +14,7 @@ from stratalog.partitions.paths import EpochName, LocalStartName, WatermarkName,
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.replica import Replica
 
-_HUMAN = "; call a human: nothing tells its right content"
+_HUMAN = "; its right content is unknown: restore it from a backup"
 
 
 def check_registers(replica: Replica, leader: Replica | None, committed: int) -> list[Finding]:
@@ -42,7 +42,7 @@ def check_registers(replica: Replica, leader: Replica | None, committed: int) ->
         try:
             match name:
                 case WatermarkName() if stored.size_bytes:
-                    note(CorruptionError(f"{what} has {stored.size_bytes} bytes, and must be empty{_HUMAN}"))
+                    note(CorruptionError(f"{what} has {stored.size_bytes} bytes, but must be empty{_HUMAN}"))
                 case LocalStartName(offset) if offset == start:
                     local_start_state(replica, name)
                 case EpochName(epoch) if epoch < joined:  # the greatest one was read with the lineage
@@ -85,6 +85,6 @@ def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> N
         return  # the leader was not there in that epoch, or it is the leader's that is damaged
     if data != expected:
         raise CorruptionError(
-            f"{replica.store.uri_of(replica.path(name))} has another lineage than on the leader, broker "
+            f"{replica.store.uri_of(replica.path(name))} has another lineage than the leader, broker "
             f"{leader.broker_id}: {data[:80]!r}"
         )

@@ -91,7 +91,7 @@ def _check_end(
         if segments and segments[0].base_offset > log_start:
             raise LogGapError(
                 f"{where}: the log starts at offset {log_start}, the remote log at {segments[0].base_offset}: "
-                "the records between were never copied, and stay on the brokers"
+                "the records in between were never copied, and remain on the brokers"
             )
         earliest_pending_upload(leader, segments, log_start, str(replicas))
     except StratalogError as error:
@@ -101,12 +101,12 @@ def _check_end(
 def _check(where: str, replicas: PartitionReplicas, remote: RemotePartition, segment: RemoteSegment) -> Segment:
     if segment.path in remote.missing:
         raise RemoteObjectMissingError(
-            f"{where}: the table lists {segment.path} with {segment.size_bytes} bytes; the object is not there as "
-            "such"
+            f"{where}: the table lists {segment.path} with {segment.size_bytes} bytes, but the object is missing "
+            "or has another size"
         )
     found = read_remote(remote.store, remote.folder, segment)
     if found.footer.topic_id != replicas.view.topic_id:
-        raise CorruptSegmentError(f"{where}: {segment.path} is of topic {found.footer.topic_id}")
+        raise CorruptSegmentError(f"{where}: {segment.path} belongs to topic {found.footer.topic_id}")
     _check_statistics(where, segment, found)
     return found
 
@@ -119,6 +119,6 @@ def _check_statistics(where: str, segment: RemoteSegment, found: Segment) -> Non
     low, high = footer.min_timestamp_us, footer.max_timestamp_us
     if segment.min_timestamp_ms * 1000 > low or segment.max_timestamp_ms * 1000 < high:
         raise CorruptionError(
-            f"{where}: the table's statistics of {segment.path} exclude some of its timestamps: they say "
+            f"{where}: the table's statistics of {segment.path} exclude some of its timestamps: they have "
             f"[{segment.min_timestamp_ms}, {segment.max_timestamp_ms}] ms, its records have [{low}, {high}] us"
         )

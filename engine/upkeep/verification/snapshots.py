@@ -16,8 +16,8 @@ from stratalog.snapshots.snapshot_id import SnapshotId
 from stratalog.snapshots.start_offset import check_invariant
 
 MENDED = (
-    "; the one before it and the log are used, where they suffice. heal takes a whole copy of another replica, "
-    "stratalog snapshot makes the next one"
+    "; readers use the previous snapshot and the log, if these suffice. heal copies an intact one from another "
+    "replica, and stratalog snapshot makes the next one"
 )
 
 

@@ -98,7 +98,7 @@ def partition_structure(work: StructureWork) -> PartitionStructure:
         except SourceChangedError as error:  # retention or a merge took a file away: list all of them again
             changed = error
     vanish = SourceChangedError(
-        f"{work}: its files vanish faster than they can be looked at: {changed}; try again"
+        f"{work}: its files are deleted faster than they can be read: {changed}; try again"
     )
     return PartitionStructure((), (Finding(str(work), vanish),), Lineage(), None)
 
@@ -372,8 +372,8 @@ def _one_file_for_two(replicas: PartitionReplicas, looks: Iterable[ReplicaStruct
             if other is not look:
                 what = f"{replica.store.uri_of(copy.file.object.name)}: {offsets(copy.start, copy.end)}"
                 error = CorruptSegmentError(
-                    f"{what}: it is the very file that {replicas.replica(other.broker_id)} has, a hard link or "
-                    "one folder mounted twice: there is one copy less than it seems"
+                    f"{what}: it is the same file as that of {replicas.replica(other.broker_id)}, by a hard link "
+                    "or a folder mounted twice, so there is one copy fewer than it seems"
                 )
                 bad = BadFile(copy.file, copy.start, copy.end)
                 yield Finding(str(replica), error, look.broker_id, bad)
