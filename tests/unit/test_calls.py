@@ -125,6 +125,6 @@ def test_a_transaction_of_three_appends_costs_less_than_twice_their_calls(tmp_pa
     appends(0, 1, 2)
     transaction(0, 1, 2)
     plain = made.calls_of(lambda: appends(0, 0, 0)).total()
-    assert plain == made.calls_of(lambda: appends(0, 1, 2)).total() == 63
-    assert made.calls_of(lambda: transaction(0, 0, 0)).total() == 125 < 2 * plain
-    assert made.calls_of(lambda: transaction(0, 1, 2)).total() == 125 + 2 * 14
+    assert plain == made.calls_of(lambda: appends(0, 1, 2)).total() == 54
+    assert made.calls_of(lambda: transaction(0, 0, 0)).total() == 104 < 2 * plain
+    assert made.calls_of(lambda: transaction(0, 1, 2)).total() == 104 + 2 * 11
