@@ -137,7 +137,9 @@ class CountedCluster:
         return f"{next(self._numbers):032x}"  # placement rests on ids: nothing here is left to chance
 
     def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
-        return CountingStore(self._roots.setdefault(uri, MemoryStore(uri, clock)), self._note)
+        # As of a bucket: what tells whether two files are one, or a folder takes files, is asked of folders alone.
+        address = uri if uri.endswith("/remote") else uri.replace("file://", "memory://")
+        return CountingStore(self._roots.setdefault(uri, MemoryStore(address, clock)), self._note)
 
     def _note(self, kind: str, name: str) -> None:
         if self._noted is not None:

@@ -11,6 +11,7 @@ from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
+from stratalog.engine.replicas.topic_walk import walk_topics
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes, rewrites
@@ -48,9 +49,15 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
         chosen = context.topics(image, topics)
         remote = load_remotes(context, image, chosen, run)
         due = load_schedule(context, image).schedule.entries if remote or run.failures else {}
+        partitions = list(context.replicas_of(image, chosen))
+        walked = walk_topics(context, image, partitions)
         works = [
-            DescribeWork(_with_remote(replicas, remote), _remote_end(replicas.view, remote, due))
-            for replicas in context.replicas_of(image, chosen)
+            DescribeWork(
+                _with_remote(replicas, remote),
+                _remote_end(replicas.view, remote, due),
+                walked.get(replicas.view.key, {}),
+            )
+            for replicas in partitions
         ]
         for work, looks in run.done(context.tasks.run(list_replicas, works)):
             for look in looks:

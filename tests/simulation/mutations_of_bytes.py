@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import stratalog.engine.metadata.image
-import stratalog.engine.replication.append
 import stratalog.engine.replication.damage
 import stratalog.engine.replication.sync
 import stratalog.engine.upkeep.healing.plan
@@ -97,11 +96,6 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         "copies get their names unchecked",
         "a file is named in a log only after its bytes were compared with the checksum that its writer put down",
         patched(stratalog.engine.replication.sync, "check_copy", variants.unchecked),
-    ),
-    _unread(
-        "what an append reads for its copies is unchecked",
-        "the bytes of a file that an append reads once for all followers are compared with its checksum",
-        patched(stratalog.engine.replication.append, "read_small", variants.read_unchecked),
     ),
     Mutation(
         "a heal takes away what nothing stands for",

@@ -11,10 +11,8 @@ from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.verification.structure import ReplicaStructure, _SeenReplica
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing
-from stratalog.partitions.segment import segment_of
 from stratalog.partitions.segment_check import CheckedSegment, check_segment
 from stratalog.partitions.store import Store
-from stratalog.partitions.store.reader import HeldObject
 
 
 def unchecked(*_: object) -> None:
@@ -34,13 +32,6 @@ def nothing_wrong(*_: object) -> Iterator[Any]:
 def line_of(content: bytes) -> bytes:
     """Without "a second one is its CRC-32"."""
     return content.rpartition(b"\n")[0]
-
-
-def read_unchecked(store: Store, file: DataFile) -> bytes:
-    """All is read, and nothing compared."""
-    held = HeldObject(store, file.object)
-    segment_of(store, file, held)
-    return held.data
 
 
 def nothing_bad(store: Store, file: DataFile) -> CheckedSegment:

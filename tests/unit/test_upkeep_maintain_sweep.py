@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,9 +255,9 @@ def test_executors_get_the_work_that_is_worth_telling_them(
     used: list[bool] = []
     step = merge
 
-    def spied(context: Context, *, only: Collection[TopicIdPartition], over: Callable[[], bool] | None) -> Report:
+    def spied(context: Context, *, only: Collection[TopicIdPartition], **more: Any) -> Report:
         used.append(context.tasks is executors)
-        return step(context, only=only, over=over)
+        return step(context, only=only, **more)
 
     monkeypatch.setattr(maintaining, "merge", spied)
     live.cluster.maintain(only="merge").raise_for_failures()

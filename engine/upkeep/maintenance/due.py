@@ -20,6 +20,7 @@ from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import METADATA_TOPIC
+from stratalog.partitions.replica import LookMark
 from stratalog.tiering.schedule import Entry
 
 
@@ -40,11 +41,14 @@ class DueWork:
         self._config: ClusterConfig = context.cluster_config(image)
         self._kept = kept
         self._now = now
+        self.swept: LookMark | None = None
+        """When the look at all brokers began."""
 
     @cached_property
     def looks(self) -> dict[TopicIdPartition, Look]:
         """The one look at all brokers."""
         ends = {key: entry.remote_end for key, entry in self.entries.items()}
+        self.swept = LookMark.now()
         return sweep(self._context, self._image, ends)
 
     @cached_property

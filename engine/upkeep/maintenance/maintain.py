@@ -276,15 +276,17 @@ class _Maintenance:
 
     def _call(self, name: str, context: Context, piece: Collection[TopicIdPartition]) -> Report:
         over = self._spending.over if self._spending.limited else None
+        # Listings of an earlier step, since the sweep, may tell this one that it has nothing to do.
+        since = None if self._due.is_now(name) else self._due.swept
         match name:
             case "replicate":
                 return replicate(context, only=piece, over=over, throttled_s=_THROTTLED_S)
             case "merge":
-                return merge(context, only=piece, over=over)
+                return merge(context, only=piece, over=over, since=since)
             case "tier":
                 return tier(context, only=piece, due=not self._due.is_now(name), over=over)
             case "retain":
-                return retain(context, only=piece, over=over)
+                return retain(context, only=piece, over=over, since=since)
             case _:
                 return self._make_snapshots(context, piece, False)
 
