@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.identity import TopicIdPartition
@@ -26,7 +26,7 @@ _FEW = 16
 """A walk reads the names of all partitions of a topic: one in this number must be asked for."""
 
 
-def walk_topics(context: Context, image: ClusterImage, partitions: Iterable[PartitionReplicas]) -> Walked:
+def walk_topics(storage: Storage, image: ClusterImage, partitions: Iterable[PartitionReplicas]) -> Walked:
     """The folders of the replicas of these partitions of ``image``, for topics of which at least one partition in
     ``_FEW`` is given. A broker that does not answer, or whose root is not the registered one, is left out.
     """
@@ -38,7 +38,7 @@ def walk_topics(context: Context, image: ClusterImage, partitions: Iterable[Part
                 if not of.view.brokers[broker].fenced and broker in of.stores:
                     works.setdefault((topic_id, broker), []).append((of.view.key, of.replica(broker)))
     walked: dict[TopicIdPartition, dict[int, Sequence[StoredObject]]] = {}
-    for outcome in context.threads.run(_walk, list(works.values())):
+    for outcome in storage.threads.run(_walk, list(works.values())):
         if isinstance(outcome, Done):
             for key, replica in outcome.item:
                 objects = outcome.value.get(replica.folder, [])

@@ -21,7 +21,7 @@ from stratalog import Cluster, Report
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.partitions.segment import forget
 from stratalog.tiering import topic_table
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 
 IDLE = next(scenario for scenario in SCENARIOS if scenario.what == "idle sync")
 IDLE_TIER = next(scenario for scenario in SCENARIOS if scenario.what == "idle tier")
@@ -102,9 +102,9 @@ def test_brokers_that_are_as_registered_cost_a_stat_each(tmp_path: Path, partiti
     IDLE.prepare(made, partitions, 1)
     driver = made.driver()
     image = driver.image
-    known = made.calls_of(lambda: probe_brokers(context_of(driver), image))
+    known = made.calls_of(lambda: with_ports(probe_brokers, ports_of(driver))(image))
     assert known == Counter({STAT: BROKERS})
-    unknown = made.calls_of(lambda: probe_brokers(context_of(driver)))
+    unknown = made.calls_of(lambda: with_ports(probe_brokers, ports_of(driver))())
     assert unknown == known + Counter({LIST: 1, READ: 1})  # the metadata, and the root of its voter
 
 
@@ -165,7 +165,7 @@ def test_what_a_check_finds_by_a_walk_it_looks_for_again(tmp_path: Path, monkeyp
         torn.setattr(CountingStore, "walk", lambda *_: [])
         assert driver.verify(TOPIC, deep=True).ok
     view = driver.image.views(TOPIC)[2]
-    replica = context_of(driver).replicas(view).replica(view.isr[-1])
+    replica = ports_of(driver).storage.replicas(view).replica(view.isr[-1])
     replica.store.delete([file.object.name for file in replica.list().data])
     [failure] = driver.verify(TOPIC, deep=True).failures
     assert "offset 0 is missing" in failure.message or "offsets" in failure.message
