@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from bench.bench import TOPIC, record_batch
 from bench.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster, Scenario
-from bench.counting import LIST, READ, STAT, CountingStore
+from bench.counting import COPY, CREATE, LIST, READ, STAT, CountingStore
 from stratalog import Cluster, Report
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.partitions.segment import forget
@@ -169,6 +169,23 @@ def test_what_a_check_finds_by_a_walk_it_looks_for_again(tmp_path: Path, monkeyp
     replica.store.delete([file.object.name for file in replica.list().data])
     [failure] = driver.verify(TOPIC, deep=True).failures
     assert "offset 0 is missing" in failure.message or "offsets" in failure.message
+
+
+@pytest.mark.parametrize(("replicas", "puts", "gets"), [(3, 7, 4), (1, 3, 2)])
+def test_what_a_later_append_costs_in_a_bucket(tmp_path: Path, replicas: int, puts: int, gets: int) -> None:
+    """At a PUT's price: its file and its high watermark on each replica, and one listing. At a GET's: one read of
+    the file, and a look at the root of each replica."""
+    found = []
+    for partitions in (1, 2):
+        (tmp_path / str(partitions)).mkdir()
+        made = CountedCluster(tmp_path / str(partitions))
+        made.cluster.topics.create(TOPIC, partitions=partitions, replication_factor=replicas)
+        made.append(partitions)
+        found.append(made.calls_of(lambda: made.append(partitions)))  # noqa: B023 - called at once
+    each = found[1] - found[0]
+    assert (each[CREATE] + each[LIST] + each[COPY], each[READ] + each[STAT]) == (puts, gets)
+    assert puts == 2 * replicas + 1
+    assert gets == replicas + 1
 
 
 def test_a_transaction_of_three_appends_costs_less_than_twice_their_calls(tmp_path: Path) -> None:
