@@ -138,7 +138,9 @@ class CountedCluster:
         return f"{next(self._numbers):032x}"  # placement rests on ids: nothing here is left to chance
 
     def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
-        return CountingStore(self._roots.setdefault(uri, MemoryStore(uri, clock)), self._note)
+        # As of a bucket: what tells whether two files are one, or a folder takes files, is asked of folders alone.
+        address = uri if uri.endswith("/remote") else uri.replace("file://", "memory://")
+        return CountingStore(self._roots.setdefault(uri, MemoryStore(address, clock)), self._note)
 
     def _note(self, kind: str, name: str) -> None:
         if self._noted is not None:
@@ -260,13 +262,16 @@ _APPEND = (
 )
 
 _APPEND_AGAIN = (
-    Call(PARTITION, STAT, 1, "the leader: the name at the end that is known is free"),
-    Call(PARTITION, CREATE, 1, "the file on the leader"),
+    Call(PARTITION, CREATE, 1, "the file on the leader, at the end that is known: the name is free"),
     Call(PARTITION, LIST, 1, "the leader again, behind that end: the file is in its log (!)"),
     Call(PARTITION, STAT, 1, "its root after that"),
-    Call(PARTITION, READ, 1, "the footer: it is this append's; the checksum of the bytes that are copied"),
-    Call(PARTITION, COPY, 2, "the bytes to each follower, of the object that was listed (!)"),
-    Call(PARTITION, CREATE, 2, "the names on each follower"),
+    Call(
+        PARTITION,
+        READ,
+        1,
+        "the object that was listed (!): its footer (it is this append's), and the bytes for each follower",
+    ),
+    Call(PARTITION, CREATE, 2, "the file on each follower"),
     Call(PARTITION, STAT, 2, "their roots after that"),
     *_WATERMARK,
 )

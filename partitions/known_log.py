@@ -41,6 +41,8 @@ class KnownLog:
     listing: Listing
     log: ReplicaLog | None = None
     """The log that was resolved last, from this listing or an earlier one."""
+    looked: int = 0
+    """The number of the look at the folder; see ``replica.LookMark``."""
 
     @property
     def memory_bytes(self) -> int:
@@ -73,7 +75,7 @@ def known_again(
             objects.append(stored)
             added.append(stored)
     if not added and not held:
-        return KnownLog(answer, before.objects, before.listing, before.log)
+        return KnownLog(answer, before.objects, before.listing, before.log, before.looked)
     listing = _listing(before.listing, added, [*held.values()], folder, uri_of)
     return KnownLog(answer, objects, listing, before.log)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -46,6 +48,22 @@ known_logs: BoundedCache[tuple[Store, str], KnownLog] = BoundedCache(KNOWN_LOGS_
 """By the folder of the replica."""
 _DECODED = Room(REGISTER_BYTES)
 """Memory for registers that are decoded at once, which takes many times their bytes."""
+
+
+_looks = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class LookMark:
+    """A moment between two looks at replicas by this process. In another process no look is later."""
+
+    process: int
+    number: int
+
+    @classmethod
+    def now(cls) -> LookMark:
+        """The present moment."""
+        return cls(os.getpid(), next(_looks))
 
 
 P = ParamSpec("P")
@@ -156,13 +174,20 @@ class Replica:
 
     @_own
     def _look(self, anew: bool) -> KnownLog:
+        number = next(_looks)
         before = known_logs.get((self.store, self.folder))
         answer = self.store.list(self.folder, known=None if anew else () if before is None else before.answer)
         known = known_again(before, answer, self.folder, self.store.uri_of)
-        if known is not before:
-            self._remember(known)
         self.check_root()
+        known = replace(known, looked=number)
+        self._remember(known)
         return known
+
+    def _known_since(self, mark: LookMark | None) -> KnownLog | None:
+        known = known_logs.get((self.store, self.folder))
+        if mark is None or known is None or mark.process != os.getpid():
+            return None
+        return known if known.looked > mark.number else None
 
     def _remember(self, known: KnownLog) -> None:
         known_logs.put((self.store, self.folder), known, known.memory_bytes)
@@ -204,15 +229,19 @@ class Replica:
             )
 
     @_own
-    def log(self, footer_of: FooterOf | None = None, *, anew: bool = False) -> ReplicaLog:
+    def log(
+        self, footer_of: FooterOf | None = None, *, anew: bool = False, since: LookMark | None = None
+    ) -> ReplicaLog:
         """The present log: one listing, and reads of content that is not cached. ``footer_of`` reads the footer of
         its last file, which has its end, from another source. ``anew``: see ``list``. Returns the same object
-        while nothing changes.
+        while nothing changes. ``since``: the log as this process has last looked at it, if that was after this
+        mark; for those who decide by it to do nothing.
 
         Raises: see ``list``; CorruptionError, CorruptSegmentError.
         """
         for _ in range(_ATTEMPTS):
-            known = self._look(anew)
+            known = self._known_since(since) or self._look(anew)
+            since = None
             if known.resolved is not None and not anew:
                 return known.resolved
             with suppress(SourceChangedError):  # deleted since the listing: list again

@@ -134,6 +134,17 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool | None = N
     return found
 
 
+def segment_of(store: Readable, file: DataFile, held: Readable) -> Segment:
+    """The footers of a data file of ``store`` that ``held`` has in memory; cached as if ``store`` had been asked.
+
+    Raises: CorruptSegmentError; see ``read_segment``.
+    """
+    found = _read_segment(held, file)
+    if file.object.version:
+        _remembered.put(_key(store, file.object), found, found.memory_bytes)
+    return found
+
+
 def end_of_file(
     store: Readable, file: DataFile, footer_of: Callable[[DataFile], SegmentFooter] | None = None
 ) -> int:

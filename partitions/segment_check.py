@@ -1,6 +1,7 @@
 """Checks every byte of a data file against its checksums.
 
     copied      ``check_copy``: the bytes in transit, before the copy gets a name. No request, no second read
+    copied      ``read_small``: the same of a small file, which is read by one request for all its copies
     stored      ``verify_bytes``: one sequential read, nothing decoded. It finds *whether* a file is damaged
     stored      ``check_segment``: one sequential read, every page decoded. It finds *which records* of a damaged
                 file are lost, and whether the good ones have the right offsets
@@ -24,10 +25,12 @@ from stratalog.partitions.columns import numbers
 from stratalog.partitions.errors import CorruptSegmentError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.parquet_footer import MAGIC
-from stratalog.partitions.segment import Segment, decode_row_group, naming, read_segment
+from stratalog.partitions.segment import Segment, decode_row_group, naming, read_segment, segment_of
 from stratalog.partitions.store.protocol import Readable, StagedCopy
-from stratalog.partitions.store.reader import read_range
+from stratalog.partitions.store.reader import HeldObject, read_range
 
+SMALL_BYTES = 4 * 1024 * 1024
+"""A file up to this size is read by one request."""
 _PIECE_BYTES = 8 * 1024 * 1024
 
 
@@ -58,11 +61,24 @@ def check_copy(source: Readable, segment: Segment, copied: StagedCopy) -> None:
     _compare(source, segment, copied.crc32)
 
 
+def read_small(store: Readable, file: DataFile) -> bytes:
+    """All bytes of a data file of at most ``SMALL_BYTES``, by one request, and compared with the checksum that was
+    written with them. The file's footers are cached.
+
+    Raises: CorruptSegmentError; SourceChangedError if the file was deleted or replaced.
+    """
+    held = HeldObject(store, file.object)
+    _compare(store, segment_of(store, file, held), isal_zlib.crc32(held.data))
+    return held.data
+
+
 def verify_bytes(store: Readable, file: DataFile) -> Segment:
     """Check that storage returns every byte of a data file as it was written. The file is read once, not decoded.
 
     Raises: CorruptSegmentError; SourceChangedError if the file was deleted or replaced.
     """
+    if file.object.size_bytes <= SMALL_BYTES:
+        store = HeldObject(store, file.object)
     segment = read_segment(store, file, remembered=False)
     what, size, crc32 = store.uri_of(file.object.name), file.object.size_bytes, 0
     with store.open(file.object) as source:
@@ -88,6 +104,8 @@ def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
         SourceChangedError if the file was deleted or replaced.
     """
     what = store.uri_of(file.object.name)
+    if file.object.size_bytes <= SMALL_BYTES:
+        store = HeldObject(store, file.object)
     segment = read_segment(store, file, remembered=False)
     bad: list[BadRange] = []
     crc32 = 0

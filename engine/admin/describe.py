@@ -14,6 +14,7 @@ from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
+from stratalog.engine.replicas.topic_walk import walk_topics
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes, rewrites
@@ -53,9 +54,15 @@ def describe(
         chosen = chosen_topics(image, topics)
         remote = load_remotes(storage, image, chosen, run)
         due = load_schedule(storage, image).schedule.entries if remote or run.failures else {}
+        partitions = list(storage.replicas_of(image, chosen))
+        walked = walk_topics(storage, image, partitions)
         works = [
-            DescribeWork(_with_remote(replicas, remote), _remote_end(replicas.view, remote, due))
-            for replicas in storage.replicas_of(image, chosen)
+            DescribeWork(
+                _with_remote(replicas, remote),
+                _remote_end(replicas.view, remote, due),
+                walked.get(replicas.view.key, {}),
+            )
+            for replicas in partitions
         ]
         for work, looks in run.done(execution.tasks.run(list_replicas, works)):
             for look in looks:

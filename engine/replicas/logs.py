@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from stratalog.engine.replication.lost_log import check_not_lost
 from stratalog.engine.replication.partition import PartitionWork
-from stratalog.partitions.errors import StratalogError
-from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.errors import SourceChangedError, StratalogError
+from stratalog.partitions.listing import ReplicaLog, parse, resolve
 from stratalog.partitions.merge import oldest_by
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.store import StoredObject
 from stratalog.tiering.plan import waiting_since_ms
 
 
@@ -18,6 +22,8 @@ class DescribeWork(PartitionWork):
 
     remote_end: int | None = None
     """The end of its remote log, to find out since when later records wait. None: not requested."""
+    listed: Mapping[int, Sequence[StoredObject]] = field(default_factory=dict, repr=False)
+    """The objects of brokers whose folders were just walked through (``topic_walk``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +59,19 @@ class ListedReplica:
 
 def list_replicas(work: DescribeWork) -> list[ListedReplica]:
     """The task."""
-    return [ListedReplica(broker, _list(work, broker)) for broker in work.replicas.view.replicas]
+    view = work.replicas.view
+    logs: dict[int, ReplicaLog] = {}
+    found = {b: _list(work, b, logs) for b in sorted(view.replicas, key=lambda broker: broker != view.leader)}
+    return [ListedReplica(broker, found[broker]) for broker in view.replicas]
 
 
-def _list(work: DescribeWork, broker: int) -> ListedLog | StratalogError:
+def _list(work: DescribeWork, broker: int, logs: dict[int, ReplicaLog]) -> ListedLog | StratalogError:
+    """``logs`` takes the log of each replica."""
     since_ms = contradicts = None
     try:
         replica = work.replicas.replica(broker)
-        log = replica.log()
+        leader = None if work.replicas.view.leader is None else logs.get(work.replicas.view.leader)
+        log = logs[broker] = _walked(replica, work.listed.get(broker), leader) or replica.log()
         if broker == work.replicas.view.leader:
             contradicts = _contradiction(work, log)
         if work.remote_end is not None:
@@ -71,6 +82,26 @@ def _list(work: DescribeWork, broker: int) -> ListedLog | StratalogError:
         ReplicaFile(link.end, link.file.object.size_bytes, link.file.object.modified_ms) for link in log.chain
     )
     return ListedLog(log.local_start, log.high_watermark, log.log_end, files, since_ms, contradicts)
+
+
+def _walked(
+    replica: Replica, objects: Sequence[StoredObject] | None, leader: ReplicaLog | None
+) -> ReplicaLog | None:
+    """The log by a walk, which is no snapshot: None if that may show it torn. A follower whose last file has the
+    leader's name and size ends where the leader does.
+    """
+    if objects is None:
+        return None
+    listing = parse(replica.folder, objects, replica.store.uri_of)
+    ends = {} if leader is None else {(link.name, link.file.object.size_bytes): link.end for link in leader.chain}
+    with suppress(SourceChangedError):
+        log = resolve(
+            listing,
+            replica.lineage(listing),
+            lambda file: ends.get((file.name, file.object.size_bytes)) or replica.end_of_append(file),
+        )
+        return None if log.lost_committed or log.stranded else log
+    return None
 
 
 def _contradiction(work: DescribeWork, log: ReplicaLog) -> StratalogError | None:

@@ -28,8 +28,9 @@ Differences from the text of the protocol
     * Sync does not list the leader again between copying the bytes and naming the copy. It copies the listed
       version of an object, and stores return no other, which the protocol accepts as equivalent.
     * An append continues from the end that the previous append left under the same view (``log_end``). It creates
-      its file exclusively (step 3), then looks only behind that end (step 4), and copies the file to members that
-      hold everything before it.
+      its file exclusively (step 3) without another look, then looks only behind that end (step 4), and copies the
+      file to members that hold everything before it. It reads a small file once: for its footer, which shows that
+      the file is this append's, for its checksum, and for the copies.
     * A listing opens only new names: files never change, and an unchanged listing gives the earlier log
       (``stratalog.partitions.known_log``). A local folder whose modification time is unchanged is not scanned
       (``stratalog.partitions.store.local_listing``). Only checks of the files themselves (``verify``, healing) ask

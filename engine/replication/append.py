@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.engine.replication.damage import is_damage_of
-from stratalog.engine.replication.log_end import LogEnd, is_free, look_at_end
+from stratalog.engine.replication.log_end import LogEnd, is_recent, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
 from stratalog.partitions.agreed_time import agreed_ms, earlier_ms, stamp_ms
@@ -33,6 +33,7 @@ from stratalog.partitions.errors import (
     SourceChangedError,
     StratalogError,
 )
+from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producer_changes import part_after
 from stratalog.partitions.producers import (
@@ -44,9 +45,9 @@ from stratalog.partitions.producers import (
     earlier_attempt,
     unexpired,
 )
-from stratalog.partitions.replica import EndState, errors_of, writes_of
+from stratalog.partitions.replica import EndState, Replica, errors_of, writes_of
 from stratalog.partitions.runner import Done, Failed, Runner
-from stratalog.partitions.segment_check import check_copy
+from stratalog.partitions.segment_check import SMALL_BYTES, check_copy, read_small
 from stratalog.partitions.segment_footer import TransactionPart
 from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store import StagedWriter
@@ -185,7 +186,7 @@ def append(
         if (
             end is not None
             and end.acknowledged_to == appended.base_offset
-            and _copy_to_members(replicas, end, copies)
+            and _copy_to_members(replicas, end, attempt.small, copies)
         ):
             return appended
         return replace(appended, missed=replicate(replicas, copies))
@@ -193,31 +194,42 @@ def append(
         return NotAppended(error, tried=True, ours=attempt.tried)
 
 
-def _copy_to_members(replicas: PartitionReplicas, end: LogEnd, copies: Runner) -> bool:
+def _copy_to_members(
+    replicas: PartitionReplicas, end: LogEnd, small: tuple[DataFile, bytes] | None, copies: Runner
+) -> bool:
     """Step 5 for members that hold everything before the append: copy exactly the object that the leader holds.
-    Returns whether all members have it.
+    ``small`` is a small file of the leader whose bytes were read and checked. Returns whether all members have it.
     """
-    leader, file = replicas.leader, end.last
+    file = end.last
     assert file is not None
+    read = None if small is None or small[0] != file else small[1]
 
     def copy_to(broker_id: int) -> None:
         member = replicas.replica(broker_id)
-        with errors_of(leader):
-            segment = leader.segment(file)
-        copy = member.store.stage_copy(leader.store, file.object, member.path(file.name))
-        try:
-            with errors_of(leader):
-                check_copy(leader.store, segment, copy)
-            created = copy.commit()
-        except BaseException:
-            with suppress(Exception):
-                copy.abort()
-            raise
+        if read is None:
+            created = _copy(replicas.leader, file, member)
+        else:
+            created = member.store.create(member.path(file.name), read)
         if not created:  # a sync may have been faster: list the member again
             raise SourceChangedError(f"{member}: {file.name} is there already")
         member.check_root()
 
     return all(isinstance(outcome, Done) for outcome in copies.run(copy_to, replicas.acknowledging))
+
+
+def _copy(leader: Replica, file: DataFile, member: Replica) -> bool:
+    """Copy a file of the leader, whose bytes are checked before they get their name. False: the name is taken."""
+    with errors_of(leader):
+        segment = leader.segment(file)
+    copy = member.store.stage_copy(leader.store, file.object, member.path(file.name))
+    try:
+        with errors_of(leader):
+            check_copy(leader.store, segment, copy)
+        return copy.commit()
+    except BaseException:
+        with suppress(Exception):
+            copy.abort()
+        raise
 
 
 def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, StratalogError]:
@@ -247,7 +259,9 @@ class _Attempt:
     written: int = 0
     """Bytes of the created file."""
     begun: bool = False
-    """Whether the leader was asked for its log end."""
+    """Whether a log end was taken, known or looked for."""
+    small: tuple[DataFile, bytes] | None = None
+    """A small file that the look behind the known end has read, with its bytes, which are right."""
 
     @property
     def tried(self) -> bool:
@@ -270,12 +284,18 @@ def _append_to_leader(
         digest = RecordsDigest(options.schema, timestamps=not options.log_append_time)
     source = ReplayableBatches(batches, digest)
     leader = replicas.leader
+
+    def read(file: DataFile) -> None:
+        """Read a file once for its footer and for all copies of it."""
+        if options.acks_all and replicas.acknowledging and file.object.size_bytes <= SMALL_BYTES:
+            attempt.small = file, read_small(leader.store, file)
+
     for _ in range(_ATTEMPTS):
         # 1. The leader's log end, under this epoch.
-        if end is not None and not attempt.begun and is_free(replicas, end, clock):
+        if end is not None and not attempt.begun and is_recent(end, clock):
             seen: AbstractSet[DataName] = frozenset()
         else:
-            end, seen = look_at_end(replicas, end, clock)
+            end, seen = look_at_end(replicas, end, clock, read)
         attempt.begun = True
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))
@@ -347,7 +367,7 @@ def _encode(
     options: AppendOptions,
     clock: Clock,
 ) -> None:
-    store = replicas.leader.store  # it has just answered, so this sends no request
+    store = replicas.leader.store  # it has answered in the last minute, in most cases, so this sends no request
     now_ms, removal_ms = stamp_ms(clock, store), agreed_ms(clock, store)
     writer = SegmentWriter(
         staged.file,

@@ -29,7 +29,7 @@ from stratalog.partitions.listing import Listing, ReplicaLog
 from stratalog.partitions.paths import EpochName, LocalStartName
 from stratalog.partitions.producers import encode
 from stratalog.partitions.register import REGISTER_BYTES
-from stratalog.partitions.replica import Replica
+from stratalog.partitions.replica import LookMark, Replica
 from stratalog.partitions.transactions import FooterOf
 
 _ATTEMPTS = 5
@@ -94,20 +94,24 @@ def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
     return has_nothing and log.log_end < view.log_start_offset
 
 
-def look_at_leader(replicas: PartitionReplicas, footer_of: FooterOf | None = None) -> ReplicaLog:
+def look_at_leader(
+    replicas: PartitionReplicas, footer_of: FooterOf | None = None, *, since: LookMark | None = None
+) -> ReplicaLog:
     """The present log of the leader, without taking it over. ``footer_of`` reads the footers of its files, if
-    another source than the leader is to provide them.
+    another source than the leader is to provide them. ``since``: see ``Replica.log``.
 
     Raises: see ``leader_log``; FencedLeaderEpochError: read the metadata again, and retry.
     """
-    log = _listed(replicas, footer_of)
+    log = _listed(replicas, footer_of, since)
     check_not_lost(replicas, log)
     return with_known_watermark(replicas, log)
 
 
-def _listed(replicas: PartitionReplicas, footer_of: FooterOf | None = None) -> ReplicaLog:
+def _listed(
+    replicas: PartitionReplicas, footer_of: FooterOf | None = None, since: LookMark | None = None
+) -> ReplicaLog:
     leader = replicas.leader
-    log = leader.log(footer_of)
+    log = leader.log(footer_of, since=since)
     check_not_fenced(leader, log.listing, replicas.epoch)
     if log.listing.epochs or not is_lost(replicas.view, log):  # the lost folder may hold a late append
         check_whole(leader, log)

@@ -16,18 +16,17 @@ Every ``LOOK_AGAIN_MS`` the driver looks at the whole log anyway, to notice stor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from stratalog.engine.replication.leader import compare_with_remote, leader_log
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, claimed_high_watermark_of, is_live
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.replica import EndState, Replica
+from stratalog.partitions.replica import EndState, Replica, errors_of
 from stratalog.partitions.segment import forget_files
 
 LOOK_AGAIN_MS = 60_000
@@ -55,16 +54,19 @@ class LogEnd:
 
 
 def look_at_end(
-    replicas: PartitionReplicas, known: LogEnd | None, clock: Clock
+    replicas: PartitionReplicas,
+    known: LogEnd | None,
+    clock: Clock,
+    read: Callable[[DataFile], None] = lambda file: None,
 ) -> tuple[LogEnd, AbstractSet[DataName]]:
     """The present end of the leader's log, and the names of its files that this look has seen. ``known`` is the
     end that an earlier look found under this view. The first look also compares the log with the remote log, if
-    the caller has read that.
+    the caller has read that. ``read`` is called with a single new file of the log before its footer is read.
 
     Raises: see ``leader_log``.
     """
     now_ms = clock.now_ms()
-    if known is not None and known.last is not None and now_ms - known.looked_ms < LOOK_AGAIN_MS:
+    if known is not None and known.last is not None and is_recent(known, clock):
         leader = replicas.leader
         behind = leader.list_behind(known.last.name)
         found = [file for file in behind.data if is_live(file.name, known.lineage, known.log_end)]
@@ -73,6 +75,8 @@ def look_at_end(
                 return known, frozenset()
             if len(found) == 1 and found[0].name == DataName(known.log_end, None, replicas.epoch):
                 leader.check_root()
+                with errors_of(leader):
+                    read(found[0])
                 return _after(leader, known, found[0]), {found[0].name}
     log = leader_log(replicas)
     if known is None:
@@ -82,21 +86,11 @@ def look_at_end(
     return end, {link.name for link in log.chain}
 
 
-def is_free(replicas: PartitionReplicas, known: LogEnd, clock: Clock) -> bool:
-    """Whether the name of the next append at a known end is free, so that an append may be tried without another
-    look. The look after the append finds any other change.
-
-    Raises: StorageError kinds.
+def is_recent(known: LogEnd, clock: Clock) -> bool:
+    """Whether an append may be tried at a known end without another look at all of the log. The exclusive create
+    finds a name that is taken, and the look after it finds any other change.
     """
-    if known.last is None or clock.now_ms() - known.looked_ms >= LOOK_AGAIN_MS:
-        return False
-    leader = replicas.leader
-    with suppress(CorruptionError):  # the name is taken
-        try:
-            leader.store.stat(leader.path(DataName(known.log_end, None, replicas.epoch)))
-        except FileNotFoundError:
-            return True
-    return False
+    return known.last is not None and clock.now_ms() - known.looked_ms < LOOK_AGAIN_MS
 
 
 def names_in(listing: Listing) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from stratalog.partitions.errors import SourceChangedError
+from stratalog.partitions.store.protocol import Readable, StoredObject
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -21,6 +22,24 @@ def read_range(source: BinaryIO, start: int, end: int, what: str) -> bytes:
     if len(data) != end - start:
         raise SourceChangedError(f"{what} has lost bytes: it ended at byte {start + len(data)}; list it again")
     return data
+
+
+class HeldObject:
+    """One small listed object, read by one request and held in memory; a ``Readable`` of that object alone."""
+
+    def __init__(self, store: Readable, listed: StoredObject) -> None:
+        """Raises: see ``Readable.open``; SourceChangedError if it is not as it was listed."""
+        self._store = store
+        with store.open(listed) as source:
+            self.data = read_range(source, 0, listed.size_bytes, store.uri_of(listed.name))
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        """See ``Readable.open``."""
+        return io.BytesIO(self.data)
+
+    def uri_of(self, name: str) -> str:
+        """See ``Readable.uri_of``."""
+        return self._store.uri_of(name)
 
 
 class RangeReader(io.RawIOBase):

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,7 +26,7 @@ from stratalog.partitions.identity import same_root
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, WatermarkName
 from stratalog.partitions.producers import ProducerEntry, encode
-from stratalog.partitions.replica import Replica
+from stratalog.partitions.replica import LookMark, Replica
 from stratalog.partitions.root import BrokerFile, format_root, inspect_root, read_broker_file
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
@@ -432,3 +433,28 @@ def test_a_local_start_that_cannot_be_read_is_corruption(store: Store, content: 
     put(replica, LocalStartName(7), content)
     with pytest.raises(CorruptionError, match=r"00000000000000000007\.local"):
         replica.producers(replica.log())
+
+
+def test_a_log_since_a_mark_is_listed_again_unless_this_process_has_looked_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica, lists = replica_on(MemoryStore()), 0
+    listing = MemoryStore.list
+
+    def counted(*given: Any, **more: Any) -> Any:
+        nonlocal lists
+        lists += 1
+        return listing(*given, **more)
+
+    monkeypatch.setattr(MemoryStore, "list", counted)
+    before = LookMark.now()
+    log = replica.log(since=before)
+    assert lists == 1
+    assert replica.log(since=before) is log
+    assert lists == 1
+    replica.log(since=LookMark.now())
+    assert lists == 2
+    replica.log(since=replace(before, process=before.process + 1))
+    assert lists == 3
+    replica.log()
+    assert lists == 4

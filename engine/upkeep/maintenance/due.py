@@ -22,6 +22,7 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import METADATA_TOPIC
+from stratalog.partitions.replica import LookMark
 from stratalog.tiering.schedule import Entry
 
 
@@ -45,11 +46,14 @@ class DueWork:
         self._config: ClusterConfig = cluster_config_of(image)
         self._kept = kept
         self._now = now
+        self.swept: LookMark | None = None
+        """When the look at all brokers began."""
 
     @cached_property
     def looks(self) -> dict[TopicIdPartition, Look]:
         """The listing of all brokers."""
         ends = {key: entry.remote_end for key, entry in self.entries.items()}
+        self.swept = LookMark.now()
         return sweep(self._storage, self._image, ends)
 
     @cached_property

@@ -320,17 +320,19 @@ class _Maintenance:
     ) -> Report:
         metadata, memory = self._metadata, self._memory
         over = self._spending.over if self._spending.limited else None
+        # Listings of an earlier step, since the sweep, may tell this one that it has nothing to do.
+        since = None if self._due.is_now(name) else self._due.swept
         match name:
             case "replicate":
                 return replicate(
                     metadata, storage, execution, memory, only=piece, over=over, throttled_s=_THROTTLED_S
                 )
             case "merge":
-                return merge(metadata, storage, execution, only=piece, over=over)
+                return merge(metadata, storage, execution, only=piece, over=over, since=since)
             case "tier":
                 return tier(metadata, storage, execution, only=piece, due=not self._due.is_now(name), over=over)
             case "retain":
-                return retain(metadata, storage, execution, only=piece, over=over)
+                return retain(metadata, storage, execution, only=piece, over=over, since=since)
             case _:
                 return self._make_snapshots(storage, execution, piece, False)
 

@@ -6,6 +6,7 @@ Every page is checked when it is read. A leader with damaged storage resigns, an
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.execution import Execution
@@ -23,10 +24,10 @@ from stratalog.engine.replication.partition import BoundedWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import RetriableError
+from stratalog.partitions.errors import RetriableError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.merge import MergePolicy, next_merge_ms, plan_merges, why_not_merged
-from stratalog.partitions.replica import errors_of
+from stratalog.partitions.replica import LookMark, errors_of
 from stratalog.partitions.rewrite import merge_run
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.transactions import transactions_of
@@ -42,6 +43,8 @@ class MergeWork(BoundedWork):
     compression: str
     clock: Clock
     dry_run: bool = False
+    since: LookMark | None = None
+    """A look after this mark may say that nothing is to be merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,18 @@ class MergeRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def merge_partition(work: MergeWork) -> MergeResult:
-    """Merge one partition; plans again if another run has merged its files meanwhile."""
+    """Merge one partition. Files that another run has merged in the meantime are planned anew."""
+    if work.since is not None:
+        with suppress(StratalogError):  # the look that follows tells
+            planned = _merge_once(replace(work, dry_run=True))
+            if not planned.segments:
+                return planned
+        work = replace(work, since=None)
     return while_it_changes(lambda: _merge_once(work))
 
 
 def _merge_once(work: MergeWork) -> MergeResult:
-    log = look_at_leader(work.replicas) if work.dry_run else leader_log(work.replicas)
+    log = look_at_leader(work.replicas, since=work.since) if work.dry_run else leader_log(work.replicas)
     now_ms = work.clock.now_ms()
     transactions = transactions_of(log, work.replicas.leader.footer, work.from_offset)
     planned = plan_merges(log, work.policy, work.from_offset, now_ms, transactions)
@@ -182,17 +191,21 @@ def merge(
     only: Collection[TopicIdPartition] | None = None,
     over: Over | None = None,
     dry_run: bool = False,
+    since: LookMark | None = None,
 ) -> Report:
-    """Merge files of the topics (None: all; only the partitions in ``only``, if given). ``over``, if given, is
-    called after the first segment of each partition, and after every few further ones: once it returns true, the
-    rest is left, and ``totals["cut_off"]`` is the number of such partitions.
+    """Merge what may be merged, in the topics (all when None; of them the partitions in ``only``, where it is
+    given). Partitions that this process has looked at after ``since`` are looked at again only if there is
+    something to merge. Where ``over`` is given, it is asked after the first segment of each partition, and again
+    after each further few: once it says so, the rest is left, and ``totals["cut_off"]`` tells of how many
+    partitions.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
     with execution.run("merge", dry_run=dry_run) as run:
         image = metadata.image()
-        works = plan(storage, execution.clock, image, topics, only, dry_run, run)
+        planned = plan(storage, execution.clock, image, topics, only, dry_run, run)
+        works = [replace(work, since=since) for work in planned]
         done, failed = run.in_turns(merge_partition, works, over)
         errors = [(one.item.replicas.view, one.error) for one in failed if not dry_run]
         if under := under_others(metadata, storage, errors, run):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from stratalog.engine.driver.compared_clocks import removal_time
 from stratalog.engine.driver.execution import Execution
@@ -39,6 +40,7 @@ from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.partitions.clock import Clock, time_text
 from stratalog.partitions.errors import LogGapError, RemoteObjectMissingError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.replica import LookMark
 from stratalog.partitions.runner import Done, Failed
 from stratalog.tiering.remote_segment import RemoteSegment
 
@@ -67,11 +69,13 @@ def retain(
     only: Collection[TopicIdPartition] | None = None,
     over: Over | None = None,
     dry_run: bool = False,
+    since: LookMark | None = None,
 ) -> Report:
     """Apply retention to the topics (all when None; of them the partitions in ``only``, where it is given). Files
     of no partition are left to ``vacuum``. Where ``over`` is given, it is asked when the brokers rely upon one
     more remote segment of each partition, which is read for it, and again after further ones: once it says so,
-    they keep what the others stand for, and ``totals["cut_off"]`` tells of how many partitions.
+    they keep what the others stand for, and ``totals["cut_off"]`` tells of how many partitions. Replicas that this
+    process has looked at after ``since`` are looked at again only if they have something to let go.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
@@ -86,6 +90,7 @@ def retain(
             work.replicas.view.topic_id for work in works
         }  # topics that have failed are not tried again below
         chosen = [topic for topic in chosen if topic.topic_id in sound]
+        works = [replace(work, since=since) for work in works]
         wanted = _wanted(metadata, storage, execution, works, now_ms, run)
         log_starts = {
             key: found.log_start
@@ -100,7 +105,7 @@ def retain(
         again = _plan(
             storage, execution.clock, image, chosen, only, now_ms, run.aside()
         )  # what fails has failed above
-        works = [work for work in again if work.replicas.view.key in wanted]
+        works = [replace(work, since=since) for work in again if work.replicas.view.key in wanted]
         done, failed = run.in_turns(drop, works, over)
         run.failures += [Failure.of(one.item, one.error) for one in failed]
         until_ms: list[tuple[PartitionView, int]] = []

@@ -17,6 +17,7 @@ A damaged file is named, and the files that it was to stand for stay, so that ``
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -30,9 +31,9 @@ from stratalog.partitions.amounts import span_text
 from stratalog.partitions.clock import FOREVER_MS, Clock
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
 from stratalog.partitions.listing import Link, ReplicaLog
-from stratalog.partitions.paths import DataName, LocalStartName, parse_name
+from stratalog.partitions.paths import DataName, LocalStartName, WatermarkName, parse_name
 from stratalog.partitions.producers import encode
-from stratalog.partitions.replica import Replica
+from stratalog.partitions.replica import LookMark, Replica
 from stratalog.partitions.retention import (
     UNLIMITED,
     LogFile,
@@ -82,6 +83,8 @@ class RetainWork(BoundedWork):
     dry_run: bool
     snapshots: bool = False
     """cleanup.policy=snapshot: no limit moves the log start, and local starts stay below a snapshot's end."""
+    since: LookMark | None = None
+    """A look after this mark may say that nothing is to be done."""
 
     @property
     def tiered(self) -> bool:
@@ -157,8 +160,17 @@ def wanted_log_start(work: RetainWork) -> Wanted:
     Raises: LogGapError when the leader has let go of records that the remote table does not list, at present or
         for good; as ``Replica.log``.
     """
+    if work.since is not None:
+        with suppress(StratalogError):  # the look that follows tells
+            wanted = _wanted_log_start(work)
+            if wanted.log_start <= work.replicas.view.log_start_offset:
+                return wanted
+    return _wanted_log_start(replace(work, since=None))
+
+
+def _wanted_log_start(work: RetainWork) -> Wanted:
     leader, view = work.replicas.leader, work.replicas.view
-    log = look_at_leader(work.replicas)
+    log = look_at_leader(work.replicas, since=work.since)
     if work.snapshots:
         return Wanted(view.log_start_offset, why="only snapshots shorten this log (cleanup.policy)")
     now_ms = work.clock.now_ms() if work.now_ms is None else work.now_ms
@@ -262,7 +274,7 @@ class _Dropping:
             self.failed.append((f"{self.work} on broker {broker}", error))
 
     def _drop(self, broker: int, replica: Replica) -> None:
-        work, log = self.work, replica.log()
+        work, log = self.work, self._log(replica)
         check_whole(replica, log)
         wanted = self._relied_upon(log, local_start_for(log, self._wanted_local_start(replica, log)))
         start = local_start_for(log, wanted)
@@ -286,6 +298,18 @@ class _Dropping:
         gone = [sizes[name] for name in names if name in sizes]
         self.deleted += len(gone)
         self.deleted_bytes += sum(gone)
+
+    def _log(self, replica: Replica) -> ReplicaLog:
+        """The present log; or as it was at a look after ``since``, if that shows nothing to let go but high
+        watermarks that a greater one has passed: those stay passed, whatever has changed since."""
+        work = self.work
+        if work.since is not None and not work.tiered and not work.snapshots:
+            log, now_ms = replica.log(since=work.since), agreed_ms(work.clock, replica.store)
+            moves = local_start_for(log, work.replicas.view.log_start_offset) > log.local_start
+            names = [] if now_ms is None else removable(log, now_ms, work.delay_ms, work.replicas.epoch)
+            if not moves and all(isinstance(parse_name(name), WatermarkName) for name in names):
+                return log
+        return replica.log()
 
     def _wanted_local_start(self, replica: Replica, log: ReplicaLog) -> int:
         work, log_start = self.work, self.work.replicas.view.log_start_offset

@@ -2,7 +2,8 @@
 
 1. tasks, one a partition: list all replicas, check names, sizes, contiguity, footers (``structure``,
    ``registers``, ``snapshots``); then, read after the leaders were listed, what the remote tables list
-   (``remote``)
+   (``remote``). Where many partitions of a topic are looked at, one walk through the topic's folder on each broker
+   lists them all; a partition with findings is listed again, each replica by itself
 2. partitions where something was found that is not sure are looked at again: two looks in a row must say it
 3. with ``deep``, tasks, one a group of files: every byte against its checksums (``content``)
 4. copies of one file must be equal (``findings``); and of remote segments that the leader has in other files, or
@@ -13,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure
@@ -24,9 +25,10 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicIm
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile
+from stratalog.engine.replicas.topic_walk import NOT_WALKED, Walked, walk_topics
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
-from stratalog.engine.upkeep.verification.content import ReadWork, groups_of, read_files
+from stratalog.engine.upkeep.verification.content import ReadWork, groups_of, is_small, read_files
 from stratalog.engine.upkeep.verification.findings import Finding, odd_copies, other_records
 from stratalog.engine.upkeep.verification.remote import RemotePartition, RemoteWork, check_remote
 from stratalog.engine.upkeep.verification.structure import PartitionStructure, StructureWork, partition_structure
@@ -174,10 +176,13 @@ def _audit_until_sure(
     run: OperationRun,
 ) -> None:
     """Steps 1 and 2. Findings that still differ from look to look in the last one are reported all the same."""
-    unsure = audits
-    said: dict[TopicIdPartition, set[tuple[str, str]]] = {}
     failed: dict[str, Failure] = {}
-    for _ in range(_ROUNDS):
+    walked = walk_topics(storage, image, [each.replicas for each in audits.values()])
+    if walked:
+        _audit(storage, execution, image, audits, failed, walked)
+    unsure = {key: each for key, each in audits.items() if not walked or each.findings}
+    said: dict[TopicIdPartition, set[tuple[str, str]]] = {}
+    for _ in range(_ROUNDS if unsure else 0):
         _audit(storage, execution, image, unsure, failed)
         before, said = said, {}
         for key, each in unsure.items():
@@ -196,10 +201,12 @@ def _audit(
     image: ClusterImage,
     audits: Mapping[TopicIdPartition, Audited],
     failed: dict[str, Failure],
+    walked: Walked = NOT_WALKED,
 ) -> None:
     """Step 1."""
     execution.progress.start("verify", len(audits), "partitions")
-    for outcome in execution.tasks.run(partition_structure, [each.work for each in audits.values()]):
+    works = [replace(each.work, listed=walked.get(key, {})) for key, each in audits.items()]
+    for outcome in execution.tasks.run(partition_structure, works):
         each = audits[outcome.item.replicas.view.key]
         each.looked, each.remote, each.cold = None, None, ()
         match outcome:
@@ -210,12 +217,12 @@ def _audit(
         execution.progress.advance()
     execution.progress.finish()
     _load_remote(storage, image, audits, failed)
-    works = [
+    remotes = [
         RemoteWork(each.replicas, each.remote, None if each.looked is None else each.looked.leader_log)
         for each in audits.values()
         if each.remote is not None
     ]
-    for checked in execution.tasks.run(check_remote, works):
+    for checked in execution.tasks.run(check_remote, remotes):
         each = audits[checked.item.replicas.view.key]
         match checked:
             case Failed(remote, error):
@@ -281,6 +288,10 @@ def _is_listed(each: Audited, found: Finding) -> bool:
 
 def _read(execution: Execution, audits: Mapping[TopicIdPartition, Audited]) -> None:
     """Steps 3 and 4."""
+    for each in audits.values():
+        for broker, read in () if each.looked is None else each.looked.read:
+            each.findings += read.findings
+            each.good += [Copy(broker, each.store(broker), held, crc32) for held, crc32 in read.good]
     works = [work for each in audits.values() for work in _groups(each)]
     execution.progress.start("verify --deep", len(works), "groups of files")
     for outcome in execution.tasks.run(read_files, works, lambda work: work.size_bytes):
@@ -351,7 +362,8 @@ def _groups(each: Audited) -> Iterator[ReadWork]:
         return
     for look in each.looked.replicas:
         store = each.store(look.broker_id)
-        yield from groups_of(each.replicas, look.broker_id, store, look.live)
+        rest = [held for held in look.live if not is_small(held.file)]  # step 1 has read the small ones
+        yield from groups_of(each.replicas, look.broker_id, store, rest)
         yield from groups_of(each.replicas, look.broker_id, store, look.spare, of_log=False)
     if each.cold:
         yield from groups_of(each.replicas, None, each.store(None), each.cold)

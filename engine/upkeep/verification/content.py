@@ -21,7 +21,7 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.listing import DataFile, is_live
-from stratalog.partitions.segment_check import BadRange, CheckedSegment, check_segment
+from stratalog.partitions.segment_check import SMALL_BYTES, BadRange, CheckedSegment, check_segment
 from stratalog.partitions.store import Store
 
 GROUP_BYTES = 32 * 1024 * 1024
@@ -104,16 +104,32 @@ def read_files(work: ReadWork) -> ReadFiles:
         except StratalogError as error:
             findings.append(Finding(work.where, error, work.place))
             continue
-        if checked is None:
-            continue
-        footer = checked.segment.footer
-        if not checked.bad:
-            good.append((HeldFile(file, footer.base_offset, footer.next_offset), checked.segment.crc32))
-        damage: Damage | None = BadFile(file, footer.base_offset, footer.next_offset)
-        for bad in checked.bad:
-            findings.append(_finding(work, bad, damage))
-            damage = None  # the file's as a whole: told once
+        if checked is not None:
+            read = read_file(work, file, checked)
+            good += read.good
+            findings += read.findings
     return ReadFiles(tuple(good), tuple(findings))
+
+
+def is_small(file: DataFile) -> bool:
+    """Whether the look at the footer of a file reads all of it, so that nobody need read it again."""
+    return file.object.size_bytes <= SMALL_BYTES
+
+
+def check_file(store: Store, file: DataFile) -> CheckedSegment:
+    """Raises: see ``check_segment``."""
+    return check_segment(store, file)
+
+
+def read_file(work: ReadWork, file: DataFile, checked: CheckedSegment) -> ReadFiles:
+    """The result of one file of the work that was checked."""
+    footer = checked.segment.footer
+    held = HeldFile(file, footer.base_offset, footer.next_offset)
+    if not checked.bad:
+        return ReadFiles(((held, checked.segment.crc32),), ())
+    first, *others = checked.bad
+    damage = BadFile(file, held.start, held.end)  # the file's as a whole: told once
+    return ReadFiles((), (_finding(work, first, damage), *(_finding(work, bad, None) for bad in others)))
 
 
 def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
@@ -138,7 +154,7 @@ def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | No
     file = held.file
     for _ in range(_ATTEMPTS):
         try:
-            return file, check_segment(work.store, file)
+            return file, check_file(work.store, file)
         except SourceChangedError as error:
             if work.place is None:
                 raise RemoteObjectMissingError(f"{error}; the remote table lists it") from error

@@ -5,6 +5,8 @@ Their names say nearly all; what stands in them is compared here. A damaged one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stratalog.engine.replicas.registers import local_start_state, parsed_epoch, read_register
 from stratalog.engine.replicas.repair import BadEpoch, BadLocalStart
 from stratalog.engine.upkeep.verification.findings import Finding
@@ -13,13 +15,17 @@ from stratalog.partitions.errors import CorruptionError, SourceChangedError, Str
 from stratalog.partitions.paths import EpochName, LocalStartName, WatermarkName, name_in, parse_name
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.replica import Replica
+from stratalog.partitions.store import StoredObject
 
 _HUMAN = "; its right content is unknown: restore it from a backup"
 
 
-def check_registers(replica: Replica, leader: Replica | None, committed: int) -> list[Finding]:
-    """Read every register of a replica; epochs are compared with the leader's of the same name. Those above the
-    ``committed`` one are nobody's. One that cannot be read, and is made up for by a later one, no log uses."""
+def check_registers(
+    replica: Replica, objects: Sequence[StoredObject], leader: Replica | None, committed: int
+) -> list[Finding]:
+    """Read every register of a replica, whose folder was listed as ``objects``; epochs are compared with the
+    leader's of the same name. Those above the ``committed`` one are nobody's. One that cannot be read, and is made
+    up for by a later one, no log uses."""
     found: list[Finding] = []
     folder = replica.folder
 
@@ -28,11 +34,6 @@ def check_registers(replica: Replica, leader: Replica | None, committed: int) ->
     ) -> None:
         found.append(Finding(str(replica), error, replica.broker_id, damage, log_is_whole=unused, unused=unused))
 
-    try:
-        objects = replica.store.list(folder)
-    except StratalogError as error:
-        note(error)
-        return found
     names = [(parse_name(name_in(folder, stored.name)), stored) for stored in objects]
     epochs = [name.epoch for name, _ in names if isinstance(name, EpochName)]
     joined = max((epoch for epoch in epochs if epoch <= committed), default=0)

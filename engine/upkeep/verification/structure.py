@@ -12,14 +12,16 @@ had to be listed once more begins again, and a member that seems to be short is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from stratalog.engine.replicas.registers import lineage_of
 from stratalog.engine.replicas.repair import BadEpoch, BadFile, Copy, HeldFile, Missing
 from stratalog.engine.replication.damage import uncommitted_epoch
 from stratalog.engine.replication.lost_log import check_not_lost
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
+from stratalog.engine.upkeep.verification.content import ReadFiles, ReadWork, check_file, is_small, read_file
 from stratalog.engine.upkeep.verification.findings import Finding, foreign_file, odd_copies, offsets
 from stratalog.engine.upkeep.verification.registers import check_registers
 from stratalog.engine.upkeep.verification.snapshots import check_snapshots, read_snapshots
@@ -31,10 +33,13 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, resolve
+from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.replica import Replica
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segment_check import CheckedSegment
+from stratalog.partitions.segment_footer import SegmentFooter
+from stratalog.partitions.store import StoredObject
 
 _ATTEMPTS = 5
 
@@ -47,6 +52,9 @@ class StructureWork(PartitionWork):
     """Also read the registers, and leave differences between copies to those who read all bytes."""
     snapshots: bool
     """cleanup.policy=snapshot: snapshots stand for what left the log."""
+    listed: Mapping[int, Sequence[StoredObject]] = field(default_factory=dict, repr=False)
+    """Of brokers whose folders somebody has just walked through: what is in the replica's. The walks were no
+    snapshots, and in no order: findings must be confirmed without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,8 @@ class PartitionStructure:
     lineage: Lineage
     leader_log: ReplicaLog | None
     """As it was listed; None where it is damaged, or was not seen: it is no measure for the remote tier then."""
+    read: tuple[tuple[int, ReadFiles], ...] = ()
+    """With ``deep``, by broker: the small files of the log, of which the look at the footer has read all bytes."""
 
 
 @dataclass(slots=True)
@@ -85,9 +95,39 @@ class _SeenReplica:
     """A replica in the course of the look."""
 
     replica: Replica
+    objects: Sequence[StoredObject]
     listing: Listing
     lineage: Lineage | None
     log: ReplicaLog | None = None
+
+
+class _Footers:
+    """The footers of a replica's files, each read once in a look, as it is stored now; with ``deep`` by a read of
+    all bytes of a small file."""
+
+    def __init__(self, replica: Replica, *, deep: bool) -> None:
+        self._replica = replica
+        self._deep = deep
+        self._found: dict[DataFile, SegmentFooter] = {}
+        self.checked: dict[DataFile, CheckedSegment] = {}
+        """The files that were read completely."""
+
+    def of(self, file: DataFile) -> SegmentFooter:
+        """Raises: see ``read_segment``."""
+        if file not in self._found:
+            if self._deep and is_small(file):
+                self.checked[file] = check_file(self._replica.store, file)
+                self._found[file] = self.checked[file].segment.footer
+            else:
+                self._found[file] = read_segment(self._replica.store, file, remembered=False).footer
+        return self._found[file]
+
+    def end_of(self, file: DataFile) -> int:
+        """Where an append ends; behind its first record, if nobody can tell."""
+        for end_of in (lambda file: self.of(file).next_offset, self._replica.end_of_append):
+            with suppress(CorruptSegmentError):  # it is found later; here the log shall go on to it
+                return end_of(file)
+        return file.name.base_offset + 1
 
 
 def partition_structure(work: StructureWork) -> PartitionStructure:
@@ -114,16 +154,19 @@ def _partition_structure(work: StructureWork) -> PartitionStructure:
             continue
         try:
             replica = work.replicas.replica(broker)
-            seen[broker] = _list(replica, view.leader_epoch, findings)
+            seen[broker] = _list(replica, work.listed.get(broker), view.leader_epoch, findings)
         except SourceChangedError:
             raise
         except StratalogError as error:
             findings.append(Finding(f"{work} on broker {broker}", error, broker))
     reference = _reference(work.replicas, seen)
     looks: dict[int, ReplicaStructure] = {}
+    read: list[tuple[int, ReadFiles]] = []
     for broker, found in seen.items():
+        footers = _Footers(found.replica, deep=work.deep)
         try:
-            looks[broker] = _replica_structure(found, reference, findings)
+            looks[broker] = _replica_structure(found, reference, footers, findings)
+            read += [(broker, files) for files in _read_of(work.replicas, looks[broker], footers)]
         except SourceChangedError:
             raise
         except StratalogError as error:
@@ -141,20 +184,33 @@ def _partition_structure(work: StructureWork) -> PartitionStructure:
     if work.deep:
         of_leader = seen.get(view.leader) if view.leader is not None else None
         for found in seen.values():
-            findings += check_registers(
-                found.replica, None if of_leader is None else of_leader.replica, view.leader_epoch
-            )
+            leading = None if of_leader is None else of_leader.replica
+            findings += check_registers(found.replica, found.objects, leading, view.leader_epoch)
             findings += read_snapshots(found.replica, found.listing)
     else:
         _compare_sizes(work.replicas, looks.values(), findings)
     sound = leader is not None and all(finding.broker_id != leader.broker_id for finding in findings)
     log = seen[leader.broker_id].log if leader is not None and sound else None
-    return PartitionStructure(tuple(looks.values()), tuple(findings), reference, log)
+    return PartitionStructure(tuple(looks.values()), tuple(findings), reference, log, tuple(read))
 
 
-def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _SeenReplica:
+def _read_of(replicas: PartitionReplicas, look: ReplicaStructure, footers: _Footers) -> Iterator[ReadFiles]:
+    """The files of a replica's log that were read completely for their footers."""
+    store = replicas.replica(look.broker_id).store
+    for held in look.live:
+        if (checked := footers.checked.get(held.file)) is not None:
+            yield read_file(ReadWork(replicas, look.broker_id, store, (held,), of_log=True), held.file, checked)
+
+
+def _list(
+    replica: Replica, listed: Sequence[StoredObject] | None, epoch: int, findings: list[Finding]
+) -> _SeenReplica:
     """``epoch`` is the view's: findings under a view that has passed are looked at again (``audit``)."""
-    listing = replica.list(anew=True)
+    with errors_of(replica):
+        objects = replica.store.list(replica.folder) if listed is None else listed
+        if listed is None:
+            replica.check_root()
+        listing = parse(replica.folder, objects, replica.store.uri_of)
     for name, _ in listing.epochs:
         if name.epoch > epoch:
             error: StratalogError = uncommitted_epoch(replica, name.epoch, epoch)
@@ -164,11 +220,11 @@ def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _SeenReplica
         error = foreign_file(replica.store, foreign)
         findings.append(Finding(str(replica), error, replica.broker_id, log_is_whole=True))
     try:
-        return _SeenReplica(replica, listing, lineage_of(replica, listing))
+        return _SeenReplica(replica, objects, listing, lineage_of(replica, listing))
     except CorruptionError as error:
         damage = BadEpoch(max(listing.joined_epoch, _greatest_epoch(listing)))
         findings.append(Finding(str(replica), error, replica.broker_id, damage))
-        return _SeenReplica(replica, listing, None)
+        return _SeenReplica(replica, objects, listing, None)
 
 
 def _greatest_epoch(listing: Listing) -> int:
@@ -188,26 +244,21 @@ def _reference(replicas: PartitionReplicas, seen: Mapping[int, _SeenReplica]) ->
     return Lineage() if lineage is None else lineage
 
 
-def _replica_structure(found: _SeenReplica, reference: Lineage, findings: list[Finding]) -> ReplicaStructure:
+def _replica_structure(
+    found: _SeenReplica, reference: Lineage, footers: _Footers, findings: list[Finding]
+) -> ReplicaStructure:
     """Raises: SourceChangedError; errors of looking at the replica."""
     replica, listing = found.replica, found.listing
     lineage = found.lineage
     if lineage is None or lineage.latest_epoch < reference.latest_epoch:
         lineage = reference
-
-    def end_of_append(file: DataFile) -> int:
-        try:
-            return replica.end_of_append(file)
-        except CorruptSegmentError:  # it is found below; here the log shall go on to it
-            return file.name.base_offset + 1
-
-    log = found.log = resolve(listing, lineage, end_of_append)
+    log = found.log = resolve(listing, lineage, footers.end_of)
     files = sorted([*(link.file for link in log.chain), *log.stranded], key=lambda file: file.name)
     good: list[HeldFile] = []
     errors: dict[DataFile, StratalogError] = {}
     for file in files:
         try:
-            good.append(_held(replica, file))
+            good.append(_held(replica, file, footers.of(file)))
         except CorruptSegmentError as error:
             errors[file] = error
     bad = [_bad(file, files, log) for file in errors]
@@ -229,8 +280,7 @@ def _replica_structure(found: _SeenReplica, reference: Lineage, findings: list[F
     )
 
 
-def _held(replica: Replica, file: DataFile) -> HeldFile:
-    footer = read_segment(replica.store, file, remembered=False).footer
+def _held(replica: Replica, file: DataFile, footer: SegmentFooter) -> HeldFile:
     if (footer.topic_id, footer.partition) != (replica.topic_id, replica.partition):
         raise CorruptSegmentError(
             f"{replica.store.uri_of(file.object.name)} is of partition {footer.partition} of topic "
@@ -292,9 +342,8 @@ def _find_short(
             if broker in replicas.view.isr and leader.high_watermark > max(must_reach, look.end):
                 # It may have passed what was listed of the follower before.
                 try:
-                    look = _replica_structure(
-                        _SeenReplica(replica, replica.list(anew=True), seen[broker].lineage), reference, []
-                    )
+                    again = _SeenReplica(replica, (), replica.list(anew=True), seen[broker].lineage)
+                    look = _replica_structure(again, reference, _Footers(replica, deep=False), [])
                 except SourceChangedError:
                     raise
                 except StratalogError as unreadable:
