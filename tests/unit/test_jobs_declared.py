@@ -39,7 +39,16 @@ DOORS: dict[str, Any] = {
     "stratalog.bridges.kafka:Kafka": Kafka,
     "stratalog.bridges.rights:Rights": Rights,
 }
-_OF_ALL_JOBS = {"--cluster", "--cluster-key-file", "--credentials", "--json", "--master", "--runner", "--yes"}
+_OF_ALL_JOBS = {
+    "--cluster",
+    "--cluster-key-file",
+    "--credentials",
+    "--json",
+    "--master",
+    "--runner",
+    "--yes",
+    "--sort",
+}
 _PRINTED = "how the job prints records or rows"
 _ROUNDS = "rounds of one process: each is a call of the method"
 _INPUT = "the input, which the method gets as rows or as a frame"
@@ -65,7 +74,10 @@ BY_HAND: dict[str, dict[str, str]] = {
     "offsets": {"--dry-run": _READS},
     "delete_records": {"--offset-json-file": "Kafka's file of several topics, a call of the method for each"},
     "health": {"--dry-run": _READS},
-    "describe": {"--dry-run": _READS, "--wide": _PRINTED},
+    "describe": {
+        "--dry-run": _READS,
+        **dict.fromkeys(("--wide", "--trouble", "--exclude-internal"), _PRINTED),
+    },
     "metrics": dict.fromkeys(("--textfile", "--otlp"), "no method: prints what health has found"),
     "verify": {
         "--dry-run": "the method describe: the files that verify would read",
@@ -74,6 +86,10 @@ BY_HAND: dict[str, dict[str, str]] = {
     "maintain": {
         **dict.fromkeys(("--once", "--every"), _ROUNDS),
         **dict.fromkeys(("--metrics", "--otlp"), "no method: a server of metrics beside the rounds"),
+        **dict.fromkeys(
+            ("--page", "--page-token-file", "--page-tls-cert", "--page-tls-key", "--page-tls-client-ca"),
+            "no method: a server of the page beside the rounds",
+        ),
     },
     "tier": dict.fromkeys(("--once", "--every"), _ROUNDS),
     "snapshot": dict.fromkeys(("--once", "--every"), _ROUNDS),
