@@ -46,8 +46,8 @@ _OF_ALL_JOBS = {
     "--json",
     "--master",
     "--runner",
-    "--sort",
     "--yes",
+    "--sort",
 }
 _PRINTED = "how the job prints records or rows"
 _ROUNDS = "rounds of one process: each is a call of the method"
@@ -74,7 +74,10 @@ BY_HAND: dict[str, dict[str, str]] = {
     "offsets": {"--dry-run": _READS},
     "delete_records": {"--offset-json-file": "Kafka's file of several topics, a call of the method for each"},
     "health": {"--dry-run": _READS},
-    "describe": {"--dry-run": _READS, **dict.fromkeys(("--wide", "--trouble", "--exclude-internal"), _PRINTED)},
+    "describe": {
+        "--dry-run": _READS,
+        **dict.fromkeys(("--wide", "--trouble", "--exclude-internal"), _PRINTED),
+    },
     "metrics": dict.fromkeys(("--textfile", "--otlp"), "no method: prints what health has found"),
     "verify": {
         "--dry-run": "the method describe: the files that verify would read",
@@ -85,7 +88,7 @@ BY_HAND: dict[str, dict[str, str]] = {
         **dict.fromkeys(("--metrics", "--otlp"), "no method: a server of metrics beside the rounds"),
         **dict.fromkeys(
             ("--page", "--page-token-file", "--page-tls-cert", "--page-tls-key", "--page-tls-client-ca"),
-            "another method, serve_page, beside the rounds",
+            "no method: a server of the page beside the rounds",
         ),
     },
     "tier": dict.fromkeys(("--once", "--every"), _ROUNDS),
