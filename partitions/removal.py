@@ -66,7 +66,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stratalog.partitions.numbers import Natural
+from stratalog.partitions.numbers import Int64, Natural
 
 if TYPE_CHECKING:
     from stratalog.partitions.listing import Link, ReplicaLog
@@ -86,7 +86,7 @@ class CommittedRule(msgspec.Struct, frozen=True):
     """A rule, and when it was committed."""
 
     rule: Rule
-    committed_ms: int
+    committed_ms: Int64
 
 
 def next_rule(earlier: Sequence[CommittedRule], bound: int, now_ms: int, delete_retention_ms: int) -> Rule:
@@ -102,6 +102,12 @@ def next_rule(earlier: Sequence[CommittedRule], bound: int, now_ms: int, delete_
 def still_needed(earlier: Sequence[CommittedRule], rule: Rule) -> tuple[CommittedRule, ...]:
     """The earlier rules that a ``next_rule`` after ``rule`` needs: their tombstones are not removed yet."""
     return tuple(one for one in earlier if one.rule.bound > rule.tombstones_before)
+
+
+def given_up(earlier: Sequence[CommittedRule]) -> tuple[CommittedRule, ...]:
+    """The rules of a partition after it has given up committed records: none is in force, and the next one has a
+    greater generation."""
+    return (CommittedRule(Rule(earlier[-1].rule.generation, 0), 0),) if earlier else ()
 
 
 def to_rewrite(log: ReplicaLog, rule: Rule) -> tuple[Link, ...]:
