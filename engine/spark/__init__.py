@@ -21,7 +21,7 @@ task_frame     the same by Python tasks, if a provider gives the credentials
 format         Spark's format ``stratalog``: ``stream_source`` reads (``stream_columns``, ``stream_limits``),
                ``stream_sink`` and ``batch_sink`` append, the latter also reads batches
 range_stream   the batches of a stream as scans: its source carries ranges of offsets
-sink_tasks     the appends of sinks on executors
+sink_tasks     the appends of sinks on executors; sink_rows: rows that the driver appends
 stream_query   the id of the running query
 key_hash       the hashes of Kafka's clients as a column function
 versions       differences between the supported versions of Spark

@@ -31,8 +31,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.driver.opening import Ports, open_driver
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.reading.stream_options import known, required, topic_option
@@ -49,7 +48,8 @@ from stratalog.engine.records.bad_records import marked as mark
 from stratalog.engine.records.earlier import EarlierTries
 from stratalog.engine.records.unknown_fields import pruned_schema, settled, unknown_in_schema
 from stratalog.engine.spark.append_frame import append_frame
-from stratalog.engine.spark.appending import RecordColumns, by_partition
+from stratalog.engine.spark.appending import RecordColumns
+from stratalog.engine.spark.sink_rows import batches_of, records_of
 from stratalog.engine.spark.sink_tasks import (
     MOST_TASK_BYTES,
     PlannedAppends,
@@ -73,7 +73,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.printable import printable
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
-from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
+from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.unknown_fields import (
     OnUnknownField,
     UnknownField,
@@ -94,12 +94,12 @@ _log = logging.getLogger(__name__)
 
 
 @cache
-def _opened(cluster_file: str, credentials: str | None, cluster_key_file: str | None) -> Context:
+def _opened(cluster_file: str, credentials: str | None, cluster_key_file: str | None) -> Ports:
     """The cluster of a file, opened once per process that Spark has on the driver for its queries."""
     return open_driver(cluster_file, credentials, cluster_key_file)
 
 
-def _driver(options: SinkOptions) -> Context:
+def _driver(options: SinkOptions) -> Ports:
     return _opened(options.cluster, options.credentials, options.cluster_key_file)
 
 
@@ -113,7 +113,7 @@ class StreamWriter:
 
     def __init__(
         self,
-        context: Context,
+        ports: Ports,
         topic: str,
         columns: RecordColumns,
         *,
@@ -127,9 +127,9 @@ class StreamWriter:
         checkpoint: str | None = None,
     ) -> None:
         """See ``Cluster.stream_writer``. Raises: InvalidCallError for a producer without a name."""
-        self._opened: Context | None = context
-        self._file = context.file
-        self._driver_only = context.driver_only
+        self._opened: Ports | None = ports
+        self._file = ports.storage.file
+        self._driver_only = ports.execution.driver_only
         self._checkpoint = checkpoint
         self._query_id: str | None = None
         self._topic = topic
@@ -168,7 +168,7 @@ class StreamWriter:
         if self._opened is None:
             self._query_id = query_of_server(batch.sparkSession, self._checkpoint)
             self._opened = open_driver(self._file)
-            self._opened.driver_only = self._driver_only
+            self._opened.execution.driver_only = self._driver_only
         query_id = self._query_id or query_of_thread(batch.sparkSession)
         who = who_appends(
             query_producer(self._producer, query_id),
@@ -177,7 +177,10 @@ class StreamWriter:
             on_changed_replay=self._on_changed_replay,
         )
         report = append_frame(
-            self._opened,
+            self._opened.metadata,
+            self._opened.storage,
+            self._opened.execution,
+            self._opened.memory,
             self._topic,
             batch,
             self._columns,
@@ -305,13 +308,13 @@ class RecordSink:
         if not any(has_struct(field.type) for field in given if field.name in ("key", "value")):
             return
         topic = self._options.topic
-        context = self._context
+        metadata = self._ports.metadata
 
         def unknown(now: TopicImage) -> list[UnknownField]:
             return unknown_in_schema(pa.schema([f for f in given if f.name in ("key", "value")]), now)
 
         fields = settled(
-            *(context, context.metadata.image().topic(topic), unknown, self._options.on_unknown_field),
+            *(metadata, metadata.image().topic(topic), unknown, self._options.on_unknown_field),
             arrow_to_json,
             f"append to {topic}",
         )
@@ -321,13 +324,19 @@ class RecordSink:
             self._arrow = pruned_schema(given, fields.topic)
 
     @property
-    def _context(self) -> Context:
+    def _ports(self) -> Ports:
         return _driver(self._options)
 
     def _plan(self, producer: str) -> None:
         """Look at the partitions, if each task has all rows of one."""
         if self._dealt is not None:
-            self._planned = plan(self._context, self._options.topic, self._dealt, producer, self._bad_records)
+            self._planned = plan(
+                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                self._options.topic,
+                self._dealt,
+                producer,
+                self._bad_records,
+            )
 
     def _append(
         self, batches: Iterator[pa.RecordBatch], task: TaskOf, who: ProducerAppend
@@ -380,7 +389,14 @@ class RecordSink:
         appended = [message for message in messages if isinstance(message, TaskAppend)]
         outcomes = {one.view.partition: (one.view, one.outcome) for one in appended if one.outcome is not None}
         if outcomes:
-            reports.append(end_appends(self._context, self._options.topic, who, outcomes))
+            reports.append(
+                end_appends(
+                    *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                    self._options.topic,
+                    who,
+                    outcomes,
+                )
+            )
         for message in appended:
             if lane is not None:
                 lane.add(message.view.partition, message.bad)
@@ -393,17 +409,35 @@ class RecordSink:
             # Partitions appended by tasks are no earlier try: they were compared.
             earlier = EarlierTries() if appended else None
             topic = self._options.topic
-            reports.append(append_given(self._context, topic, batches, who, earlier=earlier, lane=lane))
+            reports.append(
+                append_given(
+                    *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                    topic,
+                    batches,
+                    who,
+                    earlier=earlier,
+                    lane=lane,
+                )
+            )
         elif lane is not None and lane.bad:
-            image = self._context.metadata.image()
+            image = self._ports.metadata.image()
             of_topic = image.topic(self._options.topic)
             done = reports.pop() if reports else Report("append", ())
-            reports.append(append_bad_records(self._context, of_topic, done, who, "all", lane))
+            reports.append(
+                append_bad_records(
+                    *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                    of_topic,
+                    done,
+                    who,
+                    "all",
+                    lane,
+                )
+            )
         return reports
 
     def _marked(self, rows: pa.Table) -> pa.Table:
         """The rows, with those without a valid partition marked as bad rows of partition 0."""
-        count = len(self._context.metadata.image().topic(self._options.topic).partitions)
+        count = len(self._ports.metadata.image().topic(self._options.topic).partitions)
         marked = []
         for batch in rows.to_batches():
             partition = batch.column("partition")
@@ -457,33 +491,3 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
             query_id = next((one.query_id for one in messages if isinstance(one, TaskRows) and one.data), None)
         for report in self._end(messages, self._who(query_id, batchId)):
             tell_of_bad_records(with_remedy(report, batchId).raise_for_failures(), f"batch {batchId}")
-
-
-def batches_of(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
-    """Rows as batches of the record columns, by partition; absent columns are null.
-
-    Raises: InvalidRecordError for a row without a partition.
-    """
-    partition = rows.column("partition")
-    if partition.null_count:
-        raise InvalidRecordError(f"append to {topic}: a row's partition is null")
-    return by_partition(records_of(rows), partition)
-
-
-def records_of(rows: pa.Table) -> pa.Table:
-    """The record columns of rows; absent ones are null."""
-    columns: dict[str, pa.ChunkedArray | pa.Array] = {}
-    for name in RECORD_COLUMNS:
-        if name in rows.column_names:
-            columns[name] = rows.column(name)
-        elif name == "timestamp":
-            columns[name] = pa.nulls(rows.num_rows, TIMESTAMP)
-        elif name == "headers":
-            columns[name] = pa.nulls(rows.num_rows, HEADERS)
-        elif name == "key":
-            columns[name] = pa.nulls(rows.num_rows)  # of the topic's type, whichever that is
-    if "timestamp" in rows.column_names:
-        columns["timestamp"] = rows.column("timestamp").cast(TIMESTAMP)
-    if ERRORS in rows.column_names:
-        columns[ERRORS] = rows.column(ERRORS)
-    return pa.table(columns)

@@ -41,6 +41,7 @@ FOUND = Report("look", [], [Failure("t-1", "CORRUPT_MESSAGE", "a bit has flipped
 
 Call = Callable[..., Any]
 JOBS = "stratalog.engine.cluster.jobs."
+LOOKS = "stratalog.engine.cluster.looks."
 MIRRORS = "stratalog.bridges.kafka."
 BATCHES: dict[int, list[pa.RecordBatch]] = {0: []}
 
@@ -88,14 +89,14 @@ OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
 
 LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "verify": (JOBS + "verify.verify", ()),
-    "describe": (JOBS + "describe", ()),
-    "health": (JOBS + "health", ()),
+    "describe": (LOOKS + "describe", ()),
+    "health": (LOOKS + "health", ()),
     "drill": (JOBS + "drilling.drill", ()),
-    "reassignments": (JOBS + "reassignments", ()),
-    "discarded": (JOBS + "histories.history", ()),
+    "reassignments": (LOOKS + "reassignments", ()),
+    "discarded": (LOOKS + "histories.history", ()),
     "history": (JOBS + "history", ()),
-    "snapshots": (JOBS + "list_snapshots", ()),
-    "metrics": (JOBS + "metrics", ()),
+    "snapshots": (LOOKS + "list_snapshots", ()),
+    "metrics": (LOOKS + "metrics", ()),
     "compare": (MIRRORS + "comparing.compare", ("kafka:9092", "t")),
     "topics.list": ("stratalog.engine.cluster.topics.describe_cluster.describe_topics", ()),
     "topics.describe": ("stratalog.engine.cluster.topics.describe_cluster.describe_topic", ("t",)),
@@ -158,7 +159,7 @@ def test_an_operation_that_fails_raises_with_its_report(
     if name in ("sign", "restore"):
         monkeypatch.setenv("STRATALOG_CLUSTER_KEY", "ab" * 32)
         monkeypatch.setattr("stratalog.engine.cluster.load_cluster_file", lambda *_: cluster.file)
-        monkeypatch.setattr("stratalog.engine.cluster.open_context", lambda *_, **__: cluster._context)
+        monkeypatch.setattr("stratalog.engine.cluster.open_ports", lambda *_, **__: cluster._ports)
     call = method(cluster, name)
     with pytest.raises(OperationFailedError) as told:
         call(*given, **more)
@@ -179,7 +180,7 @@ def test_an_operation_that_is_done_answers_with_a_report_that_is_true(
     if name in ("sign", "restore"):
         monkeypatch.setenv("STRATALOG_CLUSTER_KEY", "ab" * 32)
         monkeypatch.setattr("stratalog.engine.cluster.load_cluster_file", lambda *_: cluster.file)
-        monkeypatch.setattr("stratalog.engine.cluster.open_context", lambda *_, **__: cluster._context)
+        monkeypatch.setattr("stratalog.engine.cluster.open_ports", lambda *_, **__: cluster._ports)
     answer = method(cluster, name)(*given, **more)
     assert answer.ok
     assert answer

@@ -12,7 +12,7 @@ from stratalog import Cluster
 from stratalog.engine.metadata.partition_commands import AddRules, WantedRule
 from stratalog.jobs.protect import main as job
 from stratalog.partitions.errors import InvalidCallError, PolicyViolationError
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.snapshot_harness import Keyed
 
@@ -32,9 +32,9 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def add_rule(driver: Cluster) -> object:
-    context = context_of(driver)
-    view = context.metadata.image().views("u")[0]
-    return context.metadata.submit(AddRules((WantedRule(view.topic_id, 0, 1, 0, view.leader_epoch),), 0, 0))
+    metadata = ports_of(driver).metadata
+    view = metadata.image().views("u")[0]
+    return metadata.submit(AddRules((WantedRule(view.topic_id, 0, 1, 0, view.leader_epoch),), 0, 0))
 
 
 DELETIONS: dict[str, Callable[[Cluster], object]] = {
