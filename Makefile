@@ -75,7 +75,7 @@ slowest: $(VENV)/.installed ## where the time of the last make test went: by kin
 coverage: setup ## branch coverage of the product by make test
 	@$(BIN)/python -m tests.coverage
 
-matrix: $(VENV)/.installed java ## the Spark tests on Spark 4.0, 4.1 and 4.2 with Pythons and Arrows of their own; or one: make matrix SPARK=4.0
+matrix: $(VENV)/.installed java ## the Spark tests on Spark 4.0 to 4.3 with Pythons and Arrows of their own; or one: make matrix SPARK=4.0
 	@$(BIN)/python -m tests.matrix $(SPARK)
 
 sim: $(VENV)/.installed ## the deterministic simulation: make sim SEEDS=20000 SEED=1

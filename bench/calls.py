@@ -23,7 +23,7 @@ from bench.counting import COPY, CREATE, DELETE, KINDS, LIST, READ, STAT, Counti
 from bench.table import Limit, Line
 from stratalog import Cluster, load_cluster_file
 from stratalog.engine.cluster.parts import with_parts
-from stratalog.engine.driver.opening import open_context
+from stratalog.engine.driver.opening import open_ports
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.runner import SerialRunner
@@ -115,12 +115,12 @@ class CountedCluster:
     def driver(self) -> Cluster:
         """A driver of its own, which has read the metadata and no partition. It serves followers one after the
         other: side by side, both may read the footer that neither has yet."""
-        context = open_context(
+        ports = open_ports(
             load_cluster_file(self._file), clock=SystemClock(), new_id=self._new_id, opener=self._open, key=None
         )
-        context.copies = SerialRunner()
-        assert context.metadata.image().brokers
-        return Cluster(context)
+        ports.storage.copies = SerialRunner()
+        assert ports.metadata.image().brokers
+        return Cluster(ports)
 
     def append(self, partitions: int, acks: str = "all") -> None:
         """One file of one record to each partition."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from bench.bench import Bench, BenchCluster, copy_durably, data_files, size_of
 from bench.measuring import in_turn, seconds_of
 from bench.table import Line, speed_line
-from stratalog.engine.driver.context import COPY_THREADS
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.storage import COPY_THREADS
 from stratalog.partitions.runner import ThreadRunner, values
 from stratalog.partitions.store.local_copy import copy_file
 

@@ -23,7 +23,7 @@ from bench.bench import (
 from bench.measuring import in_turn, seconds_of
 from bench.options import RECORD_BYTES, size_text
 from bench.table import Limit, Line
-from stratalog.engine.driver.context import COPY_THREADS
+from stratalog.engine.driver.storage import COPY_THREADS
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
 from stratalog.partitions.runner import Runner, SerialRunner, ThreadRunner, values

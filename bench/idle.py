@@ -221,11 +221,11 @@ def settle(file: Path) -> None:
     """Let ``maintain`` know of the partitions of ``TOPIC`` what its rounds have kept of the first one of ``SEEN``:
     for which of its steps nothing is due as long as a partition looks as it does now.
     """
-    context = open_driver(file)
-    image = context.metadata.image()
-    ends = {key: entry.remote_end for key, entry in load_schedule(context, image).schedule.entries.items()}
-    looks = sweep(context, image, ends)
-    stored = load_stored(context, image, MAINTENANCE)
+    ports = open_driver(file)
+    image = ports.metadata.image()
+    ends = {key: entry.remote_end for key, entry in load_schedule(ports.storage, image).schedule.entries.items()}
+    looks = sweep(ports.storage, image, ends)
+    stored = load_stored(ports.storage, image, MAINTENANCE)
     until_ms = decode(stored.line).settled[image.views(SEEN)[0].key].until_ms
     keys = [view.key for view in image.views(TOPIC)]
     laid_out = Times(settled={key: Settled(looks[key].digest, until_ms) for key in keys})
@@ -234,7 +234,7 @@ def settle(file: Path) -> None:
         times = decode(line)
         return encode(times.updated(laid_out, [*times.settled, *keys]))
 
-    failed = save_stored(context, image, MAINTENANCE, stored, told)
+    failed = save_stored(ports.storage, image, MAINTENANCE, stored, told)
     if failed is not None:
         raise AssertionError(failed)
 

@@ -10,7 +10,8 @@ from bench.bench import TOPIC, Bench, BenchCluster, data_files, size_of
 from bench.measuring import in_turn, seconds_of
 from bench.table import Limit, Line
 from stratalog import load_cluster_file, register_format
-from stratalog.engine.driver.opening import open_context
+from stratalog.engine.driver.execution import measured
+from stratalog.engine.driver.opening import open_ports
 from stratalog.engine.reading.look import look
 from stratalog.engine.reading.stream_options import source_options
 from stratalog.engine.reading.stream_source import StreamSource
@@ -41,8 +42,8 @@ def stream(bench: Bench) -> list[Line]:
 def _empty(bench: Bench, made: BenchCluster) -> list[Line]:
     """A trigger's part in the driver's Python: the metadata and a listing of each leader."""
     file = load_cluster_file(made.folder / "cluster.toml")
-    context = open_context(file, clock=SystemClock(), new_id=random_id, opener=open_store, key=None)
-    source = StreamSource(context, source_options(_options(made)))
+    ports = open_ports(file, clock=SystemClock(), new_id=random_id, opener=open_store, key=None)
+    source = StreamSource(ports.metadata, ports.storage, ports.clock, ports.memory, source_options(_options(made)))
     end = source.latest(source.initial(), None, None)
     source.latest(end, None, None)
 
@@ -53,9 +54,9 @@ def _empty(bench: Bench, made: BenchCluster) -> list[Line]:
 
     def looks() -> None:
         for _ in range(EMPTY_TRIGGERS):
-            look(context, TOPIC)
+            look(ports.metadata, ports.storage, ports.memory, TOPIC)
 
-    with context.measured() as measure:
+    with measured(ports.clock, ports.storage.counts) as measure:
         triggers()
     ours, looked = in_turn(lambda: seconds_of(triggers), lambda: seconds_of(looks))
     return [

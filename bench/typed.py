@@ -22,6 +22,8 @@ VALUE = "city STRING, distance DOUBLE, at TIMESTAMP"
 _WARM_UP = 5
 """Small appends before those that are measured: the JVM has compiled by then."""
 _FILES = 4
+_UNIQUE = 6_000_000
+"""Rows of a number, a text with this number, and a random double."""
 
 
 def typed(bench: Bench) -> list[Line]:
@@ -30,6 +32,7 @@ def typed(bench: Bench) -> list[Line]:
         *_few(bench, 1, Limit(1.0)),
         *_few(bench, 3, Limit(0.8)),
         *_many(bench),
+        *_bytes(bench),
         *_one_partition(bench),
         *_scan(bench),
     ]
@@ -116,6 +119,23 @@ def _many(bench: Bench) -> list[Line]:
         Line("    processor time of that", f"{ours_s:.2f} s", f"{peer_s:.2f} s", peer_s / ours_s),
         Line("    the same, against Delta without a shuffle", f"{ours:.2f} s", f"{plain:.2f} s", plain / ours),
     ]
+
+
+def _bytes(bench: Bench) -> list[Line]:
+    """The files of rows whose values hardly repeat, in the same order and with the same codec."""
+    number = F.col("id")
+    rows = bench.spark.range(_UNIQUE).select(number, F.concat(F.lit("v"), number).alias("v"), F.rand(7).alias("r"))
+    made = bench.cluster(f"typed-{random_id()}", brokers=1)
+    made.cluster.topics.create(TOPIC, partitions=_FILES, key="BIGINT", value="v STRING, r DOUBLE")
+    made.cluster.append(TOPIC, rows, key="id").raise_for_failures()
+    ours = sum(file.stat().st_size for file in made.folder.rglob(f"broker-1/**/{TOPIC}-*/**/*.parquet"))
+    made.remove()
+    delta = bench.folder / "delta"
+    rows.repartition(_FILES, "id").write.format("delta").option("compression", "zstd").save(str(delta))
+    peer = sum(file.stat().st_size for file in delta.glob("*.parquet"))
+    shutil.rmtree(delta)
+    what = f"bytes of {_UNIQUE:,} typed rows, against Delta with the same shuffle and codec"
+    return [Line(what, f"{ours / 1e6:.1f} MB", f"{peer / 1e6:.1f} MB", ours / peer, Limit(1.1, at_most=True))]
 
 
 def _one_partition(bench: Bench) -> list[Line]:

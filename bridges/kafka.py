@@ -21,7 +21,7 @@ from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.cluster.arguments import TopicNames, names, option_text, session
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.recorded import operation
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.reading.bounds import Bound
 from stratalog.engine.reading.client import client_metadata
@@ -42,7 +42,7 @@ class Kafka:
     (``pip install 'stratalog[kafka]'``).
     """
 
-    _context: Context
+    _ports: Ports
     _spark: SparkSession | None
 
     @operation("mirror", leaves_event=False, untold="configs")
@@ -96,7 +96,12 @@ class Kafka:
             dry_run=dry_run,
         )
         with closing(open_source(bootstrap, there)) as source:
-            return mirroring.mirror(self._context, source, names(topics) or (), options)
+            return mirroring.mirror(
+                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+                source,
+                names(topics) or (),
+                options,
+            )
 
     @operation("mirror end")
     def end_mirror(self, topics: TopicNames, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -104,7 +109,11 @@ class Kafka:
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for one that is no mirror.
         """
-        return mirroring.end_mirror(self._context, names(topics) or (), dry_run=dry_run)
+        return mirroring.end_mirror(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            names(topics) or (),
+            dry_run=dry_run,
+        )
 
     @operation("compare", leaves_event=False, untold="configs")
     def compare(
@@ -129,7 +138,12 @@ class Kafka:
         there, registry = _divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
         with closing(open_source(bootstrap, there)) as source:
-            return comparing.compare(self._context, source, names(topics) or (), values)
+            return comparing.compare(
+                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+                source,
+                names(topics) or (),
+                values,
+            )
 
     def read_live(
         self,
@@ -163,9 +177,25 @@ class Kafka:
         there, registry = _divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
         with closing(open_source(bootstrap, there)) as source:
-            live = look_live(self._context, source, topic, values)
-            plan = plan_live(self._context, live, start, end, fail_on_data_loss=fail_on_data_loss)
-            return live_frame(self._context, spark, plan, values)
+            live = look_live(
+                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                source,
+                topic,
+                values,
+            )
+            plan = plan_live(
+                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                live,
+                start,
+                end,
+                fail_on_data_loss=fail_on_data_loss,
+            )
+            return live_frame(
+                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                spark,
+                plan,
+                values,
+            )
 
     def for_each_live_batch(
         self,
@@ -197,7 +227,15 @@ class Kafka:
         values = typed_values(value_format, schema_file, message, registry)
         given = {name: option_text(value) for name, value in options.items()}
         source = open_source(bootstrap, there)
-        return for_each_live_batch(self._context, spark, topic, source, values, function, given)
+        return for_each_live_batch(
+            self._ports,
+            spark,
+            topic,
+            source,
+            values,
+            function,
+            given,
+        )
 
     @operation("export", leaves_event=False, untold="configs")
     def export(
@@ -245,8 +283,13 @@ class Kafka:
             budget_s=budget_s,
             dry_run=dry_run,
         )
-        with closing(open_target(bootstrap, configs, self._context.clock)) as target:
-            return exporting.export(self._context, target, names(topics) or (), options)
+        with closing(open_target(bootstrap, configs, self._ports.clock)) as target:
+            return exporting.export(
+                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+                target,
+                names(topics) or (),
+                options,
+            )
 
     def serve(
         self,
@@ -288,8 +331,13 @@ class Kafka:
             poll_s=poll_s,
             max_connections=max_connections,
         )
-        client = client_metadata(self._context.file, None, client_rack)
-        return KafkaEndpoint(self._context, options, client, Groups(self._context, None).delete)
+        client = client_metadata(self._ports.storage.file, None, client_rack)
+        return KafkaEndpoint(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            options,
+            client,
+            Groups(self._ports, None).delete,
+        )
 
 
 def _divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:

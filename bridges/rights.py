@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from stratalog.bridges.policy import printed
 from stratalog.engine.cluster.arguments import TopicNames, names
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 
 
 class Rights:
     """An open cluster, as those use it who grant rights on its storage."""
 
-    _context: Context
+    _ports: Ports
 
     def policy(self, role: str, topics: TopicNames = None, *, storage: str) -> str:
         """The least policy of a role on the topics (None: all, also those to come) for ``storage``: ``aws``,
@@ -21,4 +21,4 @@ class Rights:
 
         Raises: InvalidCallError, UnknownTopicOrPartitionError, InvalidTopicError.
         """
-        return printed.policy(self._context, role, names(topics), storage)
+        return printed.policy(self._ports.metadata, self._ports.storage, role, names(topics), storage)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from stratalog.bridges.page.report import StatePage, report
 from stratalog.engine.admin.history import EventFilter, history
 from stratalog.engine.cluster.recorded import operation
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 
 
 class StatePages:
     """An open cluster, as those see it who look at the page of its state."""
 
-    _context: Context
+    _ports: Ports
 
     @operation("report", leaves_event=False)
     def report(self) -> StatePage:
@@ -21,5 +21,18 @@ class StatePages:
             cluster.report().save("report.html")
         """
         return report(
-            self._context, lambda: history(self._context, EventFilter(None, None, None), limit=10_000).rows
+            self._ports.metadata,
+            self._ports.storage,
+            self._ports.execution,
+            self._ports.memory,
+            lambda: (
+                history(
+                    self._ports.metadata,
+                    self._ports.storage,
+                    self._ports.execution,
+                    self._ports.memory,
+                    EventFilter(None, None, None),
+                    limit=10_000,
+                ).rows
+            ),
         )

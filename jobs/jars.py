@@ -28,8 +28,10 @@ JARS = "jars.xml"
 """The pins of the jars that every session needs."""
 CLOUDS = ("azure.xml", "gcs.xml")
 """The pins of jars that sessions use if they were fetched."""
+DELTA = "delta"
+"""The set of Delta's jars."""
 WITH_DELTA = ("4.0", "4.1", "4.2")
-"""Versions of Spark for which the pinned Delta is built."""
+"""Versions of Spark for which the pinned Delta is built. Sessions of others get no Delta."""
 _FETCH_TIMEOUT_S = 900
 
 _unpacked = ExitStack()
@@ -56,18 +58,26 @@ def jar_folder() -> Path:
 
 
 def pinned_jars(pins: str = JARS) -> Sequence[Path]:
-    """Every jar of a file of ``conf``, as a path below the jar folder (``delta/delta-storage-4.4.0.jar``).
+    """Every jar of a file of ``conf``, as a path below the jar folder (``delta/delta-storage-4.4.0.jar``), without
+    Delta's if it has no build for the installed pyspark.
 
-    Raises: EnvironmentUnusableError if pyspark is not installed, or Delta does not support its version.
+    Raises: EnvironmentUnusableError if pyspark is not installed.
     """
-    versions = _versions()
+    versions, delta = _versions(), with_delta()
     pinned = []
     for item in ElementTree.parse(conf_file(pins)).iterfind("./dependencies/dependency"):
+        if not delta and item.attrib["conf"].startswith(f"{DELTA}->"):
+            continue
         jar = f"{item.attrib['name']}-{item.attrib['rev']}.jar"
         for name, version in versions.items():
             jar = jar.replace(f"${{{name}}}", version)
         pinned.append(Path(item.attrib["conf"].partition("->")[0], jar))
     return pinned
+
+
+def with_delta() -> bool:
+    """Whether the pinned Delta has a build for the pyspark that Python imports."""
+    return ".".join(pyspark_version().split(".")[:2]) in WITH_DELTA
 
 
 def session_jars(folder: Path) -> Sequence[Path]:
@@ -97,7 +107,8 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
         pattern = os.path.join(scratch, "[conf]", "[artifact]-[revision].[ext]")
         command: list[str | Path] = [java, *(f"-D{name}={version}" for name, version in _versions().items())]
         command += ["-cp", _shipped_jar("ivy"), "org.apache.ivy.Main", "-warn"]
-        command += ["-settings", conf_file("ivysettings.xml"), "-ivy", conf_file(pins)]
+        command += ["-settings", conf_file("ivysettings.xml"), "-ivy", conf_file(pins), "-confs"]
+        command += [",".join(sorted({jar.parts[0] for jar in pinned_jars(pins)}))]
         command += ["-cache", os.path.join(scratch, "cache"), "-retrieve", pattern]
         try:
             ivy = subprocess.run(
@@ -132,18 +143,18 @@ def class_path(folder: Path, pins: str = JARS, of: str = "") -> str:
     return os.pathsep.join(str(folder / jar) for jar in pinned_jars(pins) if of in ("", jar.parts[0]))
 
 
+def pyspark_version() -> str:
+    """The version of the pyspark that Python imports. Raises: ImportError without one."""
+    from pyspark.version import __version__
+
+    return __version__
+
+
 def _versions() -> Mapping[str, str]:
     """The versions that the pins of ``conf`` leave open, taken from the installed pyspark."""
     hadoop = Path(_shipped_jar("hadoop-client-api")).stem.rpartition("-")[2]
-    from pyspark.version import __version__ as spark
-
-    minor = ".".join(spark.split(".")[:2])
-    if minor not in WITH_DELTA:
-        raise EnvironmentUnusableError(
-            f"pyspark {spark} is installed, but Delta supports only {', '.join(WITH_DELTA)}: "
-            f"pip install 'pyspark~={WITH_DELTA[-1]}.0'"
-        )
-    return {"spark": spark, "spark.minor": minor, "hadoop": hadoop}
+    spark = pyspark_version()
+    return {"spark": spark, "spark.minor": ".".join(spark.split(".")[:2]), "hadoop": hadoop}
 
 
 def _shipped_jar(name: str) -> str:

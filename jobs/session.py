@@ -32,10 +32,15 @@ from pyspark.sql import SparkSession
 
 from stratalog import register_format
 from stratalog.jobs.hadoop import reach_stores
-from stratalog.jobs.jars import conf_file, fetch_jars, jar_folder, session_jars
+from stratalog.jobs.jars import conf_file, fetch_jars, jar_folder, session_jars, with_delta
 from stratalog.jobs.java import use_java
 from stratalog.partitions.errors import EnvironmentUnusableError
 from stratalog.partitions.store.protocol import StoreOptions
+
+_LOG = logging.getLogger(__name__)
+
+_EXTENSIONS, _DELTA = "spark.sql.extensions", "io.delta."
+_CATALOG, _DELTA_CATALOG = "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta."
 
 _NOISE = (b"WARNING: Using incubator modules",)
 """Lines that the JVM itself prints about Spark's flags on every start, which log4j cannot suppress."""
@@ -123,6 +128,19 @@ def _running_session() -> SparkSession | None:
         return None
 
 
+def _own_defaults() -> dict[str, str]:
+    """The settings of ``conf/spark-defaults.conf``, without Delta's if Delta has no build for this Spark."""
+    settings = read_properties(conf_file("spark-defaults.conf"))
+    if with_delta():
+        return settings
+    _LOG.warning(
+        "Delta has no build for Spark %s: this session does not read Delta tables; reads, appends and streams of "
+        "stratalog work",
+        pyspark.__version__,
+    )
+    return {key: value for key, value in settings.items() if "delta" not in f"{key} {value}".lower()}
+
+
 def _user_defaults(environ: Mapping[str, str]) -> dict[str, str]:
     folder = environ.get("SPARK_CONF_DIR")
     file = Path(folder, "spark-defaults.conf") if folder else None
@@ -139,7 +157,7 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     stronger = dict(_user_defaults(os.environ)) | dict(settings)
     if master is not None:
         stronger["spark.master"] = master
-    chosen = read_properties(conf_file("spark-defaults.conf"))
+    chosen = _own_defaults()
     chosen["spark.master"] = os.environ.get("SPARK_MASTER") or "local[*]"
     chosen |= _placed_here(stronger.get("spark.master", chosen["spark.master"]), folder) | stronger
 
@@ -198,7 +216,7 @@ def _submitted_session(app_name: str, settings: Mapping[str, str]) -> SparkSessi
     submitted = dict(SparkConf().getAll())
     chosen = {
         key: value
-        for key, value in read_properties(conf_file("spark-defaults.conf")).items()
+        for key, value in _own_defaults().items()
         if key not in submitted and not key.startswith(("spark.driver.", "spark.pyspark."))
     }
     cores = local_cores(submitted.get("spark.master", ""))
@@ -206,8 +224,13 @@ def _submitted_session(app_name: str, settings: Mapping[str, str]) -> SparkSessi
         os.environ["PYSPARK_PYTHON"] = sys.executable
         if "spark.sql.shuffle.partitions" not in submitted:
             chosen["spark.sql.shuffle.partitions"] = str(max(4, 2 * cores))
-    extensions = submitted.get("spark.sql.extensions", chosen.get("spark.sql.extensions", ""))
-    for extension in filter(None, extensions.split(",")):
+    extensions = submitted.get(_EXTENSIONS, chosen.get(_EXTENSIONS, "")).split(",")
+    if not with_delta():  # the file that spark-submit read names Delta, whatever the version of Spark
+        extensions = [each for each in extensions if not each.strip().startswith(_DELTA)]
+        chosen[_EXTENSIONS] = ",".join(extensions)
+        if submitted.get(_CATALOG, "").startswith(_DELTA_CATALOG):
+            chosen[_CATALOG] = "builtin"
+    for extension in filter(None, extensions):
         _require_class(extension.strip())
     conf = SparkConf().setAppName(submitted.get("spark.app.name") or app_name)
     conf.setAll(list((chosen | dict(settings)).items()))

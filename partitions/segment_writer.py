@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 MOST_RECORD_BYTES = MOST_GROUP_BYTES // 2
 """The greatest size in memory of a record, and of a row group."""
+DICTIONARY_BYTES = 256 * 1024
+"""The greatest size of a column's dictionary in a row group. A column of more distinct values is stored without
+one from there on; the values before cost a tenth more than they would without."""
 PAGE_ROWS = 2048
 """The greatest number of rows of a page: a reader of a range skips pages by their offsets, and reads at least one
 of each column."""
@@ -100,6 +103,7 @@ class SegmentWriter:
             schema,
             compression="none" if compression == "uncompressed" else compression,
             use_dictionary=[path for path in leaves if path not in plain | ascending],
+            dictionary_pagesize_limit=DICTIONARY_BYTES,
             column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
             # Parquet's bounds leave NaN out, Spark counts it as the greatest number: it would skip such rows.
             write_statistics=[path for path, leaf in leaves.items() if not pa.types.is_floating(leaf)],

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / ".cache" / "coverage"
-PRODUCT = ("partitions", "tiering", "snapshots", "engine", "jobs", "conf")
+PRODUCT = sorted(each.name for each in (ROOT / "stratalog").iterdir() if each.is_symlink())
 SETTINGS = f"""[run]
 branch = true
 parallel = true

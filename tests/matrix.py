@@ -29,7 +29,7 @@ QUICK = (
     "tests/spark/test_read.py",
     "tests/spark/test_stream.py",
 )
-EXTRAS = "spark,connect,demo,dev"
+EXTRAS = "spark,connect,kafka,serve,kafka-tier,demo,dev"
 NONE_COLLECTED = 5
 """Pytest's exit status."""
 
@@ -47,6 +47,7 @@ PLATFORMS = (
     Platform("4.0", "3.11", ("pyspark==4.0.1", "pandas==2.2.3", "pyarrow==19.0.1", "numpy==2.0.2")),
     Platform("4.1", "3.12", ("pyspark==4.1.4", "pandas==2.3.3", "pyarrow==21.0.0", "numpy==2.2.6")),
     Platform("4.2", "3.13", ("pyspark==4.2.1", "pandas==2.3.3", "pyarrow==26.0.1", "numpy==2.4.6")),
+    Platform("4.3", "3.13", ("pyspark==4.3.0", "pandas==2.3.3", "pyarrow==26.0.1", "numpy==2.4.6")),
 )
 """The first has the oldest that ``pyproject.toml`` allows, the last the newest."""
 
@@ -109,7 +110,7 @@ def environment(platform: Platform, python: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([python, "-m", "venv", folder], check=True)
         subprocess.run([*pip, "install", *platform.packages], check=True)
-        subprocess.run([*pip, "install", f"{ROOT}[{EXTRAS}]"], check=True)
+        subprocess.run([*pip, "install", "-e", f"{ROOT}[{EXTRAS}]"], check=True)  # or spark-submit runs old code
         made.write_text(wanted)
     listed = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout.split("\n")
     moved = [package for package in platform.packages if package not in listed]

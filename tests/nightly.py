@@ -49,21 +49,18 @@ class Step:
 def steps(seed: int) -> tuple[Step, ...]:
     """All steps, in their order."""
     deep = {"STRATALOG_TEST_DEPTH": "nightly"}
-    shuffled = tuple(
-        Step(
-            f"shuffled-{nth}",
-            "the tests without a JVM in another order, side by side",
-            (*_PYTEST[:-2], "--random-order", f"--random-order-seed={seed + nth}", "-m", "not spark and not s3"),
-            tidy=True,
-        )
-        for nth in (1, 2, 3)
-    )
     return (
         Step(
             "unit",
-            "every case without a JVM or a server: long tables, crashes at each call, the simulation's mutations",
-            ("-m", "pytest", "-n", "2", "-m", "not spark and not s3 and not kafka"),
+            "every case without a JVM or a server, in another order each day: long tables, crashes at each call, "
+            "the simulation's mutations",
+            (
+                *("-m", "pytest", "-n", "2", "-m", "not spark and not s3 and not kafka"),
+                *("--random-order", f"--random-order-seed={seed}"),
+            ),
             deep,
+            most_minutes=90,
+            tidy=True,
         ),
         Step(
             "spark",
@@ -80,7 +77,12 @@ def steps(seed: int) -> tuple[Step, ...]:
         ),
         *(
             Step(f"matrix-{spark}", f"the Spark tests on Spark {spark}", ("-m", "tests.matrix", spark))
-            for spark in ("4.0", "4.1", "4.2")
+            for spark in ("4.0", "4.3")
+        ),
+        Step(
+            "matrix-between",
+            "a log's whole life, appends, reads and streams on the versions of Spark between these",
+            ("-m", "tests.matrix", "4.1", "4.2", "--quick"),
         ),
         Step("core", "the core's unit tests without the bridges", ("-m", "tests.core_alone")),
         Step("kafka", "the same scripts on the engine and on a real Kafka", ("-m", "pytest", "tests/kafka"), deep),
@@ -112,8 +114,6 @@ def steps(seed: int) -> tuple[Step, ...]:
             Step(f"demo-{store}", f"the demo with buckets of a server ({store})", ("-m", "demo", "--store", store))
             for store in ("s3", "s3fs", "azure", "gcs")
         ),
-        *shuffled,
-        Step("coverage", "branch coverage of make test", ("-m", "tests.coverage"), most_minutes=90),
     )
 
 

@@ -17,7 +17,7 @@ from stratalog.bridges.page.report import StatePage, report
 from stratalog.engine.driver.report import Value, utc_text
 from stratalog.partitions.clock import SystemClock
 from tests.browser import browser
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import TIERED
 from tests.unit.harness import batch
 
@@ -123,7 +123,9 @@ def picture_page(folder: Path) -> StatePage:
     cluster = town(folder)
     (folder / "b3").rename(folder / "away")
     (folder / "b3").mkdir()
-    page = report(context_of(cluster), lambda: history(SystemClock().now_ms()))
+    page = with_ports(report, ports_of(cluster))(
+        lambda: history(SystemClock().now_ms()),
+    )
     return replace(page, html=page.html.replace(str(folder), "/srv"))
 
 

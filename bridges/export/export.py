@@ -26,9 +26,13 @@ from stratalog.bridges.export.target import ExportTarget, Offsets, OffsetsNotKep
 from stratalog.bridges.mirror.compare import records_of
 from stratalog.bridges.mirror.source import InconsistentTopicIdError, SourceRecord, SourceTopic
 from stratalog.engine.config.topic_config import TopicConfig
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.bounds import ReadQuery
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.plan_read import plan_read
@@ -53,7 +57,15 @@ _LONGEST_NAME = 249
 """Of a Kafka topic."""
 
 
-def export(context: Context, target: ExportTarget, topics: Sequence[str], options: ExportOptions) -> Report:
+def export(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    target: ExportTarget,
+    topics: Sequence[str],
+    options: ExportOptions,
+) -> Report:
     """Export these topics, once. A row a partition; a topic that cannot be exported is a failure, and the others
     go on. ``lag`` is of offsets here, when the run ended.
 
@@ -63,18 +75,20 @@ def export(context: Context, target: ExportTarget, topics: Sequence[str], option
         raise InvalidCallError("name the topics to export")
     if options.target_topic is not None and len(topics) > 1:
         raise InvalidCallError(f"{len(topics)} topics would be exported to {options.target_topic!r}: name one")
-    pace = Pace(options.pace, context.clock)
+    pace = Pace(options.pace, execution.clock)
     throttle = (
-        None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, context.clock)
+        None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, execution.clock)
     )
-    with context.run("export", dry_run=options.dry_run) as run:
-        began_s = context.clock.monotonic_s()
+    with execution.run("export", dry_run=options.dry_run) as run:
+        began_s = execution.clock.monotonic_s()
         for name in topics:
             try:
-                _ExportedTopic(context, run, target, name, options).export(pace, throttle, began_s)
+                _ExportedTopic(metadata, storage, execution, memory, run, target, name, options).export(
+                    pace, throttle, began_s
+                )
             except StratalogError as error:
                 run.fail(name, error)
-        spent_s = context.clock.monotonic_s() - began_s
+        spent_s = execution.clock.monotonic_s() - began_s
     sums = {name: sum(int(row.get(name) or 0) for row in run.rows) for name in ("records", "bytes", "lag")}
     run.totals = {**sums, **run.totals}
     if sums["records"] and spent_s > 0:
@@ -87,13 +101,29 @@ class _ExportedTopic:
     """One topic in one run."""
 
     def __init__(
-        self, context: Context, run: OperationRun, target: ExportTarget, name: str, options: ExportOptions
+        self,
+        metadata: MetadataClient,
+        storage: Storage,
+        execution: Execution,
+        memory: Memory,
+        run: OperationRun,
+        target: ExportTarget,
+        name: str,
+        options: ExportOptions,
     ) -> None:
-        self.context, self.run, self.target, self.options = context, run, target, options
-        self.image = context.metadata.image()
+        self.metadata, self.storage, self.execution, self.memory, self.run, self.target, self.options = (
+            metadata,
+            storage,
+            execution,
+            memory,
+            run,
+            target,
+            options,
+        )
+        self.image = metadata.image()
         self.here = self.image.topic(name)
         self.there = options.target_topic or name
-        self.export_name = f"{options.name or context.file.cluster_id}.{name}"
+        self.export_name = f"{options.name or storage.file.cluster_id}.{name}"
         self.journal = Journal()
 
     def export(self, pace: Pace, throttle: Throttle | None, began_s: float) -> None:
@@ -125,7 +155,7 @@ class _ExportedTopic:
         query = ReadQuery(
             (self.here.name,), start=self.options.start, end=self.options.end, isolation=Isolation.READ_COMMITTED
         )
-        plan = plan_read(self.context, query, NOWHERE)
+        plan = plan_read(self.metadata, self.storage, self.execution.clock, self.memory, query, NOWHERE)
         return {one.partition: (one.start, one.end) for one in plan.partitions}, plan.times
 
     def _made(self) -> SourceTopic:
@@ -133,7 +163,7 @@ class _ExportedTopic:
         wanted = len(self.here.partitions)
         there = self.target.topic(self.there)
         if there is None:
-            configs = configs_there(self.context.topic_config(self.image, self.here))
+            configs = configs_there(topic_config_of(self.image, self.here))
             self.target.create_topic(self.there, wanted, configs, self.options.replication_factor)
             self.run.notes.append(f"{self.there}: created there, {wanted} partitions")
         elif there.partitions < wanted:
@@ -151,7 +181,7 @@ class _ExportedTopic:
 
     def _begun(self, there: SourceTopic, ranges: Mapping[int, Range]) -> Begun:
         """The first entry of the journal; it is written where the export begins now."""
-        source = f"{self.context.file.cluster_id}/{self.here.topic_id}"
+        source = f"{self.storage.file.cluster_id}/{self.here.topic_id}"
         bounds = self.target.bounds(self.there, range(there.partitions))
         empty = all(found.log_end == 0 for found in bounds.values())
         asked = "" if self.options.whole else f"start={self.options.start}, end={self.options.end}"
@@ -191,7 +221,9 @@ class _ExportedTopic:
         wanted = dict(begun.ranges) if begun.asked else dict(ranges)
         numbers = sorted(wanted)
         there = (
-            kept.settled(self.target, self.there, self.journal, numbers, self.context.clock) if begun.kept else {}
+            kept.settled(self.target, self.there, self.journal, numbers, self.execution.clock)
+            if begun.kept
+            else {}
         )
         most = max(1, min(self.options.piece_bytes, _ROUND_BYTES // max(1, len(numbers))))
         found: list[ExportedPartition] = []
@@ -221,7 +253,10 @@ class _ExportedTopic:
 
         def read(offset: int, end: int) -> tuple[Sequence[SourceRecord], int]:
             found = fetch(
-                self.context,
+                self.metadata,
+                self.storage,
+                self.execution.clock,
+                self.memory,
                 name,
                 partition,
                 offset,
@@ -239,12 +274,12 @@ class _ExportedTopic:
     def _write(
         self, parts: Sequence[ExportedPartition], pace: Pace, throttle: Throttle | None, began_s: float
     ) -> None:
-        clock, budget_s = self.context.clock, self.options.budget_s
+        clock, budget_s = self.execution.clock, self.options.budget_s
 
         def left_s() -> float:
             return float("inf") if budget_s is None else began_s + budget_s - clock.monotonic_s()
 
-        self.context.progress.start("export", sum(not part.done for part in parts), "partitions")
+        self.execution.progress.start("export", sum(not part.done for part in parts), "partitions")
         try:
             while (left := [part for part in parts if not part.done]) and left_s() > 0:
                 for part in left:
@@ -264,9 +299,9 @@ class _ExportedTopic:
                     self._write_pieces(list(pieces.values()), {part.partition: part for part in left})
                 for part in left:
                     if part.done:
-                        self.context.progress.advance(part.written_bytes)
+                        self.execution.progress.advance(part.written_bytes)
         finally:
-            self.context.progress.finish()
+            self.execution.progress.finish()
 
     def _write_pieces(self, pieces: Sequence[ExportPiece], parts: Mapping[int, ExportedPartition]) -> None:
         if not self.options.keep:
@@ -312,7 +347,18 @@ class _ExportedTopic:
                 self.target.delete_records(self.there, starts)
         if options.groups and options.whole:
             places = {part.partition: part.position for part in parts}
-            moved = commit_there(self.context, self.run, self.target, name, self.there, self.journal, places)
+            moved = commit_there(
+                self.metadata,
+                self.storage,
+                self.execution.clock,
+                self.memory,
+                self.run,
+                self.target,
+                name,
+                self.there,
+                self.journal,
+                places,
+            )
             self.run.totals["group_offsets"] = int(self.run.totals.get("group_offsets") or 0) + moved
         if options.offset_map is not None:
             rows = write_map(
@@ -321,7 +367,7 @@ class _ExportedTopic:
                 name,
                 self.there,
                 self.journal,
-                self.context.file.remote_storage,
+                self.storage.file.remote_storage,
             )
             self.run.totals["map_rows"] = int(self.run.totals.get("map_rows") or 0) + rows
 

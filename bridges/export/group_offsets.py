@@ -10,15 +10,21 @@ from collections.abc import Mapping
 from stratalog.bridges.export.journal import Journal
 from stratalog.bridges.export.offset_map import translated
 from stratalog.bridges.export.target import ExportTarget
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.groups import all_groups, named
 from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
 
 
 def commit_there(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     run: OperationRun,
     target: ExportTarget,
     topic: str,
@@ -29,8 +35,8 @@ def commit_there(
     """Commit what groups have committed for the topic here, all of which is there below ``places``; how many
     offsets moved. A group that cannot be committed is a failure of its name.
     """
-    image = context.metadata.image()
-    found, failures = all_groups(context, image)
+    image = metadata.image()
+    found, failures = all_groups(storage, clock, memory, image)
     run.failures += failures
     moved = 0
     for group, state in sorted(found.items()):

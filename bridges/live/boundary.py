@@ -14,9 +14,12 @@ from stratalog.bridges.mirror.source import MirrorSource, SourceBounds, SourceTo
 from stratalog.bridges.mirror.topics import check_source, check_typed
 from stratalog.engine.config.mirrored import mirrored_topic
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, OffsetOutOfRangeError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec
@@ -54,7 +57,15 @@ class LiveTopic:
     """Of all partitions of the source; those that are not here yet have the boundary 0."""
 
 
-def look_live(context: Context, source: MirrorSource, name: str, values: TypedValues | None) -> LiveTopic:
+def look_live(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    source: MirrorSource,
+    name: str,
+    values: TypedValues | None,
+) -> LiveTopic:
     """Where each partition of the topic ``name`` goes over to its source. The log here is looked at first, so that
     the source ends before it only where it has lost records.
 
@@ -62,7 +73,7 @@ def look_live(context: Context, source: MirrorSource, name: str, values: TypedVa
         InconsistentTopicIdError, SourceTruncatedError; LeaderNotAvailableError; UnknownTopicOrPartitionError;
         errors of asking the source.
     """
-    here = context.metadata.image().topic(name)
+    here = metadata.image().topic(name)
     mirrored = mirrored_topic(name, here.configs)
     if mirrored is None or MIRROR_SOURCE not in here.configs:
         raise InvalidCallError(
@@ -74,8 +85,8 @@ def look_live(context: Context, source: MirrorSource, name: str, values: TypedVa
     check_source(here, there)
     source = under_names_here(source, {there.renamed or name: name})
     keys = [(name, one.partition) for one in here.partitions]
-    looks = values_of(context.threads.run(lambda key: look_here(context, key), keys))
-    ends = list_offsets(context, name, OffsetSpec.LATEST)
+    looks = values_of(storage.threads.run(lambda key: look_here(metadata, storage, clock, memory, key), keys))
+    ends = list_offsets(metadata, storage, memory, name, OffsetSpec.LATEST)
     every = [(name, partition) for partition in range(max(there.partitions, len(keys)))]
     bounds = source.bounds(every)
     for key in every:
@@ -85,7 +96,7 @@ def look_live(context: Context, source: MirrorSource, name: str, values: TypedVa
         key: MirroredPartition(key, log_end, epoch, bounds[key])
         for key, (log_end, epoch, _) in zip(keys, looks, strict=True)
     }
-    _check_histories(context, source, list(parts.values()))
+    _check_histories(metadata, storage, clock, memory, source, list(parts.values()))
     return LiveTopic(here, source, {key[1]: _boundary(key, ends, parts.get(key), bounds[key]) for key in every})
 
 
@@ -108,7 +119,14 @@ def _topic_there(source: MirrorSource, name_there: str, name: str) -> SourceTopi
     return renamed(found, name)
 
 
-def _check_histories(context: Context, source: MirrorSource, parts: Sequence[MirroredPartition]) -> None:
+def _check_histories(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    source: MirrorSource,
+    parts: Sequence[MirroredPartition],
+) -> None:
     """Ask the source whether it has the history of what is here, by reading on from there.
 
     Raises: SourceTruncatedError; errors of reading.
@@ -122,14 +140,21 @@ def _check_histories(context: Context, source: MirrorSource, parts: Sequence[Mir
                 if part is not None and read.error is not None:
                     if not isinstance(read.error, OffsetOutOfRangeError):
                         raise read.error
-                    _doubt(context, source, part)
+                    _doubt(metadata, storage, clock, memory, source, part)
                     again[read.key] = part
                 if not left:
                     break
         left = again
 
 
-def _doubt(context: Context, source: MirrorSource, part: MirroredPartition) -> None:
+def _doubt(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    source: MirrorSource,
+    part: MirroredPartition,
+) -> None:
     """The next question is about the last record here. Raises: SourceTruncatedError where that was asked."""
     now = source.bounds([part.key]).get(part.key)
     if now is None:
@@ -140,4 +165,4 @@ def _doubt(context: Context, source: MirrorSource, part: MirroredPartition) -> N
     elif part.log_end > now.log_end or part.doubted:
         raise part.truncated(now)
     else:
-        part.doubt(last_record(context, part.key))
+        part.doubt(last_record(metadata, storage, clock, memory, part.key))

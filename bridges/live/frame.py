@@ -15,13 +15,16 @@ from stratalog.bridges.formats.typed import TypedValues
 from stratalog.bridges.live.plan import LivePlan, SourcePiece
 from stratalog.bridges.mirror.rows import offsets_of
 from stratalog.bridges.mirror.source import MirrorSource, SourceRange
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.spark.read_frame import read_frame
 from stratalog.engine.spark.scanning import of_times
 from stratalog.engine.spark.stream_columns import conformed, stream_schema
 from stratalog.engine.spark.task_frame import frame_by_tasks
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.spark.versions import arrow_schema
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.columns import constant
 from stratalog.partitions.errors import OffsetOutOfRangeError, RetriableError
 from stratalog.partitions.printable import printable
@@ -40,7 +43,15 @@ class LiveWork:
         return f"{self.topic}-{self.piece.partition}: offsets [{self.piece.start}, {self.piece.end}) of Kafka"
 
 
-def live_frame(context: Context, spark: SparkSession, plan: LivePlan, values: TypedValues | None) -> DataFrame:
+def live_frame(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    spark: SparkSession,
+    plan: LivePlan,
+    values: TypedValues | None,
+) -> DataFrame:
     """The records of the plan, with the columns of ``Cluster.read``. Warns of records that are lost.
 
     Raises: as ``read_frame``. A task raises OffsetOutOfRangeError where the source has deleted its offsets since
@@ -48,7 +59,7 @@ def live_frame(context: Context, spark: SparkSession, plan: LivePlan, values: Ty
     """
     for note in plan.notes:
         warnings.warn(printable(note), stacklevel=3)
-    frame = read_frame(context, spark, plan.log)
+    frame = read_frame(metadata, storage, clock, memory, spark, plan.log)
     if not plan.pieces:
         return frame
     schema = stream_schema(record_schema(spark_type(plan.log.key_schema), spark_type(plan.log.value_schema)), None)

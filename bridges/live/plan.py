@@ -9,11 +9,14 @@ from types import MappingProxyType
 import msgspec
 
 from stratalog.bridges.live.boundary import Boundary, LiveTopic
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.bounds import Bound, OffsetBound, ReadQuery
 from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.plan_read import plan_read
 from stratalog.engine.reading.read_plan import PartitionPlan, ReadPlan
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.partitions.lookup import TimeRange
 from stratalog.partitions.offsets import OffsetSpec
@@ -49,7 +52,10 @@ class LivePlan:
 
 
 def plan_live(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     live: LiveTopic,
     start: Bound,
     end: Bound,
@@ -68,7 +74,7 @@ def plan_live(
     query = ReadQuery(topics=(name,), start=start, end=end)
     if query.times is not None and (query.first is not None or query.until is not None):
         raise InvalidCallError(f"start = {start!r}, end = {end!r}: bound a live read by offsets or by times")
-    query.check_times(context.clock.now_ms())
+    query.check_times(clock.now_ms())
     ranges = {
         partition: _range(f"{name}-{partition}", boundary, first, until)
         for partition, boundary in live.boundaries.items()
@@ -83,7 +89,7 @@ def plan_live(
     ]
     if notes and fail_on_data_loss:
         raise OffsetOutOfRangeError(f"{notes[0]}; fail_on_data_loss=False reads the rest")
-    log = _plan_here(context, live, ranges, query, fail_on_data_loss=fail_on_data_loss)
+    log = _plan_here(metadata, storage, clock, memory, live, ranges, query, fail_on_data_loss=fail_on_data_loss)
     pieces = tuple(
         piece
         for partition, (first, until) in sorted(ranges.items())
@@ -128,7 +134,10 @@ def _lost(what: str, boundary: Boundary, start: int | None, end: int) -> str | N
 
 
 def _plan_here(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     live: LiveTopic,
     ranges: Mapping[int, tuple[int | None, int]],
     query: ReadQuery,
@@ -147,7 +156,7 @@ def _plan_here(
         ends = {partition: min(at[partition], until) for partition, (_, until) in here.items()}
         query = replace(query, start=starts or None, end=ends, fail_on_data_loss=fail_on_data_loss)
     query = replace(query, partitions=list(here))
-    plan = plan_read(context, query, client_metadata(context.file, None, None))
+    plan = plan_read(metadata, storage, clock, memory, query, client_metadata(storage.file, None, None))
     return replace(plan, partitions=tuple(_below(one, at[one.partition]) for one in plan.partitions))
 
 

@@ -8,13 +8,16 @@ from datetime import datetime
 from stratalog.bridges.formats.typed import TypedValues
 from stratalog.bridges.live.boundary import Boundary, LiveTopic, look_live
 from stratalog.bridges.mirror.source import MirrorSource, SourceTruncatedError
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.admission import Backlog, admit
 from stratalog.engine.reading.list_offsets import list_offsets
 from stratalog.engine.reading.range_plan import StreamRange
 from stratalog.engine.reading.stream_offsets import BEGINNING, Position, StreamOffsets
 from stratalog.engine.reading.stream_options import SourceOptions
 from stratalog.engine.reading.stream_source import StreamSource
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
@@ -27,13 +30,16 @@ class LiveSource(StreamSource):
 
     def __init__(
         self,
-        context: Context,
+        metadata: MetadataClient,
+        storage: Storage,
+        clock: Clock,
+        memory: Memory,
         options: SourceOptions,
         source: MirrorSource,
         topic: str,
         values: TypedValues | None,
     ) -> None:
-        super().__init__(context, options)
+        super().__init__(metadata, storage, clock, memory, options)
         self._source, self._topic, self._values = source, topic, values
 
     def initial(self) -> StreamOffsets:
@@ -107,7 +113,9 @@ class LiveSource(StreamSource):
         return found
 
     def _live(self) -> LiveTopic:
-        live = look_live(self._context, self._source, self._topic, self._values)
+        live = look_live(
+            self._metadata, self._storage, self._clock, self._memory, self._source, self._topic, self._values
+        )
         self.topics_seen = [live.topic]
         return live
 
@@ -131,7 +139,7 @@ class LiveSource(StreamSource):
                     f"{self._topic}-{partition}: startingOffsets {at} is past the end of the log ({boundary.end})"
                 )
             return at
-        found = list_offsets(self._context, self._topic, at).get(partition)
+        found = list_offsets(self._metadata, self._storage, self._memory, self._topic, at).get(partition)
         if not isinstance(found, FoundOffset):
             raise InvalidCallError(
                 f"{self._topic}-{partition}: no record here is of {at} or later: mirror the topic first, or begin "

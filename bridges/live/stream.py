@@ -20,8 +20,10 @@ from stratalog.bridges.live.frame import live_frame
 from stratalog.bridges.live.plan import plan_live
 from stratalog.bridges.live.source import LiveSource
 from stratalog.bridges.mirror.source import MirrorSource
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.opening import Ports, open_driver
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.range_plan import StreamRange
 from stratalog.engine.reading.stream_options import SourceOptions
 from stratalog.engine.reading.stream_source import StreamProgress
@@ -35,6 +37,7 @@ from stratalog.engine.spark.range_stream import (
 )
 from stratalog.engine.spark.stream_source import check_limits
 from stratalog.engine.spark.versions import LIMITS, spark_version
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING or spark_version() < LIMITS:
@@ -60,8 +63,11 @@ class LiveRangeStream(_Base):
     def _open(self) -> tuple[LiveSource, StreamProgress | None]:
         if self._opened is None:
             given = self._options
-            context = open_driver(given.cluster, given.credentials, given.cluster_key_file)
-            self._opened = LiveSource(context, given, *self._of_kafka), None
+            ports = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+            self._opened = (
+                LiveSource(ports.metadata, ports.storage, ports.clock, ports.memory, given, *self._of_kafka),
+                None,
+            )
         found, progress = self._opened
         assert isinstance(found, LiveSource)
         return found, progress
@@ -89,23 +95,31 @@ class LiveScan(BatchScan):
 
     def __init__(
         self,
-        context: Context,
+        ports: Ports,
         options: SourceOptions,
         source: MirrorSource,
         topic: str,
         values: TypedValues | None,
         function: BatchFunction,
     ) -> None:
-        super().__init__(context, options, function)
+        super().__init__(ports, options, function)
         self._source, self._topic, self._values = source, topic, values
 
-    def frame_of(self, context: Context, spark: SparkSession, ranges: Sequence[StreamRange]) -> DataFrame:
+    def frame_of(
+        self,
+        metadata: MetadataClient,
+        storage: Storage,
+        clock: Clock,
+        memory: Memory,
+        spark: SparkSession,
+        ranges: Sequence[StreamRange],
+    ) -> DataFrame:
         """The records of the ranges, from the side that has them now.
 
         Raises: UnknownTopicOrPartitionError for ranges of another topic; as ``look_live``, ``plan_live`` and
             ``live_frame``.
         """
-        live = look_live(context, self._source, self._topic, self._values)
+        live = look_live(metadata, storage, clock, memory, self._source, self._topic, self._values)
         for one in ranges:
             if (one.topic, one.topic_id) != (self._topic, live.topic.topic_id):
                 raise UnknownTopicOrPartitionError(
@@ -114,7 +128,10 @@ class LiveScan(BatchScan):
                     "checkpointLocation"
                 )
         plan = plan_live(
-            context,
+            metadata,
+            storage,
+            clock,
+            memory,
             live,
             {one.partition: one.start for one in ranges},
             {one.partition: one.end for one in ranges},
@@ -122,11 +139,11 @@ class LiveScan(BatchScan):
             epochs={one.partition: epoch for one in ranges for epoch, _ in one.epochs},
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
-        return live_frame(context, spark, plan, self._values)
+        return live_frame(metadata, storage, clock, memory, spark, plan, self._values)
 
 
 def for_each_live_batch(
-    context: Context,
+    ports: Ports,
     spark: SparkSession,
     topic: str,
     source: MirrorSource,
@@ -135,7 +152,7 @@ def for_each_live_batch(
     options: Mapping[str, str],
 ) -> DataStreamWriter:
     """See ``Cluster.for_each_live_batch``. Raises: InvalidCallError naming the option; as ``look_live``."""
-    given = {"cluster": str(context.file.path), "topic": topic, **options}
+    given = {"cluster": str(ports.storage.file.path), "topic": topic, **options}
     known = range_options(given)
     if known.group is not None:
         raise InvalidCallError(
@@ -143,8 +160,8 @@ def for_each_live_batch(
             "checkpoint has them"
         )
     check_limits(known)
-    look_live(context, source, topic, values)
-    name = f"{FORMAT}-{context.new_id()}"  # one of its own: the session has other queries, of other topics
+    look_live(ports.metadata, ports.storage, ports.clock, ports.memory, source, topic, values)
+    name = f"{FORMAT}-{ports.storage.new_id()}"  # one of its own: the session has other queries, of other topics
     spark.dataSource.register(_format(name, source, topic, values))
     frame = spark.readStream.format(name).options(**given).load()
-    return frame.writeStream.foreachBatch(LiveScan(context, known, source, topic, values, function))
+    return frame.writeStream.foreachBatch(LiveScan(ports, known, source, topic, values, function))

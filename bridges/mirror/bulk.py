@@ -23,8 +23,12 @@ from stratalog.bridges.mirror.partitions import MIRROR, MirroredPartition, Piece
 from stratalog.bridges.mirror.progress import OffsetSteps
 from stratalog.bridges.mirror.rows import batches_of, undecoded_of
 from stratalog.bridges.mirror.source import MirrorSource
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.append import append_options, end_appends
 from stratalog.engine.replication.append import Appended, AppendOptions, append
 from stratalog.engine.replication.log_end import LogEnd
@@ -145,7 +149,10 @@ def _append(share: Share, stretch: Stretch, one: Stretched, pieces: Iterable[Pie
 
 
 def mirror_in_bulk(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     source: MirrorSource,
     parts: Sequence[MirroredPartition],
     steps: OffsetSteps,
@@ -164,22 +171,26 @@ def mirror_in_bulk(
     """
     if least_offsets is None:
         # One thread at a time decodes values by Python; all else is done by the cores that are here.
-        faster = values is not None or context.tasks.processes > (os.cpu_count() or 1)
+        faster = values is not None or execution.tasks.processes > (os.cpu_count() or 1)
         least_offsets = LEAST_OFFSETS if faster else sys.maxsize
     tasks, troubled = 0, []
     left = [part for part in parts if not part.done]
-    while new_offsets(left) >= least_offsets and context.tasks.processes > 1:
+    while new_offsets(left) >= least_offsets and execution.tasks.processes > 1:
         seconds = _TASK_S if (bound := left_s()) is None else min(_TASK_S, bound)
         if seconds <= 0:
             break
-        shares, refused = _shares(context, source, left, throttle, values, seconds)
+        shares, refused = _shares(metadata, storage, execution, source, left, throttle, values, seconds)
         tasks += len(shares)
         troubled += refused
         of_key = {part.key: part for part in left}
         left = []
-        for outcome in context.tasks.run(mirror_share, shares):
+        for outcome in execution.tasks.run(mirror_share, shares):
             keys = [one.part.key for one in outcome.item.stretches]
-            good = _acknowledged(context, outcome.value) if isinstance(outcome, Done) else {}
+            good = (
+                _acknowledged(metadata, storage, execution.clock, memory, outcome.value)
+                if isinstance(outcome, Done)
+                else {}
+            )
             for key in keys:
                 part = of_key[key]
                 if key not in good:
@@ -195,7 +206,9 @@ def mirror_in_bulk(
 
 
 def _shares(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     source: MirrorSource,
     parts: Sequence[MirroredPartition],
     throttle: float | None,
@@ -203,26 +216,28 @@ def _shares(
     seconds: float,
 ) -> tuple[list[Share], list[MirroredPartition]]:
     """About as much for each of the processes; and partitions of topics that are mirrors no more."""
-    image = context.metadata.image()  # after the log ends were looked at: the topics are mirrors still
+    image = metadata.image()  # after the log ends were looked at: the topics are mirrors still
     stretches: dict[TopicPartition, Stretch] = {}
     for part in parts:
         with suppress(StratalogError):
             topic = image.topic(part.key[0])
-            options = append_options(topic, context.topic_config(image, topic), "all", _MIRROR)
-            replicas = context.replicas(image.view(topic.topic_id, part.key[1]))
+            options = append_options(topic, topic_config_of(image, topic), "all", _MIRROR)
+            replicas = storage.replicas(image.view(topic.topic_id, part.key[1]))
             stretches[part.key] = Stretch(part.apart(), replicas, options)
-    dealt = deal([part for part in parts if part.key in stretches], context.tasks.processes)
-    bucket = None if throttle is None else Throttle(throttle, context.clock).shared_by(len(dealt))
+    dealt = deal([part for part in parts if part.key in stretches], execution.tasks.processes)
+    bucket = None if throttle is None else Throttle(throttle, execution.clock).shared_by(len(dealt))
     shares = []
     for some in dealt:
         mine = tuple(stretches[part.key] for part in some)
         for stretch in mine:
             stretch.part.share(len(mine))
-        shares.append(Share(source, mine, bucket, seconds, context.clock, context.copies, values))
+        shares.append(Share(source, mine, bucket, seconds, execution.clock, storage.copies, values))
     return shares, [part for part in parts if part.key not in stretches]
 
 
-def _acknowledged(context: Context, found: Sequence[Stretched]) -> Mapping[TopicPartition, Stretched]:
+def _acknowledged(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, found: Sequence[Stretched]
+) -> Mapping[TopicPartition, Stretched]:
     """Those of which all that was appended is acknowledged now."""
     good = {one.part.key: one for one in found}
     for name in {one.part.key[0] for one in found if one.last is not None}:
@@ -232,7 +247,7 @@ def _acknowledged(context: Context, found: Sequence[Stretched]) -> Mapping[Topic
             if one.part.key[0] == name and one.last is not None
         }
         try:
-            report = end_appends(context, name, _MIRROR, ended)
+            report = end_appends(metadata, storage, clock, memory, name, _MIRROR, ended)
             here = ("acknowledged", "duplicate")
             failed = {int(row["partition"] or 0) for row in report.rows if row["outcome"] not in here}
         except StratalogError:  # the driver finds it again, and says so

@@ -16,9 +16,12 @@ from stratalog.bridges.mirror.partitions import MIRROR, MirroredPartition, Piece
 from stratalog.bridges.mirror.progress import OffsetSteps
 from stratalog.bridges.mirror.rows import batches_of, undecoded_of
 from stratalog.bridges.mirror.source import MirrorSource, SourceBounds, without_leader
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.bounds import ReadQuery
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.plan_read import plan_read
@@ -28,6 +31,7 @@ from stratalog.engine.replication.leader import compare_with_remote, leader_log
 from stratalog.engine.replication.replica_selector import NOWHERE
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import OffsetOutOfRangeError, RetriableError, StratalogError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.runner import Done, Failed, values
@@ -43,16 +47,24 @@ _FASTER = frozenset({"OFFSET_OUT_OF_RANGE", "DUPLICATE_SEQUENCE_NUMBER", "INVALI
 
 
 def partitions_here(
-    context: Context, run: OperationRun, names: Iterable[str], bounds: Mapping[TopicPartition, SourceBounds]
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    run: OperationRun,
+    names: Iterable[str],
+    bounds: Mapping[TopicPartition, SourceBounds],
 ) -> list[MirroredPartition]:
     """The partitions of these topics, as they are here; a failure of the run for one that cannot be looked at."""
 
     def look(key: TopicPartition) -> MirroredPartition:
-        return MirroredPartition(key, *_look_and_acknowledge(context, key), bounds[key])
+        return MirroredPartition(
+            key, *_look_and_acknowledge(metadata, storage, execution, memory, key), bounds[key]
+        )
 
     wanted = set(names)
     found: list[MirroredPartition] = []
-    for outcome in context.threads.run(look, [key for key in bounds if key[0] in wanted]):
+    for outcome in storage.threads.run(look, [key for key in bounds if key[0] in wanted]):
         match outcome:
             case Done(_, part):
                 found.append(part)
@@ -68,22 +80,26 @@ def partitions_here(
     return sorted(found, key=lambda part: part.key)
 
 
-def _look_and_acknowledge(context: Context, key: TopicPartition) -> tuple[int, int | None]:
+def _look_and_acknowledge(
+    metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, key: TopicPartition
+) -> tuple[int, int | None]:
     """Where the log ends, and the source's leader epoch of its last record; all of it is acknowledged, if it can
     be."""
-    log_end, epoch, acknowledged = look_here(context, key)
+    log_end, epoch, acknowledged = look_here(metadata, storage, execution.clock, memory, key)
     if not acknowledged:  # a mirror died before the end of its last append
-        replicate(context, [key[0]])
+        replicate(metadata, storage, execution, memory, [key[0]])
     return log_end, epoch
 
 
-def look_here(context: Context, key: TopicPartition) -> tuple[int, int | None, bool]:
+def look_here(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, key: TopicPartition
+) -> tuple[int, int | None, bool]:
     """Where the log ends, the source's leader epoch of its last record, and whether all of it is acknowledged."""
 
     def once() -> tuple[int, int | None, bool]:
-        image = context.metadata.image()
+        image = metadata.image()
         view = image.view(image.topic(key[0]).topic_id, key[1])
-        replicas = replicas_to_append_to(context, image, [view], [])[key[1]]
+        replicas = replicas_to_append_to(storage, clock, memory, image, [view], [])[key[1]]
         log = leader_log(replicas)
         compare_with_remote(replicas, log)
         last = replicas.leader.producers(log).get(MIRROR)
@@ -93,7 +109,10 @@ def look_here(context: Context, key: TopicPartition) -> tuple[int, int | None, b
 
 
 def catch_up(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     source: MirrorSource,
     run: OperationRun,
     parts: Sequence[MirroredPartition],
@@ -104,9 +123,19 @@ def catch_up(
     ``error``: where much is new by tasks, the rest by threads of this process. The budget is since ``began_s``.
     """
     throttle = (
-        None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, context.clock)
+        None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, execution.clock)
     )
-    work = _CatchUp(context, source, options, throttle, OffsetSteps(context.progress, parts), began_s)
+    work = _CatchUp(
+        metadata,
+        storage,
+        execution,
+        memory,
+        source,
+        options,
+        throttle,
+        OffsetSteps(execution.progress, parts),
+        began_s,
+    )
     try:
         work.in_bulk(run, parts)
         for _ in range(_ROUNDS):
@@ -114,18 +143,21 @@ def catch_up(
             if not left or work.left_s() == 0:
                 break
             shares = deal(left, min(_READERS, 1 + new_offsets(left) // _READER_OFFSETS))
-            values(context.threads.run(work.round, shares))
+            values(storage.threads.run(work.round, shares))
         else:
             run.notes += [f"{part}: left to another mirror, which is faster" for part in parts if not part.done]
     finally:
-        context.progress.finish()
+        execution.progress.finish()
 
 
 @dataclass(frozen=True, slots=True)
 class _CatchUp:
     """A run, as its threads share it."""
 
-    context: Context
+    metadata: MetadataClient
+    storage: Storage
+    execution: Execution
+    memory: Memory
     source: MirrorSource
     options: MirrorOptions
     throttle: Throttle | None
@@ -136,12 +168,15 @@ class _CatchUp:
         """Of the budget; None: there is no end."""
         if self.options.budget_s is None:
             return None
-        return max(0.0, self.options.budget_s - (self.context.clock.monotonic_s() - self.began_s))
+        return max(0.0, self.options.budget_s - (self.execution.clock.monotonic_s() - self.began_s))
 
     def in_bulk(self, run: OperationRun, parts: Sequence[MirroredPartition]) -> None:
         """By tasks, where that is faster; partitions that came into trouble there are looked at again."""
         tasks, troubled = mirror_in_bulk(
-            self.context,
+            self.metadata,
+            self.storage,
+            self.execution,
+            self.memory,
             self.source,
             parts,
             self.steps,
@@ -154,7 +189,9 @@ class _CatchUp:
             run.totals["tasks"] = tasks
         for part in troubled:
             try:
-                part.begin_at(*_look_and_acknowledge(self.context, part.key))
+                part.begin_at(
+                    *_look_and_acknowledge(self.metadata, self.storage, self.execution, self.memory, part.key)
+                )
             except StratalogError as error:
                 part.error = error
 
@@ -194,7 +231,7 @@ class _CatchUp:
             part.error = part.truncated(now)
         else:
             try:
-                part.doubt(last_record(self.context, part.key))
+                part.doubt(last_record(self.metadata, self.storage, self.execution.clock, self.memory, part.key))
             except StratalogError as found:
                 part.error = found
 
@@ -211,15 +248,27 @@ class _CatchUp:
     def _append(self, part: MirroredPartition, piece: Piece) -> bool:
         topic, partition = part.key
         try:
-            image = self.context.metadata.image()  # after the log end was looked at: the topic is a mirror still
+            image = self.metadata.image()  # after the log end was looked at: the topic is a mirror still
             rows = list(batches_of(piece.batches, piece.start, piece.end, self.options.values))
-            report = append_mirrored(self.context, image, image.topic(topic), partition, rows, piece.producer)
+            report = append_mirrored(
+                self.metadata,
+                self.storage,
+                self.execution.clock,
+                self.memory,
+                image,
+                image.topic(topic),
+                partition,
+                rows,
+                piece.producer,
+            )
             row = report.rows[0]
             if report.ok and row["next_offset"] == piece.end:
                 part.appended(piece, undecoded_of(rows))
                 return True
             if report.ok or report.failures[0].code in _FASTER:
-                log_end, epoch, _ = look_here(self.context, part.key)
+                log_end, epoch, _ = look_here(
+                    self.metadata, self.storage, self.execution.clock, self.memory, part.key
+                )
                 part.begin_at(log_end, epoch)
             else:
                 failure = report.failures[0]
@@ -229,12 +278,14 @@ class _CatchUp:
         return False
 
 
-def last_record(context: Context, key: TopicPartition) -> int | None:
+def last_record(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, key: TopicPartition
+) -> int | None:
     """The offset of the last record here that is no gap; None where all are gaps.
 
     Raises: errors of reading.
     """
     query = ReadQuery(topics=(key[0],), partitions=(key[1],), last=1)
-    (plan,) = plan_read(context, query, NOWHERE).partitions
-    records = fetch(context, *key, plan.start).records
+    (plan,) = plan_read(metadata, storage, clock, memory, query, NOWHERE).partitions
+    records = fetch(metadata, storage, clock, memory, *key, plan.start).records
     return max(records.column("offset").to_pylist(), default=None)

@@ -31,10 +31,15 @@ from stratalog.bridges.mirror.source import (
 )
 from stratalog.bridges.mirror.topics import check_typed
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.plain_values import raw_bytes, raw_column
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.fetch import fetch
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.columns import binaries
 from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, StratalogError
 from stratalog.partitions.identity import TopicPartition
@@ -56,7 +61,13 @@ class RecordsDifferError(StratalogError):
 
 
 def compare(
-    context: Context, source: MirrorSource, names: Sequence[str], values: TypedValues | None = None
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    source: MirrorSource,
+    names: Sequence[str],
+    values: TypedValues | None = None,
 ) -> Report:
     """Compare topics there and here. A row a partition; one that differs is a failure, which names offsets.
     The names are those there. ``values`` decodes the values of the source, where those here are typed.
@@ -66,9 +77,9 @@ def compare(
     """
     if not names:
         raise InvalidCallError("name the topics to compare")
-    with context.run("compare") as run:
+    with execution.run("compare") as run:
         of_source = source.topics(names)
-        image = context.metadata.image()
+        image = metadata.image()
         known = names_here(image, of_source, {})
         there = {here: renamed(of_source[name], here) for name, here in known.items()}
         source = under_names_here(source, known)
@@ -82,10 +93,12 @@ def compare(
             run.fail(what, LeaderNotAvailableError(f"{what} of the source has no leader, or it does not answer"))
 
         def one(key: TopicPartition) -> Compared:
-            return _compare(context, source, there[key[0]], key, bounds[key], values)
+            return _compare(
+                metadata, storage, execution.clock, memory, source, there[key[0]], key, bounds[key], values
+            )
 
         places: dict[str, list[KeyPlaces]] = {}
-        for outcome in context.threads.run(one, list(bounds)):
+        for outcome in storage.threads.run(one, list(bounds)):
             what = f"{outcome.item[0]}-{outcome.item[1]}"
             if not isinstance(outcome, Done):
                 run.fail(what, outcome.error)
@@ -98,7 +111,7 @@ def compare(
                 said = ", ".join(outcome.value.named) + (f", and {more} more" if more else "")
                 run.failures.append(Failure(what, RecordsDifferError.code, f"offsets that differ: {said}"))
         for name, of_topic in places.items():
-            partitioner = context.topic_config(image, image.topic(name)).partitioner
+            partitioner = topic_config_of(image, image.topic(name)).partitioner
             if (note := note_of_keys(name, partitioner, of_topic)) is not None:
                 run.notes.append(note)
         run.rows.sort(key=lambda row: (str(row["topic"]), int(row["partition"] or 0)))
@@ -123,16 +136,21 @@ def _row(found: Compared) -> dict[str, Value]:
 
 
 def _compare(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     source: MirrorSource,
     topic: SourceTopic,
     key: TopicPartition,
     bounds: SourceBounds,
     values: TypedValues | None,
 ) -> Compared:
-    image = context.metadata.image()
+    image = metadata.image()
     present = image.view(image.topic(key[0]).topic_id, key[1])
-    end_here = fetch(context, *key, present.log_start_offset, isolation=Isolation.READ_COMMITTED).high_watermark
+    end_here = fetch(
+        metadata, storage, clock, memory, *key, present.log_start_offset, isolation=Isolation.READ_COMMITTED
+    ).high_watermark
     start = max(bounds.log_start, present.log_start_offset)
     end = max(start, min(bounds.stable_end, end_here))
     found = Compared(key, start, end, compacts(topic.configs))
@@ -142,7 +160,7 @@ def _compare(
         reads = source.read({key: SourceRange(start, end)})
         try:
             there = _Side(_there(reads, values))
-            here = _Side(_here(context, key, start, end, decoded=values is not None))
+            here = _Side(_here(metadata, storage, clock, memory, key, start, end, decoded=values is not None))
             position = start
             while position < end:
                 position = min(there.read_on(position, end), here.read_on(position, end))
@@ -192,10 +210,29 @@ def _there(reads: Iterable[SourceRead], values: TypedValues | None) -> Batches:
         yield records, read.position
 
 
-def _here(context: Context, key: TopicPartition, start: int, end: int, *, decoded: bool) -> Batches:
+def _here(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    key: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    decoded: bool,
+) -> Batches:
     position = start
     while position < end:
-        found = fetch(context, *key, position, max_bytes=_FETCH_BYTES, isolation=Isolation.READ_COMMITTED)
+        found = fetch(
+            metadata,
+            storage,
+            clock,
+            memory,
+            *key,
+            position,
+            max_bytes=_FETCH_BYTES,
+            isolation=Isolation.READ_COMMITTED,
+        )
         if found.next_offset == position:
             return
         for batch in found.records.select(_COLUMNS).to_batches():

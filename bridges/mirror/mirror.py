@@ -26,15 +26,27 @@ from stratalog.bridges.mirror.topics import ensure_here
 from stratalog.engine.admin.topics import alter_configs
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.retention.delete_records import delete_records
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicPartition
 
 
-def mirror(context: Context, source: MirrorSource, names: Sequence[str], options: MirrorOptions) -> Report:
+def mirror(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    source: MirrorSource,
+    names: Sequence[str],
+    options: MirrorOptions,
+) -> Report:
     """Mirror these topics, once. A row a partition; a topic or a partition that cannot be is a failure, and the
     others go on. ``lag`` is of offsets, when the run ended.
 
@@ -43,10 +55,10 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
     """
     if not names:
         raise InvalidCallError("name the topics to mirror")
-    with context.run("mirror", dry_run=options.dry_run) as run:
-        began_s = context.clock.monotonic_s()
+    with execution.run("mirror", dry_run=options.dry_run) as run:
+        began_s = execution.clock.monotonic_s()
         of_source = source.topics(names)
-        found = names_here(context.metadata.image(), of_source, options.rename)
+        found = names_here(metadata.image(), of_source, options.rename)
         there = {here: renamed(of_source[name], here) for name, here in found.items()}
         source = under_names_here(source, found)
         groups = _group_offsets(run, source, list(there)) if options.groups else {}
@@ -55,17 +67,21 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
         for key in keys:
             if key not in bounds:
                 run.fail(f"{key[0]}-{key[1]}", without_leader(key))
-        run.notes += probe_brokers(context).notes
-        kept = [name for name, topic in there.items() if ensure_here(context, run, topic, bounds, options)]
-        parts = [] if options.dry_run else partitions_here(context, run, kept, bounds)
-        catch_up(context, source, run, parts, options, began_s)
-        starts = _follow_starts(context, run, parts)
+        run.notes += probe_brokers(metadata, storage).notes
+        kept = [
+            name for name, topic in there.items() if ensure_here(metadata, storage, run, topic, bounds, options)
+        ]
+        parts = [] if options.dry_run else partitions_here(metadata, storage, execution, memory, run, kept, bounds)
+        catch_up(metadata, storage, execution, memory, source, run, parts, options, began_s)
+        starts = _follow_starts(metadata, storage, execution, run, parts)
         ends = source.bounds([part.key for part in parts]) if parts else {}
-        committed = commit_here(context, run, groups, {part.key: part.log_end for part in parts})
+        committed = commit_here(
+            metadata, storage, execution, memory, run, groups, {part.key: part.log_end for part in parts}
+        )
         run.rows += [
             _row(part, ends.get(part.key, part.bounds), starts, typed=options.values is not None) for part in parts
         ]
-        spent_s = context.clock.monotonic_s() - began_s
+        spent_s = execution.clock.monotonic_s() - began_s
     for part in parts:
         if part.error is not None:
             run.fail(part, part.error)
@@ -81,21 +97,36 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
     return run.report()
 
 
-def end_mirror(context: Context, names: Sequence[str], *, dry_run: bool = False) -> Report:
+def end_mirror(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    names: Sequence[str],
+    *,
+    dry_run: bool = False,
+) -> Report:
     """From here on the topics are like any others, and mirrors leave them alone. One that has another name in the
     source remembers it: no later run makes a second copy unasked. A mirror that is at work may still append its
     last piece, as long as nobody else has appended.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for one that is no mirror: nothing was changed.
     """
-    image = context.metadata.image()
+    image = metadata.image()
     ended = {name: image.topic(name).configs.get(MIRROR_SOURCE, "") for name in names}
     for name, mirrored in ended.items():
         if not mirrored:
             raise InvalidCallError(f"topic {name!r} is no mirror: it has no {MIRROR_SOURCE}; nothing was changed")
-    with context.run("end mirror", dry_run=dry_run) as run:
+    with execution.run("end mirror", dry_run=dry_run) as run:
         for name, mirrored in ended.items():
-            alter_configs(context, name, {MIRROR_SOURCE: None, "mirror.archive.enable": None}, dry_run=dry_run)
+            alter_configs(
+                metadata,
+                storage,
+                memory,
+                name,
+                {MIRROR_SOURCE: None, "mirror.archive.enable": None},
+                dry_run=dry_run,
+            )
             run.rows.append({"topic": name, "mirrored": mirrored})
     return run.report()
 
@@ -113,21 +144,25 @@ def _group_offsets(run: OperationRun, source: MirrorSource, names: Sequence[str]
 
 
 def _follow_starts(
-    context: Context, run: OperationRun, parts: Sequence[MirroredPartition]
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    run: OperationRun,
+    parts: Sequence[MirroredPartition],
 ) -> dict[TopicPartition, int]:
     """Log starts move on with those of the source; where they are then."""
-    image = context.metadata.image()
+    image = metadata.image()
     starts: dict[TopicPartition, int] = {}
     wanted: dict[TopicPartition, int | str] = {}
     for part in parts:
         topic = image.topic(part.key[0])
         present = starts[part.key] = image.view(topic.topic_id, part.key[1]).log_start_offset
-        config = context.topic_config(image, topic)
+        config = topic_config_of(image, topic)
         start = min(part.bounds.log_start, part.log_end)
         if not config.mirror_archive_enable and not config.snapshots and start > present and part.error is None:
             wanted[part.key] = start
     if wanted:
-        moved = delete_records(context, wanted)
+        moved = delete_records(metadata, storage, execution, wanted)
         run.failures += moved.failures
         starts |= {
             (str(row["topic"]), int(row["partition"] or 0)): int(row["low_watermark"] or 0)

@@ -15,9 +15,10 @@ from stratalog.bridges.mirror.source import InconsistentTopicIdError, SourceBoun
 from stratalog.engine.admin.topics import alter_topic, create_partitions, create_topic
 from stratalog.engine.config.mirrored import mirrored_topic
 from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidTopicError,
@@ -29,7 +30,8 @@ from stratalog.partitions.records import same_type, type_from_json
 
 
 def ensure_here(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
     run: OperationRun,
     topic: SourceTopic,
     bounds: Mapping[TopicPartition, SourceBounds],
@@ -38,21 +40,21 @@ def ensure_here(
     """The topic is made where it is not here, and grows with the source. Returns: whether it is here, with all its
     partitions; the reason is a failure of the run."""
     try:
-        image = context.metadata.image()
+        image = metadata.image()
         if topic.name not in image.topic_ids:
-            _create(context, topic, bounds, options)
+            _create(metadata, storage, topic, bounds, options)
             run.notes.append(
                 f"{topic.name}: {'would be ' if options.dry_run else ''}created, {topic.partitions} "
                 f"partitions, of {topic.source}"
             )
             if options.dry_run:
                 return False
-            image = context.metadata.image()
+            image = metadata.image()
         here = image.topic(topic.name)
         check_source(here, topic)
-        _let_grow(context, here, options.values, dry_run=options.dry_run)
+        _let_grow(metadata, here, options.values, dry_run=options.dry_run)
         if topic.partitions > len(here.partitions):
-            create_partitions(context, topic.name, topic.partitions, dry_run=options.dry_run)
+            create_partitions(metadata, topic.name, topic.partitions, dry_run=options.dry_run)
             run.notes.append(f"{topic.name}: the source has {topic.partitions} partitions now")
     except StratalogError as error:
         run.fail(topic.name, error)
@@ -61,7 +63,11 @@ def ensure_here(
 
 
 def _create(
-    context: Context, topic: SourceTopic, bounds: Mapping[TopicPartition, SourceBounds], options: MirrorOptions
+    metadata: MetadataClient,
+    storage: Storage,
+    topic: SourceTopic,
+    bounds: Mapping[TopicPartition, SourceBounds],
+    options: MirrorOptions,
 ) -> None:
     """Raises: InvalidTopicError for a name that is too long; LeaderNotAvailableError while it is not known where
     all of its logs start."""
@@ -72,7 +78,8 @@ def _create(
             raise without_leader(key)
     try:
         create_topic(
-            context,
+            metadata,
+            storage,
             topic.name,
             partitions=topic.partitions,
             replication_factor=options.replication_factor,
@@ -82,7 +89,7 @@ def _create(
             dry_run=options.dry_run,
         )
     except TopicAlreadyExistsError:
-        if topic.name not in context.metadata.image().topic_ids:
+        if topic.name not in metadata.image().topic_ids:
             raise  # another mirror was faster, and gave it another name
         # Otherwise it made this very topic: whether of the same source is looked at next.
 
@@ -121,14 +128,14 @@ def check_source(here: TopicImage, there: SourceTopic) -> None:
     )
 
 
-def _let_grow(context: Context, here: TopicImage, values: TypedValues | None, *, dry_run: bool) -> None:
+def _let_grow(metadata: MetadataClient, here: TopicImage, values: TypedValues | None, *, dry_run: bool) -> None:
     """The topic's values are of the type that comes now; it grows where fields were added.
 
     Raises: InvalidCallError.
     """
     check_typed(here, values)
     if values is not None and not same_type(type_from_json(here.value_schema or ""), values.type):
-        alter_topic(context, here.name, value_schema=values.schema, dry_run=dry_run)
+        alter_topic(metadata, here.name, value_schema=values.schema, dry_run=dry_run)
 
 
 def check_typed(here: TopicImage, values: TypedValues | None) -> None:

@@ -13,9 +13,12 @@ from stratalog.bridges.page.activity import Row
 from stratalog.bridges.page.content import content, unopened_content
 from stratalog.bridges.page.document import document
 from stratalog.engine.config.cluster_file import ClusterFile
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.health.health import examine
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.store import open_store
 from stratalog.partitions.store.address import parse_address
@@ -85,21 +88,27 @@ class StatePage:
         )
 
 
-def report(context: Context, history: Callable[[], Sequence[Row]] = tuple) -> StatePage:
+def report(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    history: Callable[[], Sequence[Row]] = tuple,
+) -> StatePage:
     """One look at the cluster, as ``health`` takes it, as a page. ``history`` gives rows of ``Cluster.history``;
     where it cannot, the page says why. Nothing is written.
 
     Raises: as ``examine``.
     """
-    examined = examine(context)
+    examined = examine(metadata, storage, execution, memory)
     rows: Sequence[Row] = ()
     unread = None
     try:
         rows = history()
     except StratalogError as error:
         unread = f"{error.code}: {error}"
-    found = content(examined, rows, unread, context.file.cluster_id)
-    return StatePage(document(found, str(examined.report)), examined.report, context.file)
+    found = content(examined, rows, unread, storage.file.cluster_id)
+    return StatePage(document(found, str(examined.report)), examined.report, storage.file)
 
 
 def unopened_report(file: ClusterFile, health: HealthReport) -> StatePage:

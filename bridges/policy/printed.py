@@ -12,27 +12,28 @@ from stratalog.bridges.policy.layout import layout_of
 from stratalog.bridges.policy.posix import posix_policy
 from stratalog.bridges.policy.role import SCHEMES, Role
 from stratalog.bridges.policy.statements import Statement, statements
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions.errors import InvalidCallError
 
 
-def policy(context: Context, role: str, topics: Sequence[str] | None, storage: str) -> str:
+def policy(metadata: MetadataClient, storage: Storage, role: str, topics: Sequence[str] | None, kind: str) -> str:
     """The least policy of a role on the topics (None: all, also those to come), for the roots of the cluster on
-    that kind of storage, one of ``SCHEMES``. See ``stratalog.bridges.policy.statements``.
+    that ``kind`` of storage, one of ``SCHEMES``. See ``stratalog.bridges.policy.statements``.
 
-    Raises: InvalidCallError for another role or storage, or where the cluster has no root on it;
+    Raises: InvalidCallError for another role or kind, or where the cluster has no root on it;
         UnknownTopicOrPartitionError, InvalidTopicError.
     """
     if role not in tuple(Role):
         raise InvalidCallError(f"role {role!r}: it is one of {', '.join(Role)}")
-    if storage not in SCHEMES:
-        raise InvalidCallError(f"storage {storage!r}: it is one of {', '.join(SCHEMES)}")
-    layout = layout_of(context.file, context.metadata.image(), topics)
-    there = _of(statements(Role(role), layout), SCHEMES[storage])
+    if kind not in SCHEMES:
+        raise InvalidCallError(f"storage {kind!r}: it is one of {', '.join(SCHEMES)}")
+    layout = layout_of(storage.file, metadata.image(), topics)
+    there = _of(statements(Role(role), layout), SCHEMES[kind])
     if not there:
-        has = sorted({address.partition("://")[0] for address in context.file.roots})
-        raise InvalidCallError(f"no root of the cluster is on {storage}: they are on {', '.join(has)}")
-    match storage:
+        has = sorted({address.partition("://")[0] for address in storage.file.roots})
+        raise InvalidCallError(f"no root of the cluster is on {kind}: they are on {', '.join(has)}")
+    match kind:
         case "aws":
             return aws_policy(there)
         case "azure":

@@ -65,7 +65,12 @@ class Descriptions:
     def _groups(self) -> tuple[AbstractSet[str], int]:
         """Names, and the error where not all can be read."""
         try:
-            found, failures = all_groups(self._metadata.context, self._metadata.image(max_age_s=0))
+            found, failures = all_groups(
+                self._metadata.storage,
+                self._metadata.execution.clock,
+                self._metadata.memory,
+                self._metadata.image(max_age_s=0),
+            )
         except StratalogError as error:
             return frozenset(), error_code(error, of_group=True)
         return found.keys(), ErrorCode.COORDINATOR_NOT_AVAILABLE if failures else ErrorCode.NONE

@@ -33,8 +33,11 @@ from stratalog.bridges.serve.protocol import (
     read_request,
 )
 from stratalog.bridges.serve.refusing import ServedProducers, refused_heartbeat
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.printable import printable
@@ -109,7 +112,10 @@ class KafkaEndpoint:
 
     def __init__(
         self,
-        context: Context,
+        metadata: MetadataClient,
+        storage: Storage,
+        execution: Execution,
+        memory: Memory,
         options: ServeOptions,
         client: ClientMetadata,
         delete_group: Callable[[str], object],
@@ -119,11 +125,11 @@ class KafkaEndpoint:
         self._options = options
         self._totals = dict.fromkeys(("connections", "refused", "requests", "records", "bytes"), 0)
         self._threads = ThreadPoolExecutor(_THREADS, "serve")
-        self._metadata = ServedMetadata(context)
+        self._metadata = ServedMetadata(metadata, storage, execution, memory)
         self._metadata.image()  # a cluster that cannot be read is not served
         self._fetches = ServedFetches(self._metadata, self._threads, client, options.poll_s, self._count)
         self._groups = ServedGroups(self._metadata, delete_group)
-        self._members = GroupMembers(context.new_id)
+        self._members = GroupMembers(storage.new_id)
         descriptions = Descriptions(self._metadata, self._members)
         self._awaited: Mapping[int, Callable[[KafkaRequest], Awaitable[Fields]]] = {
             ApiKey.FETCH: lambda request: self._fetches.answer(request.body),
@@ -148,7 +154,7 @@ class KafkaEndpoint:
             ApiKey.DESCRIBE_GROUPS: descriptions.described,
             ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda _: refused_heartbeat(),
         }
-        producers = ServedProducers(context.clock)
+        producers = ServedProducers(execution.clock)
         self._answers: Mapping[int, Callable[[KafkaRequest], Fields]] = {
             **{key: functools.partial(_by_body, answer) for key, answer in by_body.items()},
             ApiKey.PRODUCE: producers.produce,

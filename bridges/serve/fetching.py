@@ -160,7 +160,10 @@ class ServedFetches:
         if not there:
             return found
         outcomes = fetch_many(
-            self._metadata.context,
+            self._metadata.metadata,
+            self._metadata.storage,
+            self._metadata.execution.clock,
+            self._metadata.memory,
             there,
             max_bytes=max_bytes,
             timeout_s=_TIMEOUT_S,

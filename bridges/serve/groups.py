@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from stratalog.bridges.serve.codes import ErrorCode, error_code
 from stratalog.bridges.serve.metadata import ServedMetadata, has_partition
 from stratalog.bridges.serve.protocol import Fields, partitions_of, topics_of
-from stratalog.engine.driver.context import Context
 from stratalog.engine.records.groups import all_groups, commit, committed
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import StratalogError
@@ -25,16 +24,18 @@ class ServedGroups:
         self._metadata = metadata
         self._delete_group = delete_group
 
-    @property
-    def _context(self) -> Context:
-        return self._metadata.context
-
     def offsets(self, body: Fields) -> Fields:
         """OffsetFetch: of these partitions, or of all that the group has committed for."""
         error: int = ErrorCode.NONE
         found: Mapping[TopicPartition, OffsetAndMetadata] = {}
         try:
-            found = committed(self._context, body["consumer_group"] or "")
+            found = committed(
+                self._metadata.metadata,
+                self._metadata.storage,
+                self._metadata.execution.clock,
+                self._metadata.memory,
+                body["consumer_group"] or "",
+            )
         except StratalogError as failed:
             error = error_code(failed, of_group=True)
         asked = sorted(found)
@@ -56,7 +57,15 @@ class ServedGroups:
                     for key in there
                     if asked[key]["offset"] >= 0
                 }
-                commit(self._context, body["consumer_group"] or "", wanted, forget=there - wanted.keys())
+                commit(
+                    self._metadata.metadata,
+                    self._metadata.storage,
+                    self._metadata.execution,
+                    self._metadata.memory,
+                    body["consumer_group"] or "",
+                    wanted,
+                    forget=there - wanted.keys(),
+                )
             except StratalogError as failed:
                 error = error_code(failed, of_group=True)
         answers = {
@@ -72,7 +81,12 @@ class ServedGroups:
         first, so that names without a group cost no look at storage each."""
         asked = dict.fromkeys(name or "" for name in body["groups_names"] or ())
         try:
-            known, failures = all_groups(self._context, self._metadata.image(max_age_s=0))
+            known, failures = all_groups(
+                self._metadata.storage,
+                self._metadata.execution.clock,
+                self._metadata.memory,
+                self._metadata.image(max_age_s=0),
+            )
         except StratalogError as failed:
             told = dict.fromkeys(asked, error_code(failed, of_group=True))
         else:

@@ -14,8 +14,11 @@ from typing import Any
 
 from stratalog.bridges.serve.codes import ErrorCode, error_code
 from stratalog.bridges.serve.protocol import Fields, KafkaRequest, partitions_of, topics_of
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.list_offsets import position, takes_remote
 from stratalog.engine.reading.look import look
 from stratalog.engine.reading.positions import FirstAt, Spec
@@ -49,8 +52,11 @@ _SINCE: Mapping[int, int] = {
 class ServedMetadata:
     """The metadata of the cluster, which any thread may ask for; and the address at which clients find them."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
+    def __init__(self, metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> None:
+        self.metadata = metadata
+        self.storage = storage
+        self.execution = execution
+        self.memory = memory
         self.address = ("", 0)
         self._lock = threading.Lock()
         self._known: ClusterImage | None = None
@@ -59,9 +65,9 @@ class ServedMetadata:
     def image(self, *, max_age_s: float = MAX_AGE_S) -> ClusterImage:
         """The metadata, of now or a few seconds ago. Raises: errors of reading it."""
         with self._lock:
-            now = self.context.clock.monotonic_s()
+            now = self.execution.clock.monotonic_s()
             if max_age_s <= 0 or self._known is None or now - self._read_s > max_age_s:
-                self._known, self._read_s = self.context.metadata.image(), now
+                self._known, self._read_s = self.metadata.image(), now
             return self._known
 
     def image_with(self, wanted: Iterable[TopicPartition]) -> ClusterImage:
@@ -114,7 +120,9 @@ class ServedMetadata:
             spec = _spec(time)
             if spec is None:
                 return {partition: _offset(_NO_OFFSET) for partition in partitions}
-            _, states = look(self.context, topic, partitions, lambda seen: takes_remote(seen, spec))
+            _, states = look(
+                self.metadata, self.storage, self.memory, topic, partitions, lambda seen: takes_remote(seen, spec)
+            )
             answers = {}
             for state in states:
                 answer = position(state, spec, level)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
@@ -31,7 +34,9 @@ from stratalog.tiering.schedule import Entry
 _LEADER, _IN_SYNC, _UNREACHABLE = "leader", "in sync", "unreachable"
 
 
-def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
+def describe(
+    metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
+) -> Report:
     """One row per replica of the topics; for one that cannot be listed only the metadata's columns. For all topics
     (None), healthy empty partitions of the engine's own topics have no rows, and count as
     ``empty_internal_replicas``.
@@ -43,16 +48,16 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     unreachable: dict[int, list[StratalogError]] = {}
     answering: set[int] = set()
     empty = 0
-    with context.run("describe") as run:
-        image = known_image(context, run)
-        chosen = context.topics(image, topics)
-        remote = load_remotes(context, image, chosen, run)
-        due = load_schedule(context, image).schedule.entries if remote or run.failures else {}
+    with execution.run("describe") as run:
+        image = known_image(metadata, run)
+        chosen = chosen_topics(image, topics)
+        remote = load_remotes(storage, image, chosen, run)
+        due = load_schedule(storage, image).schedule.entries if remote or run.failures else {}
         works = [
             DescribeWork(_with_remote(replicas, remote), _remote_end(replicas.view, remote, due))
-            for replicas in context.replicas_of(image, chosen)
+            for replicas in storage.replicas_of(image, chosen)
         ]
-        for work, looks in run.done(context.tasks.run(list_replicas, works)):
+        for work, looks in run.done(execution.tasks.run(list_replicas, works)):
             for look in looks:
                 if not isinstance(look.found, StratalogError):
                     answering.add(look.broker_id)
@@ -63,7 +68,7 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                         run.fail(f"{work} on broker {look.broker_id}", wrong)
             view = work.replicas.view
             entry = due.get(view.key) if view.topic_id in remote else None  # otherwise the topic has failed
-            _fail_where_needed(context, image, work, entry, run)
+            _fail_where_needed(image, work, entry, run)
             if topics is None and _says_nothing(view, looks):
                 empty += len(looks)
                 continue
@@ -71,12 +76,12 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
             for look in looks:
                 row = _row(view, look, cold)
                 if work.remote_end is not None:
-                    row |= _tiering(work, look, entry, context.clock.now_ms())
+                    row |= _tiering(work, look, entry, execution.clock.now_ms())
                 run.rows.append(row)
     for broker, errors in sorted(unreachable.items()):  # one line, not one for each of its thousand replicas
         run.fail(f"broker {broker}, which has {len(errors)} of these replicas", errors[0])
     for broker in sorted(answering):
-        uri = context.stores[broker].uri
+        uri = storage.stores[broker].uri
         if (in_the_way := staging_in_the_way(uri)) is not None:
             run.fail(f"broker {broker}", in_the_way)
         elif (unwritable := takes_no_files(uri)) is not None:
@@ -96,12 +101,10 @@ def _with_remote(replicas: PartitionReplicas, remote: Mapping[str, RemoteLog]) -
     return replace(replicas, remote=replicas.remote.with_log(log))
 
 
-def _fail_where_needed(
-    context: Context, image: ClusterImage, work: DescribeWork, entry: Entry | None, run: OperationRun
-) -> None:
+def _fail_where_needed(image: ClusterImage, work: DescribeWork, entry: Entry | None, run: OperationRun) -> None:
     """Failures for everything in the rows that needs an operator; ``health`` has the commands."""
     view = work.replicas.view
-    least = context.topic_config(image, image.topics[view.topic_id]).min_insync_replicas
+    least = topic_config_of(image, image.topics[view.topic_id]).min_insync_replicas
     if view.leader is None:
         run.fail(work, LeaderNotAvailableError("no leader: see stratalog health"))
     elif not view.has_min_isr(least):

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 
 from stratalog.engine.brokers.probe import probe_roots
 from stratalog.engine.config.settings import configs_in_force
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.probed_roots import Another, Blocked, Finding, NotOurs, Same, Unreachable
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.declared import ddl, fields_of
@@ -20,15 +23,15 @@ from stratalog.partitions.store.local_space import takes_no_files
 from stratalog.tiering.schedule import Entry
 
 
-def describe_brokers(context: Context) -> Report:
+def describe_brokers(metadata: MetadataClient, storage: Storage, execution: Execution) -> Report:
     """One row per broker of the cluster file: whether it is fenced, and the state of its root. An unreachable,
     damaged or foreign root is a failure in the report.
     """
-    with context.run("describe brokers") as run:
-        image = known_image(context, run)
-        findings = {found.broker_id: found.finding for found in probe_roots(context, image)}
+    with execution.run("describe brokers") as run:
+        image = known_image(metadata, run)
+        findings = {found.broker_id: found.finding for found in probe_roots(storage, image)}
         partitions = [p for topic in image.topics.values() for p in topic.partitions]
-        for broker_id, store in sorted(context.stores.items()):
+        for broker_id, store in sorted(storage.stores.items()):
             registered = image.brokers.get(broker_id)
             finding = findings.get(broker_id)
             match finding:
@@ -70,14 +73,16 @@ def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
     return ", ".join(words) or "ok"
 
 
-def describe_topics(context: Context, *, exclude_internal: bool = False) -> Report:
+def describe_topics(
+    metadata: MetadataClient, storage: Storage, execution: Execution, *, exclude_internal: bool = False
+) -> Report:
     """One row per topic: partitions, types, configs; for a tiered one the address of its Delta table, and the end
     offset of each partition there, as the last run of ``tier`` saw it (``0:100 1:98``).
     """
-    with context.run("describe topics") as run:
-        image = known_image(context, run)
-        tiered = _tiered(context, image)
-        due = load_schedule(context, image).schedule.entries if tiered else {}
+    with execution.run("describe topics") as run:
+        image = known_image(metadata, run)
+        tiered = _tiered(storage, image)
+        due = load_schedule(storage, image).schedule.entries if tiered else {}
     run.rows += [
         {
             "topic": topic.name,
@@ -96,12 +101,12 @@ def describe_topics(context: Context, *, exclude_internal: bool = False) -> Repo
     return run.report()
 
 
-def _tiered(context: Context, image: ClusterImage) -> dict[str, str]:
+def _tiered(storage: Storage, image: ClusterImage) -> dict[str, str]:
     """The addresses of the tables of tiered topics, by topic id."""
     return {
-        topic.topic_id: context.remote.uri_of(context.remote_folder(topic))
+        topic.topic_id: storage.remote.uri_of(topic.folder)
         for topic in image.topics.values()
-        if context.remote is not None and context.topic_config(image, topic).remote_storage_enable
+        if storage.remote is not None and topic_config_of(image, topic).remote_storage_enable
     }
 
 
@@ -126,7 +131,7 @@ TROUBLES = ("unavailable", "under-min-isr", "under-replicated")
 """The states of ``troubled_partitions``, worst first."""
 
 
-def troubled_partitions(context: Context, trouble: str) -> Report:
+def troubled_partitions(metadata: MetadataClient, execution: Execution, trouble: str) -> Report:
     """One row per partition in this state or a worse one, from the metadata: no broker is asked. ``unavailable``:
     it has no leader; ``under-min-isr``: its ISR is below ``min.insync.replicas``, so appends with acks=all are
     refused; ``under-replicated``: a replica is not in the ISR.
@@ -135,10 +140,10 @@ def troubled_partitions(context: Context, trouble: str) -> Report:
     """
     if trouble not in TROUBLES:
         raise InvalidCallError(f"partitions are {', '.join(TROUBLES)}: not {trouble!r}")
-    with context.run(f"partitions {trouble}") as run:
-        image = known_image(context, run)
+    with execution.run(f"partitions {trouble}") as run:
+        image = known_image(metadata, run)
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
-            least = context.topic_config(image, topic).min_insync_replicas
+            least = topic_config_of(image, topic).min_insync_replicas
             for view in image.views(topic.name):
                 found = state_of(view, least)
                 if found is not None and TROUBLES.index(found) <= TROUBLES.index(trouble):
@@ -164,14 +169,14 @@ def state_of(view: PartitionView, min_insync_replicas: int) -> str | None:
     return "under-replicated" if len(view.isr) < len(view.replicas) else None
 
 
-def describe_topic(context: Context, name: str) -> Report:
+def describe_topic(metadata: MetadataClient, storage: Storage, execution: Execution, name: str) -> Report:
     """A topic's shape, types and configs in force: one row each, with the value and its source: ``topic``,
     ``cluster`` or ``default``.
 
     Raises: UnknownTopicOrPartitionError.
     """
-    with context.run("describe topic") as run:
-        image = known_image(context, run)
+    with execution.run("describe topic") as run:
+        image = known_image(metadata, run)
         topic = image.topic(name)
         shape: dict[str, Value] = {
             "topic_id": topic.topic_id,
@@ -180,7 +185,7 @@ def describe_topic(context: Context, name: str) -> Report:
             **_fields("key", topic.key_schema),
             **_fields("value", topic.value_schema),
         }
-        if (table := _tiered(context, image).get(topic.topic_id)) is not None:
+        if (table := _tiered(storage, image).get(topic.topic_id)) is not None:
             shape["table"] = table
         run.rows += [{"name": key, "from": "topic", "value": value} for key, value in shape.items()]
         for key, value, source in configs_in_force(topic.configs, image.configs):

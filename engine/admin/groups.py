@@ -14,10 +14,13 @@ from datetime import UTC, datetime, timedelta
 from typing import SupportsIndex
 
 from stratalog.engine.brokers.probe import with_leaders
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report, Value, utc_text
 from stratalog.engine.driver.state_cache import ReadState
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.list_offsets import offset_at
 from stratalog.engine.reading.look import PartitionState, look
 from stratalog.engine.reading.positions import FirstAt, Place, spec_of
@@ -41,6 +44,7 @@ from stratalog.engine.state.consumer_offsets import (
     forget_offsets,
 )
 from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     GroupIdNotFoundError,
     InvalidCallError,
@@ -59,12 +63,12 @@ _Target = Callable[[PartitionState, OffsetCommit | None], int]
 """The target offset of a partition with this commit, if any; may be out of range."""
 
 
-def groups(context: Context) -> Report:
+def groups(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
     """Every group, as a table. A partition of ``__consumer_offsets`` that cannot be read is a failure in the
     report."""
-    with context.run("groups") as run:
-        image = context.metadata.image()
-        found, run.failures = all_groups(context, image)
+    with execution.run("groups") as run:
+        image = metadata.image()
+        found, run.failures = all_groups(storage, execution.clock, memory, image)
         run.rows += [_group_row(image, name, group) for name, group in sorted(found.items())]
     run.totals["groups"] = len(run.rows)
     return run.report()
@@ -86,7 +90,10 @@ def _group_row(image: ClusterImage, name: str, group: GroupState) -> dict[str, V
 
 
 def reset_offsets(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     group: str,
     topics: Sequence[str] | None = None,
     *,
@@ -105,14 +112,14 @@ def reset_offsets(
         shift without a commit): nothing was changed; see ``groups.commit``.
     """
     check_group(group)
-    target = _target(context, to, shift_by, by_duration)
+    target = _target(execution.clock, to, shift_by, by_duration)
 
     def plan(image: ClusterImage) -> tuple[ClusterImage, dict[TopicPartition, tuple[int | None, int]]]:
         run.notes.clear()
-        found = dict(named(image, existing_group(context, image, group)[1]))
+        found = dict(named(image, existing_group(storage, execution.clock, memory, image, group)[1]))
         moved: dict[TopicPartition, tuple[int | None, int]] = {}
         for topic in sorted({topic for topic, _ in found}) if topics is None else dict.fromkeys(topics):
-            for state in look(context, topic, partitions)[1]:
+            for state in look(metadata, storage, memory, topic, partitions)[1]:
                 key = topic, state.leader.view.partition
                 record = found.get(key)
                 moved[key] = (
@@ -121,11 +128,19 @@ def reset_offsets(
                 )
         return image, moved
 
-    with context.run("reset-offsets", dry_run=dry_run) as run:
-        image, moved = with_leaders(context, plan)
+    with execution.run("reset-offsets", dry_run=dry_run) as run:
+        image, moved = with_leaders(metadata, storage, plan)
         if moved and not dry_run:
             wanted = {key: OffsetAndMetadata(new) for key, (_, new) in moved.items()}
-            append_to_group(context, image, group, commit_records(context, image, group, wanted))
+            append_to_group(
+                metadata,
+                storage,
+                execution.clock,
+                memory,
+                image,
+                group,
+                commit_records(storage, execution.clock, image, group, wanted),
+            )
     run.rows += [
         {"topic": topic, "partition": partition, "old_offset": old, "new_offset": new}
         for (topic, partition), (old, new) in moved.items()
@@ -134,7 +149,7 @@ def reset_offsets(
     return run.report()
 
 
-def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_duration: timedelta | None) -> _Target:
+def _target(clock: Clock, to: ResetTo | None, shift_by: int | None, by_duration: timedelta | None) -> _Target:
     """Raises: InvalidCallError."""
     if sum(given is not None for given in (to, shift_by, by_duration)) != 1:
         raise InvalidCallError("say where to reset offsets to, once: to, shift_by, or by_duration")
@@ -142,7 +157,7 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
         case (OffsetSpec() | FirstAt()) as place, _, _ if place is not OffsetSpec.MAX_TIMESTAMP:
             return lambda state, _: _at(state, place)
         case datetime() | str(), _, _:
-            return _target(context, spec_of(to, "to ="), None, None)
+            return _target(clock, spec_of(to, "to ="), None, None)
         case SupportsIndex(), _, _ if not isinstance(to, OffsetSpec | bool):
             offset = whole(to, "to")  # out of range it is moved to the nearest end
             return lambda *_: offset
@@ -150,7 +165,7 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
             records = operator.index(shift_by)  # any size: it is clamped to the log
             return lambda state, record: _shifted(state, record, records)
         case _, _, timedelta() as ago if ago >= timedelta(0):
-            now = datetime.fromtimestamp(context.clock.now_ms() / 1000, UTC)
+            now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
             since = FirstAt(now - min(ago, now - datetime.min.replace(tzinfo=UTC)))
             return lambda state, _: _at(state, since)
     raise InvalidCallError(
@@ -187,7 +202,16 @@ def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
 # ------------------------------------------------------------------------------------ delete
 
 
-def delete_group(context: Context, group: str, *, if_exists: bool = False, dry_run: bool = False) -> Report:
+def delete_group(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    group: str,
+    *,
+    if_exists: bool = False,
+    dry_run: bool = False,
+) -> Report:
     """Delete a group: its commits, including those in open transactions, and its member epoch. One row per
     partition. With ``if_exists`` a missing group is a note.
 
@@ -199,14 +223,23 @@ def delete_group(context: Context, group: str, *, if_exists: bool = False, dry_r
         return forget_group(group, state, pending=True)
 
     try:
-        return _forget(context, "delete-group", group, wanted, dry_run)
+        return _forget(metadata, storage, execution, memory, "delete-group", group, wanted, dry_run)
     except GroupIdNotFoundError:
         if not if_exists:
             raise
         return Report("delete-group", (), dry_run=dry_run, notes=[f"there is no group {group!r}"])
 
 
-def delete_offsets(context: Context, group: str, topics: Sequence[str], *, dry_run: bool = False) -> Report:
+def delete_offsets(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    group: str,
+    topics: Sequence[str],
+    *,
+    dry_run: bool = False,
+) -> Report:
     """Delete a group's commits for these topics, including those in open transactions. One row per partition.
 
     Raises: UnknownTopicOrPartitionError, also without a commit for one of them; see ``delete_group``.
@@ -220,11 +253,14 @@ def delete_offsets(context: Context, group: str, topics: Sequence[str], *, dry_r
         keys = {key for key in (*state.offsets, *offsets.unstable(group)) if key[0] in chosen}
         return forget_offsets(group, state, keys, pending=True)
 
-    return _forget(context, "delete-offsets", group, wanted, dry_run)
+    return _forget(metadata, storage, execution, memory, "delete-offsets", group, wanted, dry_run)
 
 
 def _forget(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     operation: str,
     group: str,
     wanted: Callable[[ClusterImage, ConsumerOffsets, GroupState], list[OffsetsRecord]],
@@ -233,15 +269,19 @@ def _forget(
     check_group(group)
 
     def plan(image: ClusterImage) -> tuple[ClusterImage, ReadState[ConsumerOffsets], list[OffsetsRecord]]:
-        read, state = existing_group(context, image, group)
+        read, state = existing_group(storage, execution.clock, memory, image, group)
         return image, read, wanted(image, read.state, state)
 
-    with context.run(operation, dry_run=dry_run) as run:
-        image, before, records = with_leaders(context, plan)
+    with execution.run(operation, dry_run=dry_run) as run:
+        image, before, records = with_leaders(metadata, storage, plan)
         state = before.state.groups[group]
         if records and not dry_run:
-            base = append_to_group(context, image, group, records)
-            after = with_leaders(context, lambda now: read_groups(context, now, group, until=base, since=before))
+            base = append_to_group(metadata, storage, execution.clock, memory, image, group, records)
+            after = with_leaders(
+                metadata,
+                storage,
+                lambda now: read_groups(storage, execution.clock, memory, now, group, until=base, since=before),
+            )
             now = after.state.groups.get(group)
             if now is not None and now.latest_commit != state.latest_commit:
                 raise NonEmptyGroupError(
@@ -261,17 +301,17 @@ def _forget(
 RECORDS_LAG = "records-lag"
 
 
-def lag_metrics(context: Context) -> Report:
+def lag_metrics(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
     """The lag of each group (Kafka's ``records-lag``), by partition of the topics that it has committed for; see
     ``lag``. A partition that cannot be read is one failure in the report. Each partition is read once, for any
     number of groups.
 
     Raises: errors of reading the metadata.
     """
-    with context.run("metrics") as run:
-        image = context.metadata.image()
-        found, unread = all_groups(context, image)
-        leaders, unlisted = list_leaders(context, image, found.values())
+    with execution.run("metrics") as run:
+        image = metadata.image()
+        found, unread = all_groups(storage, execution.clock, memory, image)
+        leaders, unlisted = list_leaders(storage, memory, image, found.values())
         run.rows += [
             _row(name, row)
             for name, group in sorted(found.items())

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report, Value, utc_text
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.list_offsets import list_offsets
 from stratalog.engine.reading.positions import micros, time_of
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.state.operations import EVENT_COLUMNS, Event, from_values
 from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 
@@ -47,7 +51,15 @@ class EventFilter:
         )
 
 
-def history(context: Context, wanted: EventFilter, *, limit: int = MOST) -> Report:
+def history(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    wanted: EventFilter,
+    *,
+    limit: int = MOST,
+) -> Report:
     """The latest ``limit`` selected events, latest first; one row each, with the columns of ``Event``: the time as
     text, ``totals`` and ``notes`` as JSON. Reads both tiers without Spark.
 
@@ -55,8 +67,8 @@ def history(context: Context, wanted: EventFilter, *, limit: int = MOST) -> Repo
     """
     if limit < 1:
         raise InvalidCallError(f"limit is {limit}: it is at least 1")
-    with context.run("history") as run:
-        for event in events(context, wanted):
+    with execution.run("history") as run:
+        for event in events(metadata, storage, execution.clock, memory, wanted):
             run.rows.append(event_row(event))
             if len(run.rows) == limit:
                 break
@@ -71,21 +83,25 @@ def since_time_ms(since: datetime | str, now_ms: int) -> int:
     return micros(time_of(since, "since =")) // 1000
 
 
-def events(context: Context, wanted: EventFilter = EventFilter()) -> Iterator[Event]:
+def events(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, wanted: EventFilter = EventFilter()
+) -> Iterator[Event]:
     """The selected events, latest first; empty without any. Raises: see ``fetch``."""
-    if OPERATIONS_TOPIC not in context.metadata.image().topic_ids:
+    if OPERATIONS_TOPIC not in metadata.image().topic_ids:
         return
-    first, end = (_position(context, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
+    first, end = (_position(metadata, storage, memory, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
     while first < end:
         start = max(first, end - _STRETCH)
-        found, _ = events_between(context, start, end)
+        found, _ = events_between(metadata, storage, clock, memory, start, end)
         yield from filter(wanted.takes, reversed(found))
         if found and wanted.since_ms is not None and found[0].time_ms < wanted.since_ms:
             return
         end = start
 
 
-def events_between(context: Context, start: int, end: int | None = None) -> tuple[list[Event], int]:
+def events_between(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, start: int, end: int | None = None
+) -> tuple[list[Event], int]:
     """The events at the offsets ``[start, end)``, up to the high watermark if ``end`` is None; and the next
     offset.
 
@@ -93,7 +109,7 @@ def events_between(context: Context, start: int, end: int | None = None) -> tupl
     """
     found: list[Event] = []
     while end is None or start < end:
-        got = fetch(context, OPERATIONS_TOPIC, 0, start)
+        got = fetch(metadata, storage, clock, memory, OPERATIONS_TOPIC, 0, start)
         if got.next_offset == start:
             break
         rows = zip(got.records["offset"].to_pylist(), got.records["value"].to_pylist(), strict=True)
@@ -105,20 +121,23 @@ def events_between(context: Context, start: int, end: int | None = None) -> tupl
 class NewEvents:
     """Returns the events after its creation: each call returns those since the previous call, in order."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory) -> None:
         """Use ``Cluster.new_events``."""
-        self._context = context
-        self._next = _position(context, OffsetSpec.LATEST) if self._is_there() else 0
+        self._metadata = metadata
+        self._storage = storage
+        self._clock = clock
+        self._memory = memory
+        self._next = _position(metadata, storage, memory, OffsetSpec.LATEST) if self._is_there() else 0
 
     def __call__(self) -> list[Event]:
         """The new events. Raises: see ``fetch``."""
         if not self._is_there():
             return []
-        found, self._next = events_between(self._context, self._next)
+        found, self._next = events_between(self._metadata, self._storage, self._clock, self._memory, self._next)
         return found
 
     def _is_there(self) -> bool:
-        return OPERATIONS_TOPIC in self._context.metadata.image().topic_ids
+        return OPERATIONS_TOPIC in self._metadata.image().topic_ids
 
 
 def event_row(event: Event) -> dict[str, Value]:
@@ -131,8 +150,8 @@ def event_row(event: Event) -> dict[str, Value]:
     return {name: texts.get(name, getattr(event, name)) for name in EVENT_COLUMNS}
 
 
-def _position(context: Context, spec: OffsetSpec) -> int:
-    answer = list_offsets(context, OPERATIONS_TOPIC, spec)[0]
+def _position(metadata: MetadataClient, storage: Storage, memory: Memory, spec: OffsetSpec) -> int:
+    answer = list_offsets(metadata, storage, memory, OPERATIONS_TOPIC, spec)[0]
     return answer.offset if isinstance(answer, FoundOffset) else 0
 
 

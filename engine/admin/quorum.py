@@ -12,13 +12,16 @@ A crash between two steps leaves a working quorum, and the replacement can be re
 
 from __future__ import annotations
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter, Voters
 from stratalog.engine.quorum.bootstrap import sign_log
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.inspection import VoterFound, inspect
 from stratalog.engine.quorum.upkeep import Upkeep
 from stratalog.engine.upkeep.snapshots.metadata import keep_metadata_short, metadata_failures
@@ -26,14 +29,14 @@ from stratalog.partitions.errors import BrokerUnreachableError, InvalidCallError
 from stratalog.partitions.root import check_broker_file, read_broker_file
 
 
-def describe_quorum(context: Context) -> Report:
+def describe_quorum(metadata: MetadataClient, execution: Execution) -> Report:
     """One row per voter: its claims, its log end and lag, its snapshots. Too few reachable voters are a failure in
     the report, with the last known high watermark.
 
     Raises: RetriableError, CorruptionError kinds.
     """
-    with context.run("quorum") as run:
-        found = context.metadata.with_log(inspect)
+    with execution.run("quorum") as run:
+        found = metadata.with_log(inspect)
     run.rows += [_voter_row(voter, found.end) for voter in found.voters]
     if found.incomplete is not None:
         run.fail("metadata", found.incomplete)
@@ -62,14 +65,16 @@ def _voter_row(found: VoterFound, end: int) -> dict[str, Value]:
     }
 
 
-def snapshot_metadata(context: Context, *, by_hand: bool = True, dry_run: bool = False) -> Report:
+def snapshot_metadata(
+    metadata: MetadataClient, execution: Execution, memory: Memory, *, by_hand: bool = True, dry_run: bool = False
+) -> Report:
     """Take a snapshot of the metadata log by hand (without ``by_hand``: if the policy requires one), and report
     the result for every voter. ``snapshot`` does the same beside the topics, with one row for it.
 
     Raises: see ``keep_metadata_short``.
     """
-    with context.run("quorum", dry_run=dry_run) as run:
-        kept = keep_metadata_short(context, by_hand=by_hand, dry_run=dry_run)
+    with execution.run("quorum", dry_run=dry_run) as run:
+        kept = keep_metadata_short(metadata, execution.clock, memory, by_hand=by_hand, dry_run=dry_run)
     done = kept.done
     if done is None:
         run.notes.append("a snapshot would be taken" if kept.wait is None else kept.wait)
@@ -79,15 +84,15 @@ def snapshot_metadata(context: Context, *, by_hand: bool = True, dry_run: bool =
     return run.report()
 
 
-def sign_metadata(context: Context, *, dry_run: bool = False) -> Report:
+def sign_metadata(metadata: MetadataClient, execution: Execution, *, dry_run: bool = False) -> Report:
     """Trust the content of the voters, and sign it (``stratalog.engine.quorum.bootstrap``); reports the result for
     every voter.
 
     Raises: see ``sign_log``.
     """
-    with context.run("quorum", dry_run=dry_run) as run:
-        signed = context.metadata.last_known.signed
-        done = None if dry_run else context.metadata.with_log(lambda log: sign_log(log, context.clock))
+    with execution.run("quorum", dry_run=dry_run) as run:
+        signed = metadata.last_known.signed
+        done = None if dry_run else metadata.with_log(lambda log: sign_log(log, execution.clock))
     if done is None:
         run.notes.append("signed already: it would be signed again" if signed else "it would be signed")
         return run.report()
@@ -110,45 +115,51 @@ def _add_upkeep(run: OperationRun, done: Upkeep) -> None:
     ]
 
 
-def add_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
+def add_voter(
+    metadata: MetadataClient, storage: Storage, execution: Execution, broker_id: int, *, dry_run: bool = False
+) -> Report:
     """Make a broker a metadata voter.
 
     Raises: UnknownBrokerError, StaleBrokerError, InvalidCallError: nothing was changed; RetriableError kinds.
     """
-    with context.run("quorum", dry_run=dry_run) as run:
-        command = AddVoter(_root_of(context, broker_id))
-        voters = context.metadata.change_voters(command, dry_run=dry_run)
-    return _changed(context, run, voters)
+    with execution.run("quorum", dry_run=dry_run) as run:
+        command = AddVoter(_root_of(storage, broker_id))
+        voters = metadata.change_voters(command, dry_run=dry_run)
+    return _changed(storage, run, voters)
 
 
-def remove_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
+def remove_voter(
+    metadata: MetadataClient, storage: Storage, execution: Execution, broker_id: int, *, dry_run: bool = False
+) -> Report:
     """Remove a broker from the metadata voters; its files stay.
 
     Raises: see ``add_voter``.
     """
-    with context.run("quorum", dry_run=dry_run) as run:
-        voters = context.metadata.change_voters(RemoveVoter(broker_id), dry_run=dry_run)
-    return _changed(context, run, voters)
+    with execution.run("quorum", dry_run=dry_run) as run:
+        voters = metadata.change_voters(RemoveVoter(broker_id), dry_run=dry_run)
+    return _changed(storage, run, voters)
 
 
-def replace_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
+def replace_voter(
+    metadata: MetadataClient, storage: Storage, execution: Execution, broker_id: int, *, dry_run: bool = False
+) -> Report:
     """Let a broker that lost its storage vote with its present storage. Does nothing if it does already.
 
     Raises: see ``add_voter``; InvalidCallError when the broker is no voter.
     """
-    with context.run("quorum", dry_run=dry_run) as run:
-        there = _root_of(context, broker_id)
-        image = context.metadata.image()
+    with execution.run("quorum", dry_run=dry_run) as run:
+        there = _root_of(storage, broker_id)
+        image = metadata.image()
         voters = image.voters
         if there not in voters:
             _check_replaceable(image, there)
             if dry_run:
                 voters = (*(voter for voter in voters if voter.broker_id != broker_id), there)
             else:
-                context.metadata.with_log(lambda log: log.admit(there))
-                context.metadata.change_voters(RemoveVoter(broker_id, returning=True))
-                voters = context.metadata.change_voters(AddVoter(there))
-    return _changed(context, run, voters)
+                metadata.with_log(lambda log: log.admit(there))
+                metadata.change_voters(RemoveVoter(broker_id, returning=True))
+                voters = metadata.change_voters(AddVoter(there))
+    return _changed(storage, run, voters)
 
 
 def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
@@ -162,22 +173,22 @@ def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
         raise InvalidCallError(f"broker {broker_id} was the only metadata voter: its log is lost")
 
 
-def _root_of(context: Context, broker_id: int) -> VoterId:
+def _root_of(storage: Storage, broker_id: int) -> VoterId:
     """The present root of the broker."""
-    store = context.stores.get(broker_id)
+    store = storage.stores.get(broker_id)
     if store is None:
         raise InvalidCallError(f"the cluster file does not name broker {broker_id}: add it there")
     found = read_broker_file(store)
     if found is None:
         raise BrokerUnreachableError(f"broker {broker_id} ({store.uri}) has no broker.json: bootstrap it first")
-    check_broker_file(found, store, context.file.cluster_id, broker_id)
+    check_broker_file(found, store, storage.file.cluster_id, broker_id)
     return VoterId(broker_id, found.directory_id)
 
 
-def _changed(context: Context, run: OperationRun, voters: Voters) -> Report:
+def _changed(storage: Storage, run: OperationRun, voters: Voters) -> Report:
     run.rows += [{"voter": voter.broker_id, "directory": voter.directory_id} for voter in voters]
     named = ", ".join(str(voter.broker_id) for voter in voters)
-    if {voter.broker_id for voter in voters} != {*context.file.voters}:
+    if {voter.broker_id for voter in voters} != {*storage.file.voters}:
         run.notes.append(f"the cluster file has to say: voters = [{named}]")
     run.notes += _even(len(voters))
     return run.report()

@@ -20,8 +20,11 @@ from datetime import datetime
 from stratalog.engine.admin.describe import describe
 from stratalog.engine.admin.describe_cluster import describe_topics
 from stratalog.engine.admin.history import EventFilter, events
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Value
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.bounds import ReadQuery
 from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.list_offsets import list_offsets
@@ -57,7 +60,7 @@ class Columns:
 class SystemTable(Columns):
     """One table; ``rows`` takes the name of a topic, or None for all."""
 
-    rows: Callable[[Context, str | None], Iterable[Row]]
+    rows: Callable[[MetadataClient, Storage, Execution, Memory, str | None], Iterable[Row]]
 
 
 _RESERVED = {"table": "table_uri", "time": "event_time", "user": "user_name"}
@@ -68,28 +71,36 @@ def _renamed(row: Row) -> Row:
     return {_RESERVED.get(name, name): value for name, value in row.items()}
 
 
-def _topics(context: Context, topic: str | None) -> Iterable[Row]:
-    rows = describe_topics(context).rows
+def _topics(
+    metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, topic: str | None
+) -> Iterable[Row]:
+    rows = describe_topics(metadata, storage, execution).rows
     return [_renamed(row) for row in rows if topic in (None, row["topic"])]
 
 
-def _partitions(context: Context, topic: str | None) -> Iterable[Row]:
-    return describe(context, None if topic is None else [topic]).rows
+def _partitions(
+    metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, topic: str | None
+) -> Iterable[Row]:
+    return describe(metadata, storage, execution, None if topic is None else [topic]).rows
 
 
-def _groups(context: Context, topic: str | None) -> Iterable[Row]:
-    with context.run("groups") as run:
-        image = context.metadata.image()
-        found, run.failures = all_groups(context, image)
-        leaders, _ = list_leaders(context, image, found.values())
+def _groups(
+    metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, topic: str | None
+) -> Iterable[Row]:
+    with execution.run("groups") as run:
+        image = metadata.image()
+        found, run.failures = all_groups(storage, execution.clock, memory, image)
+        leaders, _ = list_leaders(storage, memory, image, found.values())
         for name, group in sorted(found.items()):
             rows = lag_rows(image, group, leaders)
             run.rows += [{"group_id": name, **row} for row in rows if topic in (None, row["topic"])]
     return run.report().raise_for_failures().rows
 
 
-def _files(context: Context, topic: str | None) -> Iterable[Row]:
-    image, client = context.metadata.image(), client_metadata(context.file, None, None)
+def _files(
+    metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, topic: str | None
+) -> Iterable[Row]:
+    image, client = metadata.image(), client_metadata(storage.file, None, None)
     names = sorted(image.topic_ids.keys() - INTERNAL_TOPICS) if topic is None else [topic]
     return [
         {
@@ -103,22 +114,26 @@ def _files(context: Context, topic: str | None) -> Iterable[Row]:
             "uri": file.uri,
         }
         for name in names
-        for file in plan_read(context, ReadQuery((name,)), client)
+        for file in plan_read(metadata, storage, execution.clock, memory, ReadQuery((name,)), client)
     ]
 
 
-def _operations(context: Context, topic: str | None) -> Iterable[Row]:
-    for event in events(context, EventFilter(topic=topic)):
+def _operations(
+    metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, topic: str | None
+) -> Iterable[Row]:
+    for event in events(metadata, storage, execution.clock, memory, EventFilter(topic=topic)):
         row = {name: getattr(event, name) for name in EVENT_COLUMNS}
         yield _renamed({**row, "totals": dict(event.totals), "notes": list(event.notes)})
 
 
-def offset_rows(context: Context, topic: str, position: str) -> Iterable[Row]:
+def offset_rows(
+    metadata: MetadataClient, storage: Storage, memory: Memory, topic: str, position: str
+) -> Iterable[Row]:
     """The rows of ``OFFSETS``: without an offset if there is no record, and with the ``reason``.
 
     Raises: see ``list_offsets``.
     """
-    for partition, answer in sorted(list_offsets(context, topic, position).items()):
+    for partition, answer in sorted(list_offsets(metadata, storage, memory, topic, position).items()):
         row: dict[str, Value] = {"topic": topic, "partition": partition}
         if isinstance(answer, FoundOffset):
             at = answer.timestamp_us

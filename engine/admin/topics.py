@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from stratalog.engine.driver.compared_clocks import compared_clocks
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.metadata.protection import PROTECT
 from stratalog.engine.metadata.topic_commands import (
@@ -21,12 +24,13 @@ from stratalog.engine.metadata.topic_commands import (
     PartitionsCreated,
     TopicCreated,
 )
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.positions import micros, time_of
 from stratalog.engine.replication.replica_selector import KEY
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.engine.upkeep.retention.sweep import special_files
 from stratalog.partitions import paths
-from stratalog.partitions.clock import time_text
+from stratalog.partitions.clock import Clock, time_text
 from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidReplicationFactorError,
@@ -43,7 +47,8 @@ _MOST_DAYS = 36_525
 
 
 def create_topic(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
     name: str,
     *,
     partitions: int | None = None,
@@ -62,10 +67,10 @@ def create_topic(
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
     texts = {key: str(value) for key, value in (configs or {}).items()}
-    _check_remote(context, texts)
+    _check_remote(storage, texts)
     command = CreateTopic(
         name=name,
-        topic_id=context.new_id(),
+        topic_id=storage.new_id(),
         partitions=partitions,
         replication_factor=replication_factor,
         key_schema=key_schema,
@@ -75,9 +80,9 @@ def create_topic(
         log_starts=log_starts,
     )
     try:
-        return context.metadata.submit(command, dry_run=dry_run)
+        return metadata.submit(command, dry_run=dry_run)
     except InvalidReplicationFactorError as error:
-        never = sorted(context.stores.keys() - context.metadata.image().brokers.keys())
+        never = sorted(storage.stores.keys() - metadata.image().brokers.keys())
         if not never:
             raise
         raise InvalidReplicationFactorError(
@@ -87,7 +92,7 @@ def create_topic(
 
 
 def alter_topic(
-    context: Context,
+    metadata: MetadataClient,
     name: str,
     *,
     key_schema: str | None = None,
@@ -103,25 +108,31 @@ def alter_topic(
     if key_schema is None and value_schema is None:
         raise InvalidCallError(f"topic {name!r}: give the type of its key, or of its value")
     command = AlterTopic(name, key_schema, value_schema)
-    return context.metadata.submit(command, dry_run=dry_run)
+    return metadata.submit(command, dry_run=dry_run)
 
 
 def create_partitions(
-    context: Context, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
+    metadata: MetadataClient, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
 ) -> PartitionsCreated:
     """Grow a topic to ``partitions`` partitions; with ``if_not_exists`` a topic with as many or more is unchanged.
     ``dry_run`` only reports the brokers of the new ones.
 
     Raises: see ``CreatePartitions.decide``.
     """
-    if if_not_exists and partitions <= (count := len(context.metadata.image().topic(name).partitions)):
+    if if_not_exists and partitions <= (count := len(metadata.image().topic(name).partitions)):
         return PartitionsCreated(count, {})
     command = CreatePartitions(name, partitions)
-    return context.metadata.submit(command, dry_run=dry_run)
+    return metadata.submit(command, dry_run=dry_run)
 
 
 def alter_configs(
-    context: Context, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
+    metadata: MetadataClient,
+    storage: Storage,
+    memory: Memory,
+    topic: str | None,
+    changes: Mapping[str, str | float | None],
+    *,
+    dry_run: bool = False,
 ) -> None:
     """Set configs of a topic, or of the cluster when None; a value of None restores the default. ``dry_run`` only
     checks.
@@ -129,14 +140,21 @@ def alter_configs(
     Raises: UnknownTopicOrPartitionError, InvalidConfigError, InvalidCallError.
     """
     texts = {key: None if value is None else str(value) for key, value in changes.items()}
-    _check_remote(context, texts)
+    _check_remote(storage, texts)
     if topic is None and (selector := texts.get(KEY)) is not None:
-        context.selector.offered.check(selector.strip())
-    context.metadata.submit(AlterConfigs(topic, texts), dry_run=dry_run)
+        memory.selector.offered.check(selector.strip())
+    metadata.submit(AlterConfigs(topic, texts), dry_run=dry_run)
 
 
 def protect(
-    context: Context, topic: str, *, until: object = None, days: float | None = None, dry_run: bool = False
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    topic: str,
+    *,
+    until: object = None,
+    days: float | None = None,
+    dry_run: bool = False,
 ) -> datetime:
     """Protect the records of a topic until a time (a datetime with a zone, or ISO 8601 text), or for a number of
     days from now; returns the time. ``dry_run`` only checks.
@@ -144,7 +162,7 @@ def protect(
     Raises: PolicyViolationError for an earlier time than the present protection; InvalidCallError, also for a past
         time; UnknownTopicOrPartitionError, InvalidTopicError.
     """
-    now_ms = compared_clocks(context, context.metadata.image()).stamp_ms
+    now_ms = compared_clocks(storage, clock, metadata.image()).stamp_ms
     if (until is None) == (days is None):
         raise InvalidCallError(f"topic {topic!r}: protect it until a time, or for a number of days")
     if days is None:
@@ -155,19 +173,26 @@ def protect(
         raise InvalidCallError(f"topic {topic!r}: days {days!r}: more than 0, at most {_MOST_DAYS}")
     if at_ms <= now_ms:
         raise InvalidCallError(f"topic {topic!r}: {time_text(at_ms)} is over: nothing would be protected")
-    context.metadata.submit(AlterConfigs(topic, {PROTECT: str(at_ms)}), dry_run=dry_run)
+    metadata.submit(AlterConfigs(topic, {PROTECT: str(at_ms)}), dry_run=dry_run)
     return datetime.fromtimestamp(at_ms / 1000, tz=UTC)
 
 
-def _check_remote(context: Context, texts: Mapping[str, str | None]) -> None:
+def _check_remote(storage: Storage, texts: Mapping[str, str | None]) -> None:
     """Raises: InvalidCallError when configs require a remote tier that the cluster does not have."""
     for name in ("remote.storage.enable", "remote.snapshot.table.enable"):
         if (texts.get(name) or "false").lower() == "true":
-            context.remote_store(f"{name} is to be set")
+            storage.remote_store(f"{name} is to be set")
 
 
 def delete_topic(
-    context: Context, name: str, *, keep_remote: bool = False, if_exists: bool = False, dry_run: bool = False
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    name: str,
+    *,
+    keep_remote: bool = False,
+    if_exists: bool = False,
+    dry_run: bool = False,
 ) -> Report:
     """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
     remote tables. The tables are marked first with that choice; after a crash ``vacuum`` finds the rest. With
@@ -179,19 +204,19 @@ def delete_topic(
     if name == paths.METADATA_TOPIC:
         raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")
     check_not_internal(name, "delete")
-    with context.run("delete topic", dry_run=dry_run) as run:
-        image = context.metadata.image()
+    with execution.run("delete topic", dry_run=dry_run) as run:
+        image = metadata.image()
         if if_exists and name not in image.topic_ids:
             run.notes.append(f"there is no topic {name!r}")
             return run.report()
         topic = image.topic(name)
-        context.metadata.submit(DeleteTopic(name), dry_run=True)  # before the tables are marked
+        metadata.submit(DeleteTopic(name), dry_run=True)  # before the tables are marked
         if not dry_run:
-            if context.remote is not None:  # also when it is not tiered any more
-                _mark_remote(context, topic, not keep_remote)
-            context.metadata.submit(DeleteTopic(name))
+            if storage.remote is not None:  # also when it is not tiered any more
+                _mark_remote(storage, topic, not keep_remote)
+            metadata.submit(DeleteTopic(name))
         for broker_id, broker in sorted(image.brokers.items()):
-            store = context.stores.get(broker_id)
+            store = storage.stores.get(broker_id)
             if store is None or not _has_replica(topic, broker_id):
                 continue
             folder = paths.topic_path(broker.incarnation_folder, topic.name, topic.topic_id)
@@ -202,14 +227,14 @@ def delete_topic(
                 run.rows.append({"place": f"broker {broker_id}", "deleted_files": files, "deleted_bytes": size})
             except StratalogError as error:
                 run.fail(f"{name} on broker {broker_id}", error)
-        if context.remote is not None and not keep_remote:
+        if storage.remote is not None and not keep_remote:
             try:
-                if (listed_as := context.topic_config(image, topic).remote_iceberg_table) and not dry_run:
-                    context.iceberg_table(topic, listed_as).drop()
-                tables = (context.remote_table(topic), context.snapshot_table(topic))
-                walked = [(table, context.remote.walk(table.folder)) for table in tables]
+                if (listed_as := topic_config_of(image, topic).remote_iceberg_table) and not dry_run:
+                    storage.iceberg_table(topic, listed_as).drop()
+                tables = (storage.remote_table(topic), storage.snapshot_table(topic))
+                walked = [(table, storage.remote.walk(table.folder)) for table in tables]
                 found = [stored for _, objects in walked for stored in objects]
-                run.failures += special_files(f"{name} in the remote tier", context.remote, found)
+                run.failures += special_files(f"{name} in the remote tier", storage.remote, found)
                 files, size = len(found), sum(stored.size_bytes for stored in found)
                 for table, objects in walked:
                     if objects and not dry_run:
@@ -222,11 +247,11 @@ def delete_topic(
     return run.report()
 
 
-def _mark_remote(context: Context, topic: TopicImage, deleted: bool) -> None:
+def _mark_remote(storage: Storage, topic: TopicImage, deleted: bool) -> None:
     """Raises: StorageError kinds."""
     try:
-        context.remote_table(topic).mark_deleted(deleted)
-        context.snapshot_table(topic).mark_deleted(deleted)
+        storage.remote_table(topic).mark_deleted(deleted)
+        storage.snapshot_table(topic).mark_deleted(deleted)
     except StorageAuthorizationError as error:
         what = f"topic {topic.name!r} was not deleted: {error}"
         raise StorageAuthorizationError(what, error.right, error.path) from error

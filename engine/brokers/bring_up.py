@@ -12,11 +12,13 @@ from dataclasses import replace
 
 from stratalog.engine.brokers.probe import entry
 from stratalog.engine.config.cluster_file import ClusterFile
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution, measured
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.quorum.bootstrap import has_log
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import BrokerUnreachableError, InvalidCallError, StaleBrokerError, StratalogError
@@ -49,7 +51,12 @@ def format_roots(
 
 
 def register_brokers(
-    context: Context, brokers: Sequence[int] | None = None, *, trust_copy: bool = False
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    brokers: Sequence[int] | None = None,
+    *,
+    trust_copy: bool = False,
 ) -> Report:
     """Register these brokers unless their roots are already registered, and unfence them, even if fenced by hand.
     By default, all brokers of the cluster file; then brokers fenced by hand stay fenced, and moved roots are
@@ -58,27 +65,35 @@ def register_brokers(
     A root that was moved to another disk, or restored from a copy, is another incarnation, which leaves every ISR,
     unless you vouch that it has everything that was ever on it: ``trust_copy``.
     """
-    with context.run("register") as run:
-        for broker_id in [b.broker_id for b in context.file.brokers] if brokers is None else brokers:
+    with execution.run("register") as run:
+        for broker_id in [b.broker_id for b in storage.file.brokers] if brokers is None else brokers:
             try:
-                run.rows.append(_register(context, broker_id, by_name=brokers is not None, trust_copy=trust_copy))
+                run.rows.append(
+                    _register(metadata, storage, broker_id, by_name=brokers is not None, trust_copy=trust_copy)
+                )
             except StratalogError as error:
                 run.fail(f"broker {broker_id}", error)
     return run.report()
 
 
 def add_brokers(
-    context: Context, brokers: Sequence[int], *, if_not_exists: bool = False, dry_run: bool = False
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    brokers: Sequence[int],
+    *,
+    if_not_exists: bool = False,
+    dry_run: bool = False,
 ) -> Report:
     """Format these brokers' roots unless they are formatted, and register them. Nothing is copied. With
     ``if_not_exists`` brokers of the cluster with formatted roots are unchanged.
 
     Raises: InvalidCallError for such a broker otherwise; see ``format_roots``.
     """
-    image = context.metadata.image()
+    image = metadata.image()
     for broker in brokers:
-        entry(context.file, broker)
-    members = [b for b in brokers if b in image.brokers and read_broker_file(context.stores[b]) is not None]
+        entry(storage.file, broker)
+    members = [b for b in brokers if b in image.brokers and read_broker_file(storage.stores[b]) is not None]
     if members and not if_not_exists:
         raise InvalidCallError(
             f"broker {members[0]} is in the cluster already: if_not_exists leaves it as it is, and unfence "
@@ -86,10 +101,10 @@ def add_brokers(
         )
     brokers = [broker for broker in brokers if broker not in members]
     if dry_run:
-        return plan_format(context.file, context.stores, brokers)
-    with context.measured() as measure:
-        format_roots(context.file, context.stores, brokers, context.new_id, context.key)
-        registered = register_brokers(context, brokers)
+        return plan_format(storage.file, storage.stores, brokers)
+    with measured(execution.clock, storage.counts) as measure:
+        format_roots(storage.file, storage.stores, brokers, storage.new_id, storage.key)
+        registered = register_brokers(metadata, storage, execution, brokers)
     notes = [*registered.notes, *(f"broker {broker} is in the cluster already" for broker in members)]
     return replace(registered, operation="format", seconds=measure.seconds, counts=measure.counts, notes=notes)
 
@@ -126,18 +141,20 @@ def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
     has_log(file.cluster_id, voters, {b: store for b, store in stores.items() if b not in file.voters})
 
 
-def _register(context: Context, broker_id: int, *, by_name: bool, trust_copy: bool) -> dict[str, Value]:
-    known = entry(context.file, broker_id)
-    store = context.stores[broker_id]
+def _register(
+    metadata: MetadataClient, storage: Storage, broker_id: int, *, by_name: bool, trust_copy: bool
+) -> dict[str, Value]:
+    known = entry(storage.file, broker_id)
+    store = storage.stores[broker_id]
     found = inspect_root(store)
     if found is None:
         raise BrokerUnreachableError(
             f"broker {broker_id}: {store.uri} holds no broker.json: mount the volume, or format it"
         )
-    check_broker_file(found.file, store, context.file.cluster_id, broker_id)
-    present = context.metadata.image().brokers.get(broker_id)
+    check_broker_file(found.file, store, storage.file.cluster_id, broker_id)
+    present = metadata.image().brokers.get(broker_id)
     if present is None or present.directory_id != found.file.directory_id:
-        check_signed(found.file, store, context.key)
+        check_signed(found.file, store, storage.key)
     if trust_copy and (present is None or present.directory_id != found.file.directory_id):
         raise InvalidCallError(
             f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, registered is "
@@ -162,8 +179,8 @@ def _register(context: Context, broker_id: int, *, by_name: bool, trust_copy: bo
         or (present.directory_id, present.rack, present.log_dir, present.root) != wanted
     )
     if changed:
-        context.metadata.submit(RegisterBroker(broker_id, *wanted, trusted=trust_copy))
-    broker = context.metadata.image().broker(broker_id)
+        metadata.submit(RegisterBroker(broker_id, *wanted, trusted=trust_copy))
+    broker = metadata.image().broker(broker_id)
     return {
         "broker": broker_id,
         "rack": broker.rack,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from stratalog.engine.brokers.probe import entry, probe_roots
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.commands import (
     Command,
     Decision,
@@ -26,13 +27,21 @@ from stratalog.engine.metadata.commands import (
 )
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
 from stratalog.engine.metadata.probed_roots import Another, Blocked, Found, NotOurs, Same, Unreachable
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 _NAMED = 5
 """The number of partitions that a message names."""
 
 
-def fence(context: Context, brokers: Sequence[int], *, force: bool = False, dry_run: bool = False) -> Report:
+def fence(
+    metadata: MetadataClient,
+    execution: Execution,
+    brokers: Sequence[int],
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+) -> Report:
     """Fence brokers by hand: they leave the ISRs in which they are not the last member, and other replicas lead
     their partitions. One row per broker: the partitions that it led, their new leaders, and those without a
     leader.
@@ -40,9 +49,9 @@ def fence(context: Context, brokers: Sequence[int], *, force: bool = False, dry_
     Raises: UnknownBrokerError; InvalidCallError, without ``force``, when a partition would be left without a
         leader (a plan says so in a note); RetriableError kinds, OutcomeUnknownError.
     """
-    with context.run("fence", dry_run=dry_run) as run:
+    with execution.run("fence", dry_run=dry_run) as run:
         command = FenceByHand(tuple(dict.fromkeys(brokers)), force or dry_run)
-        change = context.metadata.submit(command, dry_run=dry_run)
+        change = metadata.submit(command, dry_run=dry_run)
         run.rows += [_fenced(change, broker_id) for broker_id in command.brokers]
         refusal = _refusal(change)
     if dry_run and refusal and not force:
@@ -113,7 +122,14 @@ def _fenced(change: ImageChange, broker_id: int) -> dict[str, Value]:
     }
 
 
-def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
+def unfence(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    brokers: Sequence[int],
+    *,
+    dry_run: bool = False,
+) -> Report:
     """Unfence brokers, also those fenced by hand, all at once if their roots answer. A root that has become
     another incarnation is registered as such, and its replicas must catch up before they join an ISR. One row per
     broker.
@@ -123,12 +139,12 @@ def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) 
         the report.
     """
     commands: list[Command[object]] = []
-    with context.run("unfence", dry_run=dry_run) as run:
+    with execution.run("unfence", dry_run=dry_run) as run:
         for broker_id in brokers:
-            entry(context.file, broker_id)
-        image = context.metadata.image()
+            entry(storage.file, broker_id)
+        image = metadata.image()
         registered = [image.broker(broker_id) for broker_id in dict.fromkeys(brokers)]
-        findings = {found.broker_id: found for found in probe_roots(context, image, brokers)}
+        findings = {found.broker_id: found for found in probe_roots(storage, image, brokers)}
         for broker in registered:
             try:
                 command = _bring_back(broker, findings[broker.broker_id])
@@ -140,7 +156,7 @@ def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) 
                 {"broker": broker.broker_id, "was": state_of(broker), "now": _outcome(broker, command)}
             )
         together = Together(tuple(commands))
-        after = context.metadata.submit(together, dry_run=dry_run)
+        after = metadata.submit(together, dry_run=dry_run)
         for row in run.rows:
             row["leads"] = sum(
                 partition.leader == row["broker"]
@@ -168,7 +184,9 @@ def _outcome(broker: BrokerImage, command: Command[object]) -> str:
     return "unfenced" if broker.fenced else "as before"
 
 
-def decommission(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
+def decommission(
+    metadata: MetadataClient, execution: Execution, brokers: Sequence[int], *, dry_run: bool = False
+) -> Report:
     """Remove brokers from the metadata for good, all or none; their roots are unchanged. Remove them from the
     cluster file next.
 
@@ -176,9 +194,9 @@ def decommission(context: Context, brokers: Sequence[int], *, dry_run: bool = Fa
         voter; RetriableError kinds, OutcomeUnknownError.
     """
     listed = tuple(dict.fromkeys(brokers))
-    with context.run("decommission", dry_run=dry_run) as run:
+    with execution.run("decommission", dry_run=dry_run) as run:
         command = Together(tuple(UnregisterBroker(broker_id) for broker_id in listed))
-        context.metadata.submit(command, dry_run=dry_run)
+        metadata.submit(command, dry_run=dry_run)
     run.rows += [{"broker": broker_id, "now": "unregistered"} for broker_id in listed]
     return run.report()
 

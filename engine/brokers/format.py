@@ -9,13 +9,13 @@ from stratalog.engine.brokers import bring_up
 from stratalog.engine.config.cluster_config import CLUSTER_CONFIGS
 from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
 from stratalog.engine.config.storage_tables import kind_of
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.metrics import SnapshotMetrics
 from stratalog.engine.driver.opening import (
     OpenStore,
+    Ports,
     check_owners,
     local_tasks,
-    make_context,
+    make_ports,
     metadata_log,
     open_stores,
 )
@@ -67,9 +67,9 @@ def format_cluster(
     progress: Progress | None = None,
     prober: Prober | None = None,
     key: ClusterKey | None = None,
-) -> Context:
+) -> Ports:
     """Format all roots, begin the metadata log, register the brokers. Finished steps are skipped: a second call
-    completes an interrupted one. ``tasks``: see ``open_context``. With ``key``, everything is signed.
+    completes an interrupted one. ``tasks``: see ``open_ports``. With ``key``, everything is signed.
 
     Raises: InconsistentClusterIdError, LogDirError for foreign roots; UnsupportedStoreError for storage without
         exclusive create; InvalidCallError if the metadata log was lost; NoMajorityError; OperationFailedError for
@@ -92,22 +92,22 @@ def format_cluster(
     bring_up.format_roots(file, stores, list(others), new_id, key)
     log = metadata_log(file, stores, voters, clock, new_id, metrics, log.last_known, key)
     tasks = tasks if tasks is not None else local_tasks()
-    context = make_context(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics, key)
-    bring_up.register_brokers(context).raise_for_failures()
-    _set_factors(context)
-    return context
+    ports = make_ports(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics, key)
+    bring_up.register_brokers(ports.metadata, ports.storage, ports.execution).raise_for_failures()
+    _set_factors(ports)
+    return ports
 
 
-def _set_factors(context: Context) -> None:
+def _set_factors(ports: Ports) -> None:
     """Set the replication factors of new topics to ``min(3, brokers)``: Kafka's defaults would give a user's topic
     one copy, and would refuse the first commit of a group and the first transaction on fewer than three brokers.
     Keys that are set stay, and so do defaults that fit.
     """
-    image = context.metadata.image()
+    image = ports.metadata.image()
     count = min(REPLICAS, len(image.brokers))
     defaults = {name: CLUSTER_CONFIGS[name].default for name in FACTORS}
     wanted = {
         name: str(count) for name, default in defaults.items() if name not in image.configs and default != count
     }
     if wanted:
-        context.metadata.submit(AlterConfigs(None, wanted))
+        ports.metadata.submit(AlterConfigs(None, wanted))

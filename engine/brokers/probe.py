@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage
 from stratalog.engine.metadata.probed_roots import (
@@ -30,6 +31,7 @@ from stratalog.engine.metadata.probed_roots import (
     Same,
     Unreachable,
 )
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions import paths
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
@@ -52,7 +54,7 @@ T = TypeVar("T")
 _ATTEMPTS = 5
 
 
-def probe_brokers(context: Context, image: ClusterImage | None = None) -> ProbedMetadata:
+def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImage | None = None) -> ProbedMetadata:
     """Look at the root of every registered broker, and commit the results (``ApplyProbe``): nothing if all are as
     registered. Notes also name brokers that only the metadata or only the cluster file has, which are left alone.
     ``image`` is the caller's recent image, which saves reading it.
@@ -63,64 +65,66 @@ def probe_brokers(context: Context, image: ClusterImage | None = None) -> Probed
     stale: StaleBrokerError | None = None
     for _ in range(_ATTEMPTS):
         if image is None:
-            image = context.metadata.image()
-        command = ApplyProbe(tuple(probe_roots(context, image)))
+            image = metadata.image()
+        command = ApplyProbe(tuple(probe_roots(storage, image)))
         try:
             decided = command.decide(image)
-            probed = context.metadata.submit(command) if decided.records else decided.answer
+            probed = metadata.submit(command) if decided.records else decided.answer
         except StaleBrokerError as error:  # another driver has registered one meanwhile
             stale, image = error, None
             continue
-        return replace(probed, notes=(*probed.notes, *_unmatched(context.file, image)))
+        return replace(probed, notes=(*probed.notes, *_unmatched(storage.file, image)))
     assert stale is not None
     raise stale
 
 
-def probe_first(context: Context, run: OperationRun, image: ClusterImage | None = None) -> ClusterImage:
+def probe_first(
+    metadata: MetadataClient, storage: Storage, run: OperationRun, image: ClusterImage | None = None
+) -> ClusterImage:
     """The metadata after ``probe_brokers``, at the beginning of a run, which takes the notes."""
-    probed = probe_brokers(context, image)
+    probed = probe_brokers(metadata, storage, image)
     run.notes += [note for note in probed.notes if note not in run.notes]
     return probed.image
 
 
-def with_leaders(context: Context, work: Callable[[ClusterImage], T]) -> T:
+def with_leaders(metadata: MetadataClient, storage: Storage, work: Callable[[ClusterImage], T]) -> T:
     """``work`` on the present metadata. If a leader is unreachable, or no longer leads, probe the brokers, which
     fences the missing ones and elects others, and run ``work`` once more.
 
     Raises: errors of ``work``; see ``probe_brokers``.
     """
     with suppress(BrokerUnreachableError, StaleMetadataError):
-        return work(context.metadata.image())
-    return work(probe_brokers(context).image)
+        return work(metadata.image())
+    return work(probe_brokers(metadata, storage).image)
 
 
-def probe_roots(context: Context, image: ClusterImage, brokers: Iterable[int] | None = None) -> Sequence[Found]:
+def probe_roots(storage: Storage, image: ClusterImage, brokers: Iterable[int] | None = None) -> Sequence[Found]:
     """The present state of these brokers' roots (None: all), by broker id. Brokers that are not registered, or not
     in the cluster file, are left out.
     """
 
     def look(broker_id: int) -> Finding:
-        finding = _probe(context, image.brokers[broker_id])
+        finding = _probe(storage, image.brokers[broker_id])
         if isinstance(finding, Another):
             finding.registration.decide(image)  # the state shows whether that root can be registered
         return finding
 
-    wanted = set(image.brokers if brokers is None else brokers) & image.brokers.keys() & context.stores.keys()
-    deadline_s = context.cluster_config(image).broker_session_timeout_ms / 1000
+    wanted = set(image.brokers if brokers is None else brokers) & image.brokers.keys() & storage.stores.keys()
+    deadline_s = cluster_config_of(image).broker_session_timeout_ms / 1000
     found = []
-    for outcome in context.prober.probe(look, sorted(wanted), deadline_s):
+    for outcome in storage.prober.probe(look, sorted(wanted), deadline_s):
         match outcome:
             case Done(broker_id, finding):
                 pass
             case Failed(broker_id, error):
-                finding = _failed(context.stores[broker_id], error)
+                finding = _failed(storage.stores[broker_id], error)
         found.append(Found(broker_id, image.brokers[broker_id].broker_epoch, finding))
     return found
 
 
-def _probe(context: Context, registered: BrokerImage) -> Finding:
+def _probe(storage: Storage, registered: BrokerImage) -> Finding:
     broker_id = registered.broker_id
-    store, known = context.stores[broker_id], entry(context.file, broker_id)
+    store, known = storage.stores[broker_id], entry(storage.file, broker_id)
     try:
         identity = root_identity(store.stat(paths.BROKER_FILE))
         if registered.root and same_root(identity, registered.root):
@@ -130,11 +134,11 @@ def _probe(context: Context, registered: BrokerImage) -> Finding:
         root = None
     if root is None:
         raise BrokerUnreachableError(f"{store.uri} holds no broker.json: is its volume mounted?")
-    check_broker_file(root.file, store, context.file.cluster_id, broker_id)
+    check_broker_file(root.file, store, storage.file.cluster_id, broker_id)
     if root.file.directory_id == registered.directory_id and same_root(root.identity, registered.root):
         return _same(store)
     if root.file.directory_id != registered.directory_id:
-        check_signed(root.file, store, context.key)
+        check_signed(root.file, store, storage.key)
     return Another(
         RegisterBroker(broker_id, root.file.directory_id, known.rack, known.log_dir, root=root.identity)
     )

@@ -1,10 +1,10 @@
 """The cluster as one object: what a notebook, a job, and a test hold.
 
-``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep, ``with_bridges`` adds the
-methods of bridges; ``topics``, ``brokers``, ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its
-groups; ``arguments`` says once how names and bounds are given, ``parts`` what comes from the machine; ``recorded``
-is the frame of them all: the log, and the history. Of a notebook: ``overview`` is the view of it in a cell,
-``notebook`` how work and errors look.
+``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep, ``looks`` the state of
+it all, ``with_bridges`` adds the methods of bridges; ``topics``, ``brokers``, ``groups``, ``transactions``,
+``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and bounds are given, ``parts``
+what comes from the machine; ``recorded`` is the frame of them all: the log, and the history. Of a notebook:
+``overview`` is the view of it in a cell, ``notebook`` how work and errors look.
 
 One shape
     A call names the topic first, then the data, then options, and returns a report or raises. A parameter that is
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -35,6 +34,7 @@ from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
+from stratalog.engine.cluster.looks import Looks
 from stratalog.engine.cluster.notebook import settle
 from stratalog.engine.cluster.overview import Overview
 from stratalog.engine.cluster.parts import ClusterParts
@@ -44,8 +44,8 @@ from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
 from stratalog.engine.config.key_source import KeySource, key_of_environment, read_key
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import open_context, open_stores
+from stratalog.engine.driver.execution import measured
+from stratalog.engine.driver.opening import Ports, open_ports, open_stores
 from stratalog.engine.driver.origin import operations_log
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import Measure
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Cluster(Client, Jobs):
+class Cluster(Client, Jobs, Looks):
     """A cluster of storage roots, as one driver sees it.
 
         cluster = Cluster.open("cluster.toml", spark)
@@ -85,16 +85,16 @@ class Cluster(Client, Jobs):
     catalog: Catalog
     _parts = ClusterParts()
 
-    def __init__(self, context: Context, spark: SparkSession | None = None) -> None:
+    def __init__(self, ports: Ports, spark: SparkSession | None = None) -> None:
         """Use ``Cluster.open``, or ``Cluster.format`` for a new one."""
-        super().__init__(context, spark)
-        self.topics = Topics(context)
-        self.brokers = Brokers(context)
-        self.groups = Groups(context, spark)
-        self.transactions = Transactions(context)
-        self.quorum = Quorum(context)
-        self.catalog = Catalog(context, spark)
-        self._overview = Overview(context)
+        super().__init__(ports, spark)
+        self.topics = Topics(ports)
+        self.brokers = Brokers(ports)
+        self.groups = Groups(ports, spark)
+        self.transactions = Transactions(ports)
+        self.quorum = Quorum(ports)
+        self.catalog = Catalog(ports, spark)
+        self._overview = Overview(ports)
 
     # ------------------------------------------------------------------------ open and format
 
@@ -129,7 +129,7 @@ class Cluster(Client, Jobs):
         """
         progress = settle(progress)
         file = load_cluster_file(cluster_file, credentials)
-        context = open_context(
+        ports = open_ports(
             file,
             key=read_key(file.cluster_id, cluster_key),
             tasks=task_runner(spark, runner),
@@ -140,10 +140,12 @@ class Cluster(Client, Jobs):
             prober=cls._parts.prober,
             as_logged=voters_as_logged,
         )
-        context.driver_only = runner == THREADS
-        context.operations_log = operations_log()
-        context.selector = CurrentSelector(OfferedSelectors(selectors))
-        return cls(keep_short(context, cls._parts.opener) if keeps_short else context, spark)
+        ports.execution.driver_only = runner == THREADS
+        ports.events = operations_log()
+        ports.memory.selector = CurrentSelector(OfferedSelectors(selectors))
+        if keeps_short:
+            keep_short(ports.storage, ports.clock, ports.memory, cls._parts.opener)
+        return cls(ports, spark)
 
     @classmethod
     def format(
@@ -166,7 +168,7 @@ class Cluster(Client, Jobs):
         """
         progress = settle(progress)
         file = load_cluster_file(cluster_file, credentials)
-        context = format_cluster(
+        ports = format_cluster(
             file,
             key=read_key(file.cluster_id, cluster_key),
             clock=cls._parts.clock,
@@ -176,9 +178,11 @@ class Cluster(Client, Jobs):
             progress=progress,
             prober=cls._parts.prober,
         )
-        context.driver_only = runner == THREADS
-        context.operations_log = operations_log()
-        return cls(keep_short(context, cls._parts.opener) if keeps_short else context, spark)
+        ports.execution.driver_only = runner == THREADS
+        ports.events = operations_log()
+        if keeps_short:
+            keep_short(ports.storage, ports.clock, ports.memory, cls._parts.opener)
+        return cls(ports, spark)
 
     @classmethod
     def plan_format(
@@ -218,7 +222,7 @@ class Cluster(Client, Jobs):
                 f"cluster {file.cluster_id!r} cannot be signed without a key: set STRATALOG_CLUSTER_KEY, or give "
                 "the job --cluster-key-file"
             )
-        context = open_context(
+        ports = open_ports(
             file,
             clock=cls._parts.clock,
             new_id=cls._parts.new_id,
@@ -227,9 +231,9 @@ class Cluster(Client, Jobs):
             progress=progress,
             as_logged=True,
         )
-        context.operations_log = operations_log()
-        frame = Frame(context, "sign", {"dry_run": dry_run})
-        return frame.around(lambda: sign_metadata(context, dry_run=dry_run))
+        ports.events = operations_log()
+        frame = Frame(ports, "sign", {"dry_run": dry_run})
+        return frame.around(lambda: sign_metadata(ports.metadata, ports.execution, dry_run=dry_run))
 
     @classmethod
     @checked
@@ -259,9 +263,9 @@ class Cluster(Client, Jobs):
         file = load_cluster_file(cluster_file, credentials)
         parts, key = cls._parts, read_key(file.cluster_id, cluster_key)
 
-        def heir() -> Context:
+        def heir() -> Ports:
             tasks = task_runner(spark, runner)
-            context = format_cluster(
+            ports = format_cluster(
                 file,
                 clock=parts.clock,
                 new_id=parts.new_id,
@@ -270,11 +274,11 @@ class Cluster(Client, Jobs):
                 progress=progress,
                 key=key,
             )
-            context.operations_log = operations_log()
-            return context
+            ports.events = operations_log()
+            return ports
 
-        def around(context: Context, act: Callable[[], Report]) -> Report:
-            return Frame(context, "restore", {"former": former}, destroys=True).around(act)
+        def around(ports: Ports, act: Callable[[], Report]) -> Report:
+            return Frame(ports, "restore", {"former": former}, destroys=True).around(act)
 
         return restoring.restore(
             file, former, heir, around, opener=parts.opener, clock=parts.clock, key=key, dry_run=dry_run
@@ -282,43 +286,43 @@ class Cluster(Client, Jobs):
 
     def close(self, timeout_s: float | None = 30.0) -> None:
         """Wait until the logs that this driver has appended to are short, or the time is over."""
-        self._context.behind_appends.wait(timeout_s)
+        self._ports.memory.behind_appends.wait(timeout_s)
 
     def using(self, spark: SparkSession, runner: str = SPARK) -> Self:
         """This cluster with its work on the executors of ``spark``, and DataFrames in that session. ``runner`` is
         as of ``open``.
         """
         tasks = task_runner(spark, runner)
-        return type(self)(replace(self._context, tasks=tasks, driver_only=runner == THREADS), spark)
+        return type(self)(self._ports.with_tasks(tasks, driver_only=runner == THREADS), spark)
 
     @property
     def file(self) -> ClusterFile:
         """The cluster file, as it was when the cluster was opened."""
-        return self._context.file
+        return self._ports.storage.file
 
     def measured(self) -> AbstractContextManager[Measure]:
         """Time and storage requests of what happens inside."""
-        return self._context.measured()
+        return measured(self._ports.clock, self._ports.storage.counts)
 
     @property
     def image(self) -> ClusterImage:
         """The metadata now: a linearizable read."""
-        return self._context.metadata.image()
+        return self._ports.metadata.image()
 
     @property
     def last_known_image(self) -> ClusterImage:
         """The metadata as this driver saw it last, at the latest when it opened the cluster: also while a majority
         of the voters is gone, and ``image`` raises NoMajorityError. ``next_offset`` tells how far it goes.
         """
-        return self._context.metadata.last_known.image
+        return self._ports.metadata.last_known.image
 
     @property
     def stores(self) -> Mapping[int, Store]:
         """The root of each broker."""
-        return self._context.stores
+        return self._ports.storage.stores
 
     def __repr__(self) -> str:
-        return f"Cluster({self._context.file.cluster_id!r}, {len(self._context.stores)} brokers)"
+        return f"Cluster({self._ports.storage.file.cluster_id!r}, {len(self._ports.storage.stores)} brokers)"
 
     def _repr_html_(self) -> str:
-        return self._overview.html(f"{self!r}, of {self._context.file.path}")
+        return self._overview.html(f"{self!r}, of {self._ports.storage.file.path}")

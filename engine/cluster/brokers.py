@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stratalog.engine.admin import describe_cluster
 from stratalog.engine.brokers import bring_up, fence
 from stratalog.engine.cluster.recorded import always, forced, operation
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.numbers import wholes
 
@@ -22,16 +22,16 @@ class Brokers:
     ``Cluster.bootstrap`` brings back one that lost its storage.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, ports: Ports) -> None:
         """Use ``Cluster.brokers``."""
-        self._context = context
+        self._ports = ports
 
     def __repr__(self) -> str:
         return "The brokers of a cluster: list() shows them"
 
     def list(self) -> Report:
         """List every broker, as a table."""
-        return describe_cluster.describe_brokers(self._context)
+        return describe_cluster.describe_brokers(self._ports.metadata, self._ports.storage, self._ports.execution)
 
     @operation("brokers add")
     def add(
@@ -50,7 +50,10 @@ class Brokers:
         Raises: InvalidCallError for one that is in the cluster otherwise.
         """
         return bring_up.add_brokers(
-            self._context, wholes(brokers, "broker"), if_not_exists=if_not_exists, dry_run=dry_run
+            *(self._ports.metadata, self._ports.storage, self._ports.execution),
+            wholes(brokers, "broker"),
+            if_not_exists=if_not_exists,
+            dry_run=dry_run,
         )
 
     @operation("brokers register")
@@ -61,7 +64,9 @@ class Brokers:
         ``trust_copy``: roots that were moved, or put back from a copy, have everything.
         """
         chosen = None if brokers is None else wholes(brokers, "broker")
-        return bring_up.register_brokers(self._context, chosen, trust_copy=trust_copy)
+        return bring_up.register_brokers(
+            self._ports.metadata, self._ports.storage, self._ports.execution, chosen, trust_copy=trust_copy
+        )
 
     @operation("brokers fence", destroys=forced)
     def fence(
@@ -72,14 +77,22 @@ class Brokers:
         Args:
             force: fence them even if that leaves partitions without a leader
         """
-        return fence.fence(self._context, wholes(brokers, "broker"), force=force, dry_run=dry_run)
+        return fence.fence(
+            self._ports.metadata, self._ports.execution, wholes(brokers, "broker"), force=force, dry_run=dry_run
+        )
 
     @operation("brokers unfence")
     def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Bring fenced brokers back, as their roots are now, also those that a probe fenced."""
-        return fence.unfence(self._context, wholes(brokers, "broker"), dry_run=dry_run)
+        return fence.unfence(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution),
+            wholes(brokers, "broker"),
+            dry_run=dry_run,
+        )
 
     @operation("brokers decommission", destroys=always)
     def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Remove brokers without replicas from the metadata for good."""
-        return fence.decommission(self._context, wholes(brokers, "broker"), dry_run=dry_run)
+        return fence.decommission(
+            self._ports.metadata, self._ports.execution, wholes(brokers, "broker"), dry_run=dry_run
+        )

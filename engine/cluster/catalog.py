@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratalog.engine.cluster.arguments import session
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -23,9 +23,9 @@ class Catalog:
     ``Cluster.create_view`` and ``Cluster.create_range_function`` name a read, for one session.
     """
 
-    def __init__(self, context: Context, spark: SparkSession | None) -> None:
+    def __init__(self, ports: Ports, spark: SparkSession | None) -> None:
         """Use ``Cluster.catalog``."""
-        self._context = context
+        self._ports = ports
         self._spark = spark
 
     def __repr__(self) -> str:
@@ -45,7 +45,7 @@ class Catalog:
         spark = session(self._spark, "system views")
         from stratalog.engine.spark.views import create_system_views
 
-        create_system_views(spark, self._context.file, prefix)
+        create_system_views(spark, self._ports.storage.file, prefix)
 
     def create_table(self, name: str, topic: str, *, if_not_exists: bool = False) -> None:
         """The Delta table of a topic as an external table: ``catalog.schema.name``, in any catalog that takes
@@ -55,7 +55,7 @@ class Catalog:
         spark = session(self._spark, "a table")
         from stratalog.engine.spark.catalog import create_table
 
-        create_table(self._context, spark, name, topic, if_not_exists=if_not_exists)
+        create_table(self._ports.metadata, self._ports.storage, spark, name, topic, if_not_exists=if_not_exists)
 
     def delta_table(self, topic: str) -> DeltaTable:
         """The Delta table of a topic as a ``DeltaTable`` of delta-spark (``pip install 'stratalog[delta]'``): its
@@ -65,7 +65,7 @@ class Catalog:
         spark = session(self._spark, "a Delta table")
         from stratalog.engine.spark.catalog import delta_table
 
-        return delta_table(self._context, spark, topic)
+        return delta_table(self._ports.metadata, self._ports.storage, spark, topic)
 
     def create_view(
         self, name: str, topic: str, *, table: str | None = None, credentials: str | None = None
@@ -77,4 +77,11 @@ class Catalog:
         spark = session(self._spark, "a view")
         from stratalog.engine.spark.catalog import create_view
 
-        create_view(self._context, spark, name, topic, table=table, credentials=credentials)
+        create_view(
+            *(self._ports.metadata, self._ports.storage, self._ports.memory),
+            spark,
+            name,
+            topic,
+            table=table,
+            credentials=credentials,
+        )

@@ -41,7 +41,7 @@ class Client(Producer):
     def client(self, client_rack: str | None = None) -> ClientMetadata:
         """This driver as a replica selector sees it. Its rack is ``client_rack``, else that of Spark's conf
         (``spark.stratalog.client.rack``), else ``$STRATALOG_CLIENT_RACK``, else that of the cluster file."""
-        return client_metadata(self._context.file, self._spark, client_rack)
+        return client_metadata(self._ports.storage.file, self._spark, client_rack)
 
     def read(
         self,
@@ -85,7 +85,9 @@ class Client(Producer):
         plan = self._planned(
             topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
         )
-        return read_frame(self._context, spark, plan)
+        return read_frame(
+            self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory, spark, plan
+        )
 
     def for_each_batch(
         self, topic: TopicNames, function: Callable[[DataFrame, int], None], **options: object
@@ -114,7 +116,7 @@ class Client(Producer):
         from stratalog.engine.spark.range_stream import for_each_batch
 
         given = {name: option_text(value) for name, value in options.items()}
-        return for_each_batch(self._context, spark, names(topic) or (), function, given)
+        return for_each_batch(self._ports, spark, names(topic) or (), function, given)
 
     def plan_read(
         self,
@@ -174,7 +176,7 @@ class Client(Producer):
         spark = session(self._spark, "views")
         from stratalog.engine.spark.views import check_cases, create_global_view
 
-        image = self._context.metadata.image()
+        image = self._ports.metadata.image()
         given = names(topics)
         chosen = sorted(image.topic_ids.keys() - INTERNAL_TOPICS) if given is None else list(given)
         check_cases(chosen)
@@ -236,7 +238,11 @@ class Client(Producer):
             return topic
         topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
         query = ReadQuery(topics, pattern, start, end, partitions, last, client_rack, fail_on_data_loss, isolation)
-        return plan_read(self._context, query, self.client(client_rack))
+        return plan_read(
+            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+            query,
+            self.client(client_rack),
+        )
 
     def read_errors(self) -> AbstractContextManager[None]:
         """Turn Spark's error about a file of the log that it cannot read into ours: ``with cluster.read_errors():
@@ -248,7 +254,7 @@ class Client(Producer):
         """
         from stratalog.engine.spark.read_errors import read_errors
 
-        return read_errors(self._context.all_stores)
+        return read_errors(self._ports.storage.all_stores)
 
     def offsets(
         self,
@@ -260,7 +266,7 @@ class Client(Producer):
         time (a ``datetime`` with a zone, text, ``FirstAt``), of each partition. With
         ``isolation="read_committed"`` LATEST is the last stable offset, and no record from there on is found.
         """
-        return list_offsets(self._context, topic, spec, isolation)
+        return list_offsets(self._ports.metadata, self._ports.storage, self._ports.memory, topic, spec, isolation)
 
     def read_snapshot(self, topic: str, partitions: Sequence[int] | None = None) -> DataFrame:
         """The latest snapshot of each partition of a topic with ``cleanup.policy=snapshot``, verified, as a Spark
@@ -271,7 +277,12 @@ class Client(Producer):
         spark = session(self._spark, "reading")
         from stratalog.engine.spark.read_frame import read_snapshot_frame
 
-        return read_snapshot_frame(self._context, spark, topic, partitions)
+        return read_snapshot_frame(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            spark,
+            topic,
+            partitions,
+        )
 
     def fetch(
         self,
@@ -296,7 +307,7 @@ class Client(Producer):
             not; RemoteObjectMissingError and other CorruptionError kinds.
         """
         return fetch.fetch(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
             topic,
             partition,
             offset,
@@ -322,7 +333,7 @@ class Client(Producer):
         the offsets of a group, and finds out whether the log still has the records that it has read.
         """
         return fetch.fetch_many(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
             offsets,
             max_bytes=max_bytes,
             timeout_s=timeout_s,
@@ -374,7 +385,7 @@ class Client(Producer):
             metadata_max_age_s=metadata_max_age_s,
         )
         return Tail(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
             topic,
             partitions,
             start=start,
@@ -394,7 +405,11 @@ class Client(Producer):
             ``current_leader_epoch`` is given and another one; InvalidCallError.
         """
         return offset_for_leader_epoch(
-            self._context, topic, partition, leader_epoch, current_leader_epoch=current_leader_epoch
+            *(self._ports.metadata, self._ports.storage),
+            topic,
+            partition,
+            leader_epoch,
+            current_leader_epoch=current_leader_epoch,
         )
 
 

@@ -10,7 +10,7 @@ from stratalog.engine.admin import groups as admin
 from stratalog.engine.admin.groups import lag_metrics
 from stratalog.engine.cluster.arguments import TopicNames, names, session
 from stratalog.engine.cluster.recorded import operation
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records import groups
 from stratalog.engine.state.group_commits import OffsetAndMetadata
@@ -30,9 +30,9 @@ class Groups:
     An offset is that of the next record to read.
     """
 
-    def __init__(self, context: Context, spark: SparkSession | None) -> None:
+    def __init__(self, ports: Ports, spark: SparkSession | None) -> None:
         """Use ``Cluster.groups``."""
-        self._context = context
+        self._ports = ports
         self._spark = spark
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class Groups:
 
     def list(self) -> Report:
         """Every consumer group, as a table."""
-        return admin.groups(self._context)
+        return admin.groups(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
 
     @operation("groups commit", leaves_event=False)
     def commit(
@@ -58,7 +58,12 @@ class Groups:
             OffsetMetadataTooLargeError, StaleMemberEpochError, retriable kinds: nothing was changed;
             OutcomeUnknownError.
         """
-        return groups.commit(self._context, group, offsets, member_epoch=member_epoch)
+        return groups.commit(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            group,
+            offsets,
+            member_epoch=member_epoch,
+        )
 
     def committed(
         self, group: str, topics: TopicNames = None, *, require_stable: bool = False
@@ -67,14 +72,21 @@ class Groups:
         consumers that commit in transactions, UnstableOffsetCommitError while a transaction with offsets of it is
         not over.
         """
-        return groups.committed(self._context, group, names(topics), require_stable=require_stable)
+        return groups.committed(
+            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+            group,
+            names(topics),
+            require_stable=require_stable,
+        )
 
     def lag(self, group: str) -> Report:
         """How far a consumer group is behind: one row per partition of the topics that it has committed for.
 
         Raises: InvalidGroupIdError, GroupIdNotFoundError.
         """
-        return groups.lag(self._context, group)
+        return groups.lag(
+            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory, group
+        )
 
     def lag_frame(self, group: str) -> DataFrame:
         """``lag`` as a Spark DataFrame, with the same columns.
@@ -91,7 +103,7 @@ class Groups:
         """Kafka's ``records-lag`` of every consumer group, streams with the option ``group`` among them: a row per
         group and partition, columns ``metric, group, topic, partition, value``.
         """
-        return lag_metrics(self._context)
+        return lag_metrics(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
 
     @operation("groups reset_offsets")
     def reset_offsets(
@@ -114,7 +126,7 @@ class Groups:
         Raises: GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError: nothing was changed.
         """
         return admin.reset_offsets(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
             group,
             names(topics),
             to=to,
@@ -131,7 +143,12 @@ class Groups:
 
         Raises: GroupIdNotFoundError; NonEmptyGroupError when it commits meanwhile: nothing was changed.
         """
-        return admin.delete_group(self._context, group, if_exists=if_exists, dry_run=dry_run)
+        return admin.delete_group(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            group,
+            if_exists=if_exists,
+            dry_run=dry_run,
+        )
 
     @operation("groups delete_offsets")
     def delete_offsets(
@@ -139,4 +156,9 @@ class Groups:
     ) -> Report:
         """Forget what a consumer group has committed for these topics. Raises: as ``delete``;
         UnknownTopicOrPartitionError."""
-        return admin.delete_offsets(self._context, group, names(topics) or (), dry_run=dry_run)
+        return admin.delete_offsets(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            group,
+            names(topics) or (),
+            dry_run=dry_run,
+        )

@@ -7,18 +7,14 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from stratalog.engine.admin.describe import describe
-from stratalog.engine.admin.history import MOST, EventFilter, NewEvents, history, since_time_ms
+from stratalog.engine.admin.history import MOST, EventFilter, history, since_time_ms
 from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.cluster.parts import ClusterParts
 from stratalog.engine.cluster.recorded import forced, operation
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
-from stratalog.engine.health.finding import HealthReport
-from stratalog.engine.health.health import health
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
 from stratalog.engine.upkeep.healing import heal as healing
-from stratalog.engine.upkeep.healing import history as histories
 from stratalog.engine.upkeep.healing import keep as keeping
 from stratalog.engine.upkeep.healing import recover as recovering
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
@@ -29,12 +25,10 @@ from stratalog.engine.upkeep.replication import merge as merging
 from stratalog.engine.upkeep.replication import reassign as reassigning
 from stratalog.engine.upkeep.replication import replicate as replicating
 from stratalog.engine.upkeep.replication.elect import elect
-from stratalog.engine.upkeep.replication.reassignments import reassignments
 from stratalog.engine.upkeep.restoring import drill as drilling
 from stratalog.engine.upkeep.retention import retain
 from stratalog.engine.upkeep.retention import vacuum as vacuuming
 from stratalog.engine.upkeep.snapshots import snapshot as snapshotting
-from stratalog.engine.upkeep.snapshots.read_snapshot import list_snapshots, metrics
 from stratalog.engine.upkeep.tiering import tier
 from stratalog.engine.upkeep.verification import verify
 from stratalog.partitions.errors import InvalidCallError
@@ -47,7 +41,7 @@ if TYPE_CHECKING:
 class Jobs:
     """An open cluster, as its jobs use it."""
 
-    _context: Context
+    _ports: Ports
     _spark: SparkSession | None
     _parts: ClusterParts
 
@@ -83,9 +77,18 @@ class Jobs:
         Raises: InvalidCallError for a step that is not there, or a budget of nothing.
         """
         return maintaining.maintain(
-            self._context,
-            lambda context, partitions, dry_run: snapshotting.snapshot(
-                context, only=partitions, reduce_large=self._reduce_large(), dry_run=dry_run
+            *(
+                self._ports.metadata,
+                self._ports.storage,
+                self._ports.execution,
+                self._ports.memory,
+                self._ports.events,
+            ),
+            lambda storage, execution, partitions, dry_run: snapshotting.snapshot(
+                *(self._ports.metadata, storage, execution, self._ports.memory),
+                only=partitions,
+                reduce_large=self._reduce_large(),
+                dry_run=dry_run,
             ),
             only=names(only) or (),
             exclude=names(exclude) or (),
@@ -103,24 +106,7 @@ class Jobs:
             return snapshotting.needs_spark
         from stratalog.engine.spark.reducing import make_large_snapshot
 
-        return partial(make_large_snapshot, self._spark, self._context)
-
-    @operation("health", leaves_event=False)
-    def health(self) -> HealthReport:
-        """Everything that needs attention, one finding per row: its severity (``error``: act now), since when, and
-        the command that fixes it. ``totals`` has figures under Kafka's names. Errors are failures of the
-        report. It only reads, and costs one listing of each broker. See ``stratalog.engine.health``.
-
-            cluster.health().raise_for_failures()
-        """
-        return health(self._context)
-
-    @operation("describe", leaves_event=False)
-    def describe(self, topics: TopicNames = None) -> Report:
-        """Every replica of the topics, as a table. Partitions without a leader, or below ``min.insync.replicas``,
-        and uploads that fail time after time are failures.
-        """
-        return describe(self._context, names(topics))
+        return partial(make_large_snapshot, self._spark, self._ports.storage, self._ports.execution)
 
     @operation("elect", destroys=forced)
     def elect(
@@ -143,7 +129,7 @@ class Jobs:
             dry_run: print the new leaders and the records lost; change nothing
         """
         return elect(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.execution),
             names(topics),
             partitions,
             unclean=unclean,
@@ -174,7 +160,7 @@ class Jobs:
             drain=wholes(drain, "broker"),
             replication_factor=whole_or_none(replication_factor, "replication factor"),
         )
-        return reassigning.plan_replicas(self._context, names(topics), change)
+        return reassigning.plan_replicas(self._ports.metadata, names(topics), change)
 
     @operation("reassign", destroys=forced)
     def reassign(
@@ -190,19 +176,19 @@ class Jobs:
         newcomers are copied to before the old replicas go; see ``stratalog.engine.upkeep.replication.reassign``.
         """
         return reassigning.reassign(
-            self._context, plan, force=force, throttle_bytes_per_s=throttle_bytes_per_s, dry_run=dry_run
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            plan,
+            force=force,
+            throttle_bytes_per_s=throttle_bytes_per_s,
+            dry_run=dry_run,
         )
-
-    def reassignments(self, topics: TopicNames = None) -> Report:
-        """Reassignments in progress, as a table: what each newcomer still lacks."""
-        return reassignments(self._context, names(topics))
 
     @operation("cancel_reassignments")
     def cancel_reassignments(
         self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True
     ) -> Report:
         """Take reassignments in progress back."""
-        return reassigning.cancel(self._context, names(topics), dry_run=dry_run)
+        return reassigning.cancel(self._ports.metadata, self._ports.execution, names(topics), dry_run=dry_run)
 
     @operation("replicate")
     def replicate(
@@ -222,10 +208,15 @@ class Jobs:
         chosen = None if brokers is None else wholes(brokers, "broker")
         named = names(topics)
         return remembered(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock),
             "replicate",
             named if brokers is None else (),
-            lambda: replicating.replicate(self._context, named, brokers=chosen, dry_run=dry_run),
+            lambda: replicating.replicate(
+                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+                named,
+                brokers=chosen,
+                dry_run=dry_run,
+            ),
             dry_run=dry_run,
         )
 
@@ -237,10 +228,12 @@ class Jobs:
         """
         named = names(topics)
         return remembered(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock),
             "merge",
             named,
-            lambda: merging.merge(self._context, named, dry_run=dry_run),
+            lambda: merging.merge(
+                self._ports.metadata, self._ports.storage, self._ports.execution, named, dry_run=dry_run
+            ),
             dry_run=dry_run,
         )
 
@@ -266,7 +259,7 @@ class Jobs:
                 were, not restored from an older copy; acknowledged records are lost if this is wrong
         """
         return bootstrapping.bootstrap(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
             wholes(brokers, "broker"),
             names(topics),
             add=add,
@@ -281,7 +274,14 @@ class Jobs:
         ``deep`` every byte against its checksums.
         """
         named = names(topics)
-        return remembered(self._context, VERIFY, named, lambda: verify.verify(self._context, named, deep=deep))
+        return remembered(
+            *(self._ports.metadata, self._ports.storage, self._ports.clock),
+            VERIFY,
+            named,
+            lambda: verify.verify(
+                self._ports.metadata, self._ports.storage, self._ports.execution, named, deep=deep
+            ),
+        )
 
     @operation("heal")
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -293,45 +293,16 @@ class Jobs:
         """
         named = names(topics)
         return remembered(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock),
             VERIFY,
             named,
-            lambda: healing.heal(self._context, named, dry_run=dry_run),
+            lambda: healing.heal(
+                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+                named,
+                dry_run=dry_run,
+            ),
             dry_run=dry_run,
         )
-
-    def discarded(self, topics: TopicNames = None) -> Report:
-        """Files that replicas have discarded and still hold, as a table."""
-        return histories.history(self._context, names(topics))
-
-    def history(
-        self,
-        *,
-        since: datetime | str | None = None,
-        operation: str | None = None,
-        topic: str | None = None,
-        limit: int = MOST,
-    ) -> Report:
-        """List the operations on the cluster, the latest first: one event per row, with time, user, arguments,
-        outcome, ``totals`` and ``notes`` (JSON). Appends and commits of offsets leave none. See
-        ``stratalog.engine.cluster.recorded``.
-
-            cluster.history(since="7d", operation="topics delete").rows
-
-        Args:
-            since: only events since this time, or this long ago (90s, 15m, 12h, 7d)
-            operation: only this operation, named like its job: tier, 'topics delete'
-            topic: only events that name this topic, or have figures about it
-            limit: at most this number of events (default: 100)
-
-        Raises: InvalidCallError; as ``fetch``.
-        """
-        since_ms = None if since is None else since_time_ms(since, self._context.clock.now_ms())
-        return history(self._context, EventFilter(since_ms, operation, topic), limit=whole(limit, "limit"))
-
-    def new_events(self) -> NewEvents:
-        """The events of all drivers from now on: each call of it gives those since the last one."""
-        return NewEvents(self._context)
 
     @operation("recover")
     def recover(
@@ -355,10 +326,16 @@ class Jobs:
         if (to is None) == (keep is None) or (keep is not None and broker is not None):
             raise InvalidCallError("recover takes either to, a place to export to, or keep, 'remote' or 'brokers'")
         if keep is not None:
-            return keeping.keep_one(self._context, names(topics), keep, partitions=partitions, dry_run=dry_run)
+            return keeping.keep_one(
+                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+                names(topics),
+                keep,
+                partitions=partitions,
+                dry_run=dry_run,
+            )
         assert to is not None
         return recovering.recover(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.execution),
             names(topics),
             to,
             partitions=partitions,
@@ -377,10 +354,12 @@ class Jobs:
         """
         named = names(topics)
         return remembered(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock),
             "tier",
             named,
-            lambda: tier.tier(self._context, named, due=due, dry_run=dry_run),
+            lambda: tier.tier(
+                self._ports.metadata, self._ports.storage, self._ports.execution, named, due=due, dry_run=dry_run
+            ),
             some=due,
             dry_run=dry_run,
         )
@@ -392,10 +371,12 @@ class Jobs:
         """
         named = names(topics)
         return remembered(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock),
             "retain",
             named,
-            lambda: retain.retain(self._context, named, dry_run=dry_run),
+            lambda: retain.retain(
+                self._ports.metadata, self._ports.storage, self._ports.execution, named, dry_run=dry_run
+            ),
             dry_run=dry_run,
         )
 
@@ -417,21 +398,17 @@ class Jobs:
         """
         named = names(topics)
         return remembered(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock),
             "vacuum",
             named,
-            lambda: vacuuming.vacuum(self._context, named, older_than_ms=older_than_ms, dry_run=dry_run),
+            lambda: vacuuming.vacuum(
+                *(self._ports.metadata, self._ports.storage, self._ports.execution),
+                named,
+                older_than_ms=older_than_ms,
+                dry_run=dry_run,
+            ),
             dry_run=dry_run,
         )
-
-    def snapshots(self, topics: TopicNames = None) -> Report:
-        """Every snapshot of every replica, as a table."""
-        return list_snapshots(self._context, names(topics))
-
-    def metrics(self) -> Report:
-        """The metrics of KIP-630: ``GenSnapshotLatencyMs``, ``LoadSnapshotLatencyMs`` (of this driver),
-        ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots, and of the metadata log)."""
-        return metrics(self._context)
 
     @operation("snapshot")
     def snapshot(
@@ -453,11 +430,11 @@ class Jobs:
         """
         named = names(topics)
         return remembered(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock),
             "snapshot",
             named,
             lambda: snapshotting.snapshot(
-                self._context,
+                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
                 named,
                 reduce_large=self._reduce_large(),
                 by_hand=by_hand,
@@ -476,4 +453,33 @@ class Jobs:
 
         Raises: InvalidCallError when the remote tier does not describe this cluster yet.
         """
-        return drilling.drill(self._context, self._parts.opener, deep=deep)
+        return drilling.drill(self._ports, self._parts.opener, deep=deep)
+
+    def history(
+        self,
+        *,
+        since: datetime | str | None = None,
+        operation: str | None = None,
+        topic: str | None = None,
+        limit: int = MOST,
+    ) -> Report:
+        """List the operations on the cluster, the latest first: one event per row, with time, user, arguments,
+        outcome, ``totals`` and ``notes`` (JSON). Appends and commits of offsets leave none. See
+        ``stratalog.engine.cluster.recorded``.
+
+            cluster.history(since="7d", operation="topics delete").rows
+
+        Args:
+            since: only events since this time, or this long ago (90s, 15m, 12h, 7d)
+            operation: only this operation, named like its job: tier, 'topics delete'
+            topic: only events that name this topic, or have figures about it
+            limit: at most this number of events (default: 100)
+
+        Raises: InvalidCallError; as ``fetch``.
+        """
+        since_ms = None if since is None else since_time_ms(since, self._ports.clock.now_ms())
+        return history(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            EventFilter(since_ms, operation, topic),
+            limit=whole(limit, "limit"),
+        )

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stratalog.engine.admin.describe_cluster import describe_topics
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.folding import folded
-from stratalog.engine.driver.opening import local_tasks
+from stratalog.engine.driver.opening import Ports, local_tasks
 from stratalog.engine.driver.report import show
 from stratalog.engine.driver.tasks import Silent
 from stratalog.engine.health.health import health
@@ -27,8 +26,8 @@ _COLUMNS = ("topic", "partitions", "replication_factor", "key", "value", "config
 class Overview:
     """The overview of one cluster. At most one look goes on at a time."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = replace(context, tasks=local_tasks(), progress=Silent())
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports.with_tasks(local_tasks(), progress=Silent())
         self._looking = threading.Lock()
 
     def html(self, title: str, deadline_s: float = DEADLINE_S) -> str:
@@ -40,8 +39,16 @@ class Overview:
 
         def look() -> None:
             try:
-                found["topics"] = _told("topics", lambda: _topics(self._context))
-                found["health"] = _told("health", lambda: replace(health(self._context), totals={})._repr_html_())
+                found["topics"] = _told("topics", lambda: _topics(self._ports))
+                found["health"] = _told(
+                    "health",
+                    lambda: replace(
+                        health(
+                            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory
+                        ),
+                        totals={},
+                    )._repr_html_(),
+                )
             finally:
                 self._looking.release()
 
@@ -66,7 +73,7 @@ def _told(what: str, render: Callable[[], str]) -> str:
         return marked_line("bad", what, f"{type(error).__name__}: {error}")
 
 
-def _topics(context: Context) -> str:
-    rows = folded(describe_topics(context).rows)
+def _topics(ports: Ports) -> str:
+    rows = folded(describe_topics(ports.metadata, ports.storage, ports.execution).rows)
     texts = [[show(row.get(name)) for name in _COLUMNS] for row in rows]
     return html_table(_COLUMNS, texts, numbers=("partitions", "replication_factor"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.engine.cluster.arguments import topic_first
 from stratalog.engine.cluster.recorded import operation
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Producer:
     """An open cluster, as producers use it."""
 
-    def __init__(self, context: Context, spark: SparkSession | None) -> None:
-        self._context = context
+    def __init__(self, ports: Ports, spark: SparkSession | None) -> None:
+        self._ports = ports
         self._spark = spark
 
     @operation("append", leaves_event=False, untold="frame")
@@ -94,7 +94,7 @@ class Producer:
         from stratalog.engine.spark.appending import RecordColumns
 
         return append_frame(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
             topic,
             frame,
             RecordColumns(key, value, partition, headers, timestamp),
@@ -147,7 +147,13 @@ class Producer:
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         columns = RowColumns(key, value, partition, headers, timestamp)
         return produce(
-            *(self._context, topic, rows, columns, who),
+            *(
+                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                topic,
+                rows,
+                columns,
+                who,
+            ),
             acks=acks,
             bad_records=bad,
             on_unknown_field=unknown_field_policy(on_unknown_field),
@@ -177,7 +183,12 @@ class Producer:
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         return append_batches(
-            *(self._context, topic, batches, who),
+            *(
+                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                topic,
+                batches,
+                who,
+            ),
             acks=acks,
             bad_records=bad,
             on_unknown_field=unknown_field_policy(on_unknown_field),
@@ -217,9 +228,9 @@ class Producer:
         from stratalog.engine.spark.appending import RecordColumns
         from stratalog.engine.spark.stream_writer import StreamWriter
 
-        self._context.metadata.image().topic(topic)
+        self._ports.metadata.image().topic(topic)
         return StreamWriter(
-            self._context,
+            self._ports,
             topic,
             RecordColumns(key, value, partition, headers, timestamp),
             producer=producer,
@@ -262,7 +273,7 @@ class Producer:
 
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         made = records_of_frame(
-            self._context,
+            self._ports.metadata,
             topic,
             frame,
             RecordColumns(key, value, partition, headers, timestamp),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratalog.engine.admin import quorum
 from stratalog.engine.cluster.recorded import operation
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.numbers import whole
 
@@ -18,23 +18,25 @@ class Quorum:
     Voters change one at a time. ``Cluster.sign`` signs the metadata of a cluster that had no key.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, ports: Ports) -> None:
         """Use ``Cluster.quorum``."""
-        self._context = context
+        self._ports = ports
 
     def __repr__(self) -> str:
         return "The voters of a cluster's metadata: describe() shows them"
 
     def describe(self) -> Report:
         """List the metadata voters, with the end and lag of their logs and their snapshots, and the leader."""
-        return quorum.describe_quorum(self._context)
+        return quorum.describe_quorum(self._ports.metadata, self._ports.execution)
 
     @operation("quorum snapshot")
     def snapshot(self, *, by_hand: bool = True, dry_run: bool = False, check: bool = True) -> Report:
         """Take a snapshot of the metadata log now, and report the result of each voter. Without ``by_hand`` only
         where the policy wants one. (``Cluster.snapshot`` keeps the log short by its policy, with those of topics.)
         """
-        return quorum.snapshot_metadata(self._context, by_hand=by_hand, dry_run=dry_run)
+        return quorum.snapshot_metadata(
+            self._ports.metadata, self._ports.execution, self._ports.memory, by_hand=by_hand, dry_run=dry_run
+        )
 
     @operation("quorum add_voter")
     def add_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -43,7 +45,11 @@ class Quorum:
         Args:
             broker: the broker
         """
-        return quorum.add_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
+        return quorum.add_voter(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution),
+            whole(broker, "broker"),
+            dry_run=dry_run,
+        )
 
     @operation("quorum remove_voter")
     def remove_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -52,7 +58,11 @@ class Quorum:
         Args:
             broker: the broker
         """
-        return quorum.remove_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
+        return quorum.remove_voter(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution),
+            whole(broker, "broker"),
+            dry_run=dry_run,
+        )
 
     @operation("quorum replace_voter")
     def replace_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -61,4 +71,8 @@ class Quorum:
         Args:
             broker: the broker
         """
-        return quorum.replace_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
+        return quorum.replace_voter(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution),
+            whole(broker, "broker"),
+            dry_run=dry_run,
+        )

@@ -30,8 +30,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, cast
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.figures import ROUND, figures, has_changed, have_written
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.running import OPERATION
 from stratalog.engine.records.state_log import append_event
@@ -59,7 +59,7 @@ _log = logging.getLogger("stratalog.engine.operations")
 
 
 class _Door(Protocol):
-    _context: Context
+    _ports: Ports
 
 
 def never(given: Given) -> bool:
@@ -116,7 +116,7 @@ def operation(
             except TypeError:  # the method itself says so
                 given = {}
             given.pop(untold, None)
-            frame = Frame(self._context, name, given, destroys=destroys(given), leaves_event=leaves_event)
+            frame = Frame(self._ports, name, given, destroys=destroys(given), leaves_event=leaves_event)
             with _described(getattr(self, "_spark", None), name):
                 return frame.around(lambda: method(*args, **kwargs))
 
@@ -138,31 +138,31 @@ class Frame:
     """One call of an operation."""
 
     def __init__(
-        self, context: Context, name: str, given: Given, *, destroys: bool = False, leaves_event: bool = True
+        self, ports: Ports, name: str, given: Given, *, destroys: bool = False, leaves_event: bool = True
     ) -> None:
-        self._context, self._name = context, name
+        self._ports, self._name = ports, name
         self._given = given
         self._destroys = destroys
-        self._leaves_event = leaves_event and context.operations_log is not None and not given.get("dry_run")
+        self._leaves_event = leaves_event and ports.events is not None and not given.get("dry_run")
         self._notes: list[str] = []
 
     def around(self, act: Callable[[], R]) -> R:
         """The result of ``act``; a report has a note where an event could not be written."""
-        context = self._context
+        ports = self._ports
         token = OPERATION.set(self._name)
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s: begins: %s", self._name, printable(arguments_text(self._given)))
-        began_s, before = context.clock.monotonic_s(), context.counts()
+        began_s, before = ports.clock.monotonic_s(), ports.storage.counts()
         try:
             if self._destroys:
                 self._leave(STARTED, None, (), {}, None)
             result = act()
         except Exception as error:
-            self._failed(error, began_s, context.counts() - before)
+            self._failed(error, began_s, ports.storage.counts() - before)
             raise
         finally:
             OPERATION.reset(token)
-        return self._ended(result, began_s, context.counts() - before)
+        return self._ended(result, began_s, ports.storage.counts() - before)
 
     def _failed(self, error: Exception, began_s: float, did: StoreCounts) -> None:
         code = error.code if isinstance(error, StratalogError) else type(error).__name__
@@ -190,7 +190,7 @@ class Frame:
         return replace(result, notes=[*result.notes, *self._notes]) if self._notes else result
 
     def _is_told(self, report: Report) -> bool:
-        log = self._context.operations_log
+        log = self._ports.events
         assert log is not None
         if report.operation != ROUND:
             return has_changed(report) or not report.ok
@@ -206,14 +206,14 @@ class Frame:
         began_s: float | None,
     ) -> None:
         """Write an event, or note why it could not be."""
-        context, log = self._context, self._context.operations_log
+        ports, log = self._ports, self._ports.events
         if not self._leaves_event or log is None:
             return
-        lasted_ms = None if began_s is None else round(1000 * (context.clock.monotonic_s() - began_s))
+        lasted_ms = None if began_s is None else round(1000 * (ports.clock.monotonic_s() - began_s))
         try:
-            image = context.metadata.image()
+            image = ports.metadata.image()
             event = Event(
-                time=event_time(context.clock.now_ms()),
+                time=event_time(ports.clock.now_ms()),
                 operation=self._name,
                 phase=phase,
                 outcome=outcome,
@@ -221,14 +221,14 @@ class Frame:
                 host=log.origin.host,
                 job=log.origin.job,
                 run=log.origin.run,
-                cluster=context.file.cluster_id,
+                cluster=ports.storage.file.cluster_id,
                 version=VERSION,
                 arguments=arguments_text(self._given),
                 totals=figures(of, image) if isinstance(of, Report) else of,
                 notes=tuple(redacted(note) for note in notes[:_MOST_NOTES]),
                 duration=lasted_ms,
             )
-            append_event(context, image, event)
+            append_event(ports.metadata, ports.storage, ports.clock, ports.memory, image, event)
         except (StratalogError, OSError) as error:
             code = error.code if isinstance(error, StratalogError) else type(error).__name__
             self._notes.append(f"the history lacks that it has {phase}: {code}: {error}")

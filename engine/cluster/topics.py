@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stratalog.engine.admin import describe_cluster, topics
 from stratalog.engine.cluster.arguments import declared
 from stratalog.engine.cluster.recorded import always, operation
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.topic_commands import PartitionsCreated, TopicCreated
 from stratalog.engine.upkeep.retention.delete_records import delete_records
@@ -29,26 +29,30 @@ class Topics:
     ``Cluster.describe`` shows their replicas.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, ports: Ports) -> None:
         """Use ``Cluster.topics``."""
-        self._context = context
+        self._ports = ports
 
     def __repr__(self) -> str:
         return "The topics of a cluster: list() shows them, create(...) makes one"
 
     def list(self, *, exclude_internal: bool = False) -> Report:
         """Every topic, as a table; ``exclude_internal`` leaves out the engine's own."""
-        return describe_cluster.describe_topics(self._context, exclude_internal=exclude_internal)
+        return describe_cluster.describe_topics(
+            self._ports.metadata, self._ports.storage, self._ports.execution, exclude_internal=exclude_internal
+        )
 
     def describe(self, name: str) -> Report:
         """A topic's shape, types and effective configs, and where each comes from: the topic, the cluster, or the
         default. Raises: UnknownTopicOrPartitionError."""
-        return describe_cluster.describe_topic(self._context, name)
+        return describe_cluster.describe_topic(
+            self._ports.metadata, self._ports.storage, self._ports.execution, name
+        )
 
     def troubled(self, trouble: str = "under-replicated") -> Report:
         """The partitions that are ``"unavailable"``, ``"under-min-isr"`` or ``"under-replicated"``, or worse, by
         the metadata alone. Raises: InvalidCallError."""
-        return describe_cluster.troubled_partitions(self._context, trouble)
+        return describe_cluster.troubled_partitions(self._ports.metadata, self._ports.execution, trouble)
 
     @operation("topics create")
     def create(
@@ -71,7 +75,7 @@ class Topics:
         Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
         """
         return topics.create_topic(
-            self._context,
+            *(self._ports.metadata, self._ports.storage),
             name,
             partitions=whole_or_none(partitions, f"topic {name!r}: partitions"),
             replication_factor=whole_or_none(replication_factor, f"topic {name!r}: replication factor"),
@@ -91,7 +95,9 @@ class Topics:
         ``if_not_exists``: a topic that has as many or more stays as it is.
         """
         count = whole(partitions, f"topic {name!r}: partitions")
-        return topics.create_partitions(self._context, name, count, if_not_exists=if_not_exists, dry_run=dry_run)
+        return topics.create_partitions(
+            self._ports.metadata, name, count, if_not_exists=if_not_exists, dry_run=dry_run
+        )
 
     @operation("topics alter")
     def alter(
@@ -107,7 +113,7 @@ class Topics:
         that are there they are null, and producers that do not know them go on.
         """
         return topics.alter_topic(
-            self._context, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
+            self._ports.metadata, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
         )
 
     @operation("topics alter_configs")
@@ -117,7 +123,9 @@ class Topics:
         """Set configs of a topic, of the cluster when None; None as a value restores the default.
         ``dry_run`` only checks.
         """
-        topics.alter_configs(self._context, topic, changes, dry_run=dry_run)
+        topics.alter_configs(
+            self._ports.metadata, self._ports.storage, self._ports.memory, topic, changes, dry_run=dry_run
+        )
 
     @operation("topics protect")
     def protect(
@@ -131,7 +139,13 @@ class Topics:
 
         Raises: PolicyViolationError, InvalidCallError, UnknownTopicOrPartitionError.
         """
-        return topics.protect(self._context, topic, until=until, days=days, dry_run=dry_run)
+        return topics.protect(
+            *(self._ports.metadata, self._ports.storage, self._ports.clock),
+            topic,
+            until=until,
+            days=days,
+            dry_run=dry_run,
+        )
 
     @operation("topics delete", destroys=always)
     def delete(
@@ -147,7 +161,11 @@ class Topics:
         there is no error, and the report has no rows.
         """
         return topics.delete_topic(
-            self._context, name, keep_remote=keep_remote, if_exists=if_exists, dry_run=dry_run
+            *(self._ports.metadata, self._ports.storage, self._ports.execution),
+            name,
+            keep_remote=keep_remote,
+            if_exists=if_exists,
+            dry_run=dry_run,
         )
 
     @operation("delete_records", destroys=always)
@@ -161,4 +179,6 @@ class Topics:
             the high watermark, UnknownTopicOrPartitionError: nothing was changed.
         """
         offsets = {(topic, partition): offset for partition, offset in before.items()}
-        return delete_records(self._context, offsets, dry_run=dry_run)
+        return delete_records(
+            self._ports.metadata, self._ports.storage, self._ports.execution, offsets, dry_run=dry_run
+        )

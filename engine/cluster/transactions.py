@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.engine.cluster.arguments import TopicNames, names, topic_first
 from stratalog.engine.cluster.recorded import operation
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records import transactions as admin
 from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
@@ -54,12 +54,10 @@ class OpenTransaction(BatchTransaction):
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         policy = unknown_field_policy(on_unknown_field)
         image = self._look()
-        with self._appending(
-            image, partitions_of(image.topic(topic)) | partitions_of_bad(self._context, image, bad)
-        ):
+        with self._appending(image, partitions_of(image.topic(topic)) | partitions_of_bad(image, bad)):
             return self._appended(
                 append_frame(
-                    self._context,
+                    *(self._metadata, self._storage, self._execution, self._memory),
                     topic,
                     frame,
                     RecordColumns(key, value, partition, headers, timestamp),
@@ -85,9 +83,9 @@ class Transactions:
     Leaving the ``with`` block commits; an exception aborts.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, ports: Ports) -> None:
         """Use ``Cluster.transactions``."""
-        self._context = context
+        self._ports = ports
 
     def __repr__(self) -> str:
         return "The transactions of a cluster: list() shows them, begin(id) starts one"
@@ -99,23 +97,33 @@ class Transactions:
         Raises: InvalidCallError, InvalidTransactionTimeoutError; ConcurrentTransactionsError when an earlier one
             of the id cannot be completed at present.
         """
-        return OpenTransaction(self._context, transactional_id, timeout_ms)
+        return OpenTransaction(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            transactional_id,
+            timeout_ms,
+        )
 
     def list(self) -> Report:
         """List every transactional id and its transaction, as a table."""
-        return admin.list_transactions(self._context)
+        return admin.list_transactions(
+            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory
+        )
 
     def describe(self, transactional_id: str) -> Report:
         """Show the partitions of a transaction, and where it begins in each.
 
         Raises: TransactionalIdNotFoundError.
         """
-        return admin.describe_transaction(self._context, transactional_id)
+        return admin.describe_transaction(
+            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory, transactional_id
+        )
 
     def find_hanging(self, topics: TopicNames = None) -> Report:
         """List transactions that are open in a log and that no producer will end: an unclean election has lost
         their marker (KIP-664)."""
-        return admin.hanging_transactions(self._context, names(topics))
+        return admin.hanging_transactions(
+            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory, names(topics)
+        )
 
     @operation("transactions abort")
     def abort(self, transactional_id: str, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -124,9 +132,15 @@ class Transactions:
         Args:
             transactional_id: a transactional id, or a producer id
         """
-        return admin.abort_transaction(self._context, transactional_id, dry_run=dry_run)
+        return admin.abort_transaction(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            transactional_id,
+            dry_run=dry_run,
+        )
 
     @operation("transactions finish")
     def finish(self, *, dry_run: bool = False, check: bool = True) -> Report:
         """Abort overdue transactions, complete decided ones, and delete unused ids."""
-        return admin.finish_transactions(self._context, dry_run=dry_run)
+        return admin.finish_transactions(
+            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory, dry_run=dry_run
+        )

@@ -1,7 +1,9 @@
 """A driver: one process's connection to a cluster, and the parts that every operation uses.
 
-    opening               opens a context from a cluster file; checks the owner of each root and its metadata log
-    context               stores, metadata, clock, runners and caches, passed to every operation
+    opening               opens a cluster from its file, which gives the ports; checks the owner of each root
+    storage               port: the brokers' roots, the remote tier, and the cluster file that names both
+    execution             port: where tasks run, the clock, progress, and what a block of work costs
+    memory                port: producers, caches and log ends, kept from one operation to the next
     report                the result of an operation: rows, failures, totals
     folding               the rows of a report as a person reads them
     run                   the frame of an operation: tasks, commits and rows of one run, and its report
@@ -23,5 +25,6 @@
     while_it_changes      repeats a look that concurrent changes have disturbed
 
 Above the metadata, the quorum and the data plane; below every operation. The caller passes in the runner of tasks:
-this package only knows threads.
+this package only knows threads. An operation takes the ports that it needs, the metadata client among them, and no
+more; a function that plans takes the image and configs.
 """

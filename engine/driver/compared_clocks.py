@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.partitions.agreed_time import agree, agreed_by_most
 from stratalog.partitions.amounts import span_text
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.runner import Done
 
 
@@ -76,21 +78,21 @@ def _span(ahead_ms: int) -> str:
     return f"{span_text(abs(ahead_ms))} {'ahead of' if ahead_ms > 0 else 'behind'}"
 
 
-def compared_clocks(context: Context, image: ClusterImage) -> ComparedClocks:
+def compared_clocks(storage: Storage, clock: Clock, image: ClusterImage) -> ComparedClocks:
     """Ask the unfenced brokers for their time. One that does not answer has none."""
     brokers = [
         broker_id
-        for broker_id in context.stores
+        for broker_id in storage.stores
         if broker_id in image.brokers and not image.brokers[broker_id].fenced
     ]
-    deadline_s = context.cluster_config(image).broker_session_timeout_ms / 1000
-    outcomes = context.prober.probe(lambda broker_id: context.stores[broker_id].now_ms(), brokers, deadline_s)
+    deadline_s = cluster_config_of(image).broker_session_timeout_ms / 1000
+    outcomes = storage.prober.probe(lambda broker_id: storage.stores[broker_id].now_ms(), brokers, deadline_s)
     told = {one.item: one.value for one in outcomes if isinstance(one, Done)}
-    return ComparedClocks(context.clock.now_ms(), told)
+    return ComparedClocks(clock.now_ms(), told)
 
 
-def removal_time(context: Context, image: ClusterImage, run: OperationRun) -> int | None:
+def removal_time(storage: Storage, clock: Clock, image: ClusterImage, run: OperationRun) -> int | None:
     """The time for all deletion of the run by time. None: delete nothing; the run's notes have the reason."""
-    clocks = compared_clocks(context, image)
+    clocks = compared_clocks(storage, clock, image)
     run.notes += clocks.notes
     return clocks.agreed_ms

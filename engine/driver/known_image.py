@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions.errors import NoMajorityError, StorageRefusedError
 
 
-def known_image(context: Context, run: OperationRun) -> ClusterImage:
+def known_image(metadata: MetadataClient, run: OperationRun) -> ClusterImage:
     """Everything that is committed; if too few voters are reachable, the metadata that this driver saw last, at
     the latest when it opened the cluster, with a failure that says so. No decision may rest on it.
 
     Raises: errors of ``MetadataClient.image``; NoMajorityError if no state is known.
     """
     try:
-        return context.metadata.image()
+        return metadata.image()
     except (NoMajorityError, StorageRefusedError) as error:
-        known = context.metadata.last_known.image
+        known = metadata.last_known.image
         if known.next_offset == 0:
             raise
         run.failures.append(

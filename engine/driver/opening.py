@@ -1,20 +1,23 @@
-"""Opens a cluster: its stores and their owners, its metadata log, and the context of its operations."""
+"""Opens a cluster: its stores and their owners, its metadata log, and the ports of its operations."""
 
 from __future__ import annotations
 
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
 from stratalog.engine.config.key_source import key_file, key_of_environment, read_key
 from stratalog.engine.config.settings import cluster_config
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution, execution_on
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.metrics import SnapshotMetrics
+from stratalog.engine.driver.origin import OperationsLog
 from stratalog.engine.driver.running import Heartbeat
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.tasks import LocalTasks, Progress, Silent, TaskRunner
 from stratalog.engine.quorum.bootstrap import FoundLog, find_log
 from stratalog.engine.quorum.cache import SAVE_AFTER, load_cache, save_cache
@@ -93,6 +96,38 @@ def _owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[in
     return Owners(ours, [error for error in failed if isinstance(error, InvalidCallError)])
 
 
+@dataclass(slots=True)
+class Ports:
+    """The ports of an open cluster, as the door holds them. An operation takes those that it needs, never all of
+    them as one."""
+
+    metadata: MetadataClient
+    storage: Storage
+    execution: Execution
+    memory: Memory = field(default_factory=Memory)
+    events: OperationsLog | None = None
+    """Where operations write their events; None: nowhere."""
+
+    @property
+    def clock(self) -> Clock:
+        """The driver's clock."""
+        return self.execution.clock
+
+    def with_tasks(
+        self, tasks: TaskRunner, *, progress: Progress | None = None, driver_only: bool | None = None
+    ) -> Ports:
+        """The same cluster with another runner of tasks (and progress); it shares the metadata and the memory."""
+        now = self.execution
+        storage, execution = execution_on(
+            self.storage,
+            tasks,
+            now.clock,
+            now.progress if progress is None else progress,
+            driver_only=now.driver_only if driver_only is None else driver_only,
+        )
+        return replace(self, storage=storage, execution=execution)
+
+
 def _warn(note: str) -> None:
     _log.warning("%s", printable(note))
 
@@ -160,16 +195,16 @@ def open_driver(
     cluster_file: ClusterFile | str | Path,
     credentials: Provider | str | None = None,
     cluster_key_file: str | None = None,
-) -> Context:
+) -> Ports:
     """Open the cluster of a ``cluster.toml`` with the process's own clock and storage, the key of a file, or of
     the environment if none is named, and tasks in its threads.
 
-    Raises: InvalidCallError for an error in the file; see ``open_context``.
+    Raises: InvalidCallError for an error in the file; see ``open_ports``.
     """
     file = cluster_file if isinstance(cluster_file, ClusterFile) else load_cluster_file(cluster_file, credentials)
     source = key_of_environment if cluster_key_file is None else key_file(cluster_key_file)
     key = read_key(file.cluster_id, source)
-    return open_context(file, clock=SystemClock(), new_id=random_id, opener=open_store, key=key)
+    return open_ports(file, clock=SystemClock(), new_id=random_id, opener=open_store, key=key)
 
 
 def local_tasks() -> TaskRunner:
@@ -177,7 +212,7 @@ def local_tasks() -> TaskRunner:
     return LocalTasks(_DRIVER_THREADS)
 
 
-def make_context(
+def make_ports(
     file: ClusterFile,
     stores: Mapping[int, Store],
     log: MetadataLog,
@@ -189,27 +224,26 @@ def make_context(
     prober: Prober,
     metrics: SnapshotMetrics,
     key: ClusterKey | None,
-) -> Context:
-    """The context of operations."""
+) -> Ports:
+    """The ports of operations."""
     remote_options = replace(file.remote_storage, bytes_with_name=True)
-    return Context(
+    storage = Storage(
         file=file,
         stores=stores,
         remote=None if file.remote is None else opener(file.remote, remote_options, clock),
-        metadata=MetadataClient(log, clock, _warn),
-        clock=clock,
+        table_clock=clock,
         new_id=new_id,
         rng=random.Random(new_id()),
-        tasks=tasks,
         threads=ThreadRunner(_DRIVER_THREADS),
-        progress=Heartbeat(progress if progress is not None else Silent(), clock),
         prober=prober,
-        snapshot_metrics=metrics,
         key=key,
     )
+    heard = Heartbeat(progress if progress is not None else Silent(), clock)
+    storage, execution = execution_on(storage, tasks, clock, heard)
+    return Ports(MetadataClient(log, clock, _warn), storage, execution, Memory(snapshot_metrics=metrics))
 
 
-def open_context(
+def open_ports(
     file: ClusterFile,
     *,
     clock: Clock,
@@ -220,7 +254,7 @@ def open_context(
     progress: Progress | None = None,
     prober: Prober | None = None,
     as_logged: bool = False,
-) -> Context:
+) -> Ports:
     """Open an existing cluster; ``tasks`` runs work keyed by partition, by default in threads of this process.
     ``as_logged``: the file may name other metadata voters than the log.
 
@@ -237,4 +271,4 @@ def open_context(
     file = replace(file, warnings=(*file.warnings, *notes))
     log = metadata_log(file, stores, found.voters, clock, new_id, metrics, found.state, key)
     tasks = tasks if tasks is not None else local_tasks()
-    return make_context(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics, key)
+    return make_ports(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics, key)

@@ -17,26 +17,28 @@ wants to read everything.
 from __future__ import annotations
 
 from stratalog.engine.config.cluster_config import NO_LIMIT, ClusterConfig
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.replication.throttle import Throttle
+from stratalog.partitions.clock import Clock
 
 
-def copy_throttle(context: Context, config: ClusterConfig) -> Throttle | None:
+def copy_throttle(execution: Execution, config: ClusterConfig) -> Throttle | None:
     """Each task's share of remote.log.manager.copy.max.bytes.per.second; None: no limit."""
     bytes_per_s = config.remote_log_manager_copy_max_bytes_per_second
     if bytes_per_s >= NO_LIMIT:
         return None
-    return Throttle(bytes_per_s, context.clock).shared_by(context.tasks.processes)
+    return Throttle(bytes_per_s, execution.clock).shared_by(execution.tasks.processes)
 
 
-def fetch_throttle(context: Context, config: ClusterConfig) -> Throttle | None:
+def fetch_throttle(clock: Clock, memory: Memory, config: ClusterConfig) -> Throttle | None:
     """The budget of all fetches of this driver (remote.log.manager.fetch.max.bytes.per.second); the same object
     until the limit changes. None: no limit.
     """
     bytes_per_s = config.remote_log_manager_fetch_max_bytes_per_second
     if bytes_per_s >= NO_LIMIT:
         return None
-    kept = context.fetching.throttle
+    kept = memory.fetching.throttle
     if kept is None or kept.bytes_per_s != bytes_per_s:
-        kept = context.fetching.throttle = Throttle(bytes_per_s, context.clock)
+        kept = memory.fetching.throttle = Throttle(bytes_per_s, clock)
     return kept

@@ -1,6 +1,6 @@
 """The frame of an operation. ``stratalog.engine.upkeep`` says how an operation is built on it.
 
-context.run      measures a block, and yields the run: what the block has done so far
+execution.run    measures a block, and yields the run: what the block has done so far
 each, in_turns   tasks, with progress; in turns where a budget may end them. Those that fail are failures
 commit           one command for many partitions. Those that it refuses are failures
 add, fill        rows, of a ``Row`` class per operation whose fields are the columns
@@ -83,8 +83,8 @@ class Measure:
 
 @dataclass(slots=True)
 class OperationRun:
-    """One run of an operation, from ``Context.run``: a measured block. Functions that do part of the work receive
-    the run, and add to it. Call ``report`` after the block, as the measurement ends there.
+    """One run of an operation, from ``Execution.run``: a measured block. Functions that do part of the work
+    receive the run, and add to it. Call ``report`` after the block, as the measurement ends there.
 
     An exception in the block ends the run without a report. Several threads of the driver may add to one run.
     """

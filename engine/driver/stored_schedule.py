@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.partitions import paths
 from stratalog.partitions.bounded import read_bounded
@@ -116,13 +117,13 @@ class StoredSchedule:
         return next((copy.versions for copy in self.copies if copy.place == place), ())
 
 
-def load_stored(context: Context, image: ClusterImage, of: str) -> StoredSchedule:
+def load_stored(storage: Storage, image: ClusterImage, of: str) -> StoredSchedule:
     """The newest copy; empty without a readable one. If the first brokers have none, all are asked."""
-    waiting, found = list(_places(context, image, of)), list[StoredCopy]()
-    most = _copies(context, image)
+    waiting, found = list(_places(storage, image, of)), list[StoredCopy]()
+    most = _copies(image)
     while waiting and (len(found) < most or not any(copy.versions for copy in found)):
         wave, waiting = waiting[:most], waiting[most:]
-        outcomes = context.threads.run(lambda place: tuple(place.versions()), wave)
+        outcomes = storage.threads.run(lambda place: tuple(place.versions()), wave)
         held = {one.item.directory_id: one.value for one in outcomes if isinstance(one, Done)}
         found += [StoredCopy(one, held[one.directory_id]) for one in wave if one.directory_id in held]
     copies = tuple(sorted(found, key=attrgetter("newest"), reverse=True))
@@ -130,7 +131,7 @@ def load_stored(context: Context, image: ClusterImage, of: str) -> StoredSchedul
 
 
 def save_stored(
-    context: Context,
+    storage: Storage,
     image: ClusterImage,
     of: str,
     kept: StoredSchedule,
@@ -141,17 +142,17 @@ def save_stored(
     """Write the next version: the result of ``change`` on the present line, which is that of ``kept`` if no other
     driver has written since. ``once``: one copy is enough. Returns the reason of a failure, None on success.
     """
-    most = 1 if once else _copies(context, image)
+    most = 1 if once else _copies(image)
     for _ in range(_ATTEMPTS):
         write = _Write(kept.version + 1, change(kept.line))
-        for place in _places(context, image, of):
+        for place in _places(storage, image, of):
             if write.copies < most and not write.is_beaten:
                 write.to(place, kept.versions(place))
         if write.copies:
             return None
         if not (write.is_beaten or write.is_unknown):
             return write.why
-        kept = load_stored(context, image, of)
+        kept = load_stored(storage, image, of)
     return f"other drivers wrote {_ATTEMPTS} times in between"
 
 
@@ -196,16 +197,16 @@ def _newest_line(copies: Sequence[StoredCopy]) -> bytes:
     return b""
 
 
-def _copies(context: Context, image: ClusterImage) -> int:
-    return context.cluster_config(image).offsets_topic_replication_factor
+def _copies(image: ClusterImage) -> int:
+    return cluster_config_of(image).offsets_topic_replication_factor
 
 
 def _seal(line: bytes) -> bytes:
     return hashlib.blake2b(line, digest_size=_SEAL_BYTES).hexdigest().encode()
 
 
-def _places(context: Context, image: ClusterImage, of: str) -> Iterator[SchedulePlace]:
+def _places(storage: Storage, image: ClusterImage, of: str) -> Iterator[SchedulePlace]:
     for broker_id, broker in sorted(image.brokers.items()):
-        if not broker.fenced and broker_id in context.stores:
-            store, root = context.stores[broker_id], broker.directory_id
-            yield SchedulePlace(store, root, broker.incarnation_folder, of, context.key)
+        if not broker.fenced and broker_id in storage.stores:
+            store, root = storage.stores[broker_id], broker.directory_id
+            yield SchedulePlace(store, root, broker.incarnation_folder, of, storage.key)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.partitions.listing import DataFile
@@ -26,11 +26,11 @@ class _Old:
         return str(self.seen)
 
 
-def expiry_findings(context: Context, sight: Sight, run: OperationRun) -> list[HealthFinding]:
+def expiry_findings(storage: Storage, sight: Sight, run: OperationRun) -> list[HealthFinding]:
     """Partitions whose oldest records have expired for longer than ``health.upkeep.max.delay.ms``."""
 
     def expired_ms(old: _Old) -> int | None:
-        footer = context.replicas(old.seen.view).leader.footer(old.file)
+        footer = storage.replicas(old.seen.view).leader.footer(old.file)
         dated = footer.max_timestamp_offset is not None
         if not dated:
             return None
@@ -46,7 +46,7 @@ def expiry_findings(context: Context, sight: Sight, run: OperationRun) -> list[H
             do=sight.commands("retain", topics=[old.seen.view.topic]),
             since_ms=at_ms,
         )
-        for old, at_ms in run.done(context.threads.run(expired_ms, olds))
+        for old, at_ms in run.done(storage.threads.run(expired_ms, olds))
         if at_ms is not None and sight.now_ms - at_ms > sight.max_delay_ms
     ]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.brokers import broker_findings, clock_findings, folder_findings, quorum_findings
 from stratalog.engine.health.cause import by_cause
 from stratalog.engine.health.expiry import expiry_findings
@@ -22,6 +24,7 @@ from stratalog.engine.health.remote import OFFLINE, REMOTE_TABLE, UPLOADS, remot
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
 from stratalog.engine.health.upkeep import SaidAlready, upkeep_figures, upkeep_findings
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.tiering.remote_log import RemoteLog
 
 
@@ -35,39 +38,39 @@ class Examined:
     """By topic id, of tiered topics whose tables could be read."""
 
 
-def health(context: Context) -> HealthReport:
+def health(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> HealthReport:
     """The report of ``examine``."""
-    return examine(context).report
+    return examine(metadata, storage, execution, memory).report
 
 
-def examine(context: Context) -> Examined:
+def examine(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Examined:
     """Everything that needs attention, one finding per row, the most urgent first. Errors are failures of the
     report, too, and so is what could not be looked at. ``totals`` are the figures, with Kafka's
     names where Kafka has them. Nothing is written.
 
     Raises: as ``look``.
     """
-    with context.run("health") as run:
-        sight = look(context, run)
+    with execution.run("health") as run:
+        sight = look(metadata, storage, execution.clock, run)
         isr, figures = isr_findings(sight)
-        copies, lag = copies_findings(context, sight, run)
+        copies, lag = copies_findings(metadata, storage, execution, sight, run)
         damaged = {subject for one in copies if one.kind == DAMAGED for subject in one.subjects}
-        remote, backlog, remotes = remote_findings(context, sight)
+        remote, backlog, remotes = remote_findings(storage, sight)
         tables = {subject for one in remote if one.kind == REMOTE_TABLE for subject in one.subjects}
         uploads = {subject for one in remote if one.kind == UPLOADS for subject in one.subjects}
         remote_away = [one for one in remote if one.kind == OFFLINE]
-        groups = group_findings(context, sight, run)
+        groups = group_findings(storage, execution.clock, memory, sight, run)
         of_brokers = list(broker_findings(sight))
-        late, transactions = transaction_findings(context, sight)
+        late, transactions = transaction_findings(storage, execution.clock, memory, sight)
         others = [
             *quorum_findings(sight),
             *clock_findings(sight),
             *isr,
             *folder_findings(sight),
             *copies,
-            *lost_findings(context, sight),
+            *lost_findings(storage, sight),
             *(one for one in remote if one.kind != OFFLINE),
-            *expiry_findings(context, sight, run),
+            *expiry_findings(storage, sight, run),
             *late,
             *groups.findings,
             *upkeep_findings(sight, SaidAlready(damaged, tables, uploads, bool(remote_away))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.partitions import known_end
 from stratalog.engine.health.sight import SeenPartition, Sight
@@ -13,7 +13,7 @@ from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Failed
 
 
-def lost_findings(context: Context, sight: Sight) -> Iterator[HealthFinding]:
+def lost_findings(storage: Storage, sight: Sight) -> Iterator[HealthFinding]:
     """By the names in the folders; only what looks lost is looked at again, and its remote log asked."""
     suspicious = [
         seen
@@ -22,10 +22,10 @@ def lost_findings(context: Context, sight: Sight) -> Iterator[HealthFinding]:
     ]
 
     def look(seen: SeenPartition) -> None:
-        replicas = context.replicas(seen.view)
+        replicas = storage.replicas(seen.view)
         check_not_lost(replicas, replicas.leader.log(anew=True))
 
-    for outcome in context.threads.run(look, suspicious):
+    for outcome in storage.threads.run(look, suspicious):
         match outcome:
             case Failed(seen, LogLostError() as error):
                 others = [seen.replicas.get(broker) for broker in seen.view.isr]

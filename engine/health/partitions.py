@@ -8,13 +8,15 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.brokers import root_remedy
 from stratalog.engine.health.finding import REMOTE_TIER, Cause, HealthFinding, Severity
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.probed_roots import Same
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
 from stratalog.engine.upkeep.memory.kept_times import METADATA_LOG
 from stratalog.engine.upkeep.memory.trouble import Trouble
@@ -119,7 +121,7 @@ def _of_views(severity: Severity, kind: str, views: Iterable[PartitionView], wha
 
 
 def copies_findings(
-    context: Context, sight: Sight, run: OperationRun
+    metadata: MetadataClient, storage: Storage, execution: Execution, sight: Sight, run: OperationRun
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
     """The suspicious partitions, looked at: behind, or damaged. One that cannot be looked at is a failure."""
     behind, odd = [], []
@@ -134,8 +136,8 @@ def copies_findings(
             odd.append(seen)
         if any(isinstance(other, Listing) and known_end(other) < known_end(leader) for other in others.values()):
             behind.append(seen)
-    lagging, figures = _lagging(context, sight, behind, run)
-    return [*lagging, *_damaged(context, sight, odd, run)], figures
+    lagging, figures = _lagging(storage, sight, behind, run)
+    return [*lagging, *_damaged(metadata, storage, execution, sight, odd, run)], figures
 
 
 def known_end(listing: Listing) -> int:
@@ -179,13 +181,13 @@ def _is_covered(name: DataName, merged: list[tuple[int, int]], held: Collection[
 
 
 def _lagging(
-    context: Context, sight: Sight, behind: list[SeenPartition], run: OperationRun
+    storage: Storage, sight: Sight, behind: list[SeenPartition], run: OperationRun
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    works = [DescribeWork(context.replicas(seen.view)) for seen in behind]
+    works = [DescribeWork(storage.replicas(seen.view)) for seen in behind]
     late: list[PartitionView] = []
     records = size_bytes = most = 0
     oldest: list[int] = []
-    for work, looks in run.done(context.threads.run(list_replicas, works)):
+    for work, looks in run.done(storage.threads.run(list_replicas, works)):
         view = work.replicas.view
         lags = [
             _lag(look.found, leader)
@@ -238,14 +240,23 @@ def _lag(found: object, leader: ListedLog) -> tuple[int, int, int | None]:
 
 
 def _damaged(
-    context: Context, sight: Sight, odd: list[SeenPartition], run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    sight: Sight,
+    odd: list[SeenPartition],
+    run: OperationRun,
 ) -> Iterator[HealthFinding]:
     """Damage in the suspicious partitions, by their names, sizes and footers; and what the last reading of every
     byte has found, as long as no look has seen it gone.
     """
     keys = {seen.view.key for seen in odd}
     topics = [sight.image.topics[topic_id] for topic_id in sorted({key.topic_id for key in keys})]
-    audits = audit(context, sight.image, topics, OperationRun("health"), deep=False, only=keys) if keys else []
+    audits = (
+        audit(metadata, storage, execution, sight.image, topics, OperationRun("health"), deep=False, only=keys)
+        if keys
+        else []
+    )
     said: Mapping[str, list[str]] = {}
     for each in audits:
         if wrong := failures_of([each]):

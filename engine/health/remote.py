@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from shlex import join, quote
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.finding import REMOTE_TIER, Cause, HealthFinding, Severity
 from stratalog.engine.health.partitions import known_end
 from stratalog.engine.health.sight import SeenPartition, Sight
@@ -31,7 +31,7 @@ OFFLINE = "offline-remote-tier"
 
 
 def remote_findings(
-    context: Context, sight: Sight
+    storage: Storage, sight: Sight
 ) -> tuple[list[HealthFinding], dict[str, int | None], dict[str, RemoteLog]]:
     """Findings, figures, and the remote logs that could be read, by topic id. Each table is read once; the backlog
     is that of the look.
@@ -40,13 +40,13 @@ def remote_findings(
     if not tiered:
         return [], {}, {}
     waiting, figures = _waiting(sight, [one for one in tiered if one.config and one.config.copies_to_remote])
-    tables, logs = _tables(context, sight)
+    tables, logs = _tables(storage, sight)
     lacking = list(_lacking(tiered, logs))
-    away = _away(context, sight, tables) if tables else None
+    away = _away(storage, sight, tables) if tables else None
     if away is None and lacking and not any(log.segments for log in logs.values()):
         away = _offline(sight, "it answers, and has none of the tables of this cluster")
     because = frozenset[Cause]() if away is None else frozenset[Cause]({REMOTE_TIER})
-    behind = _behind(context, sight, tiered, logs)
+    behind = _behind(storage, sight, tiered, logs)
     found = [*_failing(sight, tiered, because), *tables]
     if away is not None:
         found = [away, *(replace(one, because=one.because or because) for one in found)]
@@ -55,11 +55,11 @@ def remote_findings(
     return [*behind, *found, *waiting], figures, logs
 
 
-def _away(context: Context, sight: Sight, tables: Sequence[HealthFinding]) -> HealthFinding | None:
+def _away(storage: Storage, sight: Sight, tables: Sequence[HealthFinding]) -> HealthFinding | None:
     """The finding that the remote tier does not answer: one more question, where a table could not be read."""
-    assert context.remote is not None
+    assert storage.remote is not None
     try:
-        context.remote.list(f"{paths.DESCRIPTIONS}/{context.file.cluster_id}")
+        storage.remote.list(f"{paths.DESCRIPTIONS}/{storage.file.cluster_id}")
     except StratalogError as error:
         return _offline(sight, f"it does not answer ({error})")
     return None
@@ -96,14 +96,14 @@ def _lacks(sight: Sight, topic: str, said: str) -> HealthFinding:
 
 
 def _behind(
-    context: Context, sight: Sight, tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]
+    storage: Storage, sight: Sight, tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]
 ) -> Iterator[HealthFinding]:
     """Leaders whose logs end before their remote logs, or are other ones. Those that hold the last remote
     segment, or more, by the names in their folders, are not looked at again.
     """
     suspicious: list[PartitionReplicas] = []
     for seen in tiered:
-        log, replicas = logs.get(seen.view.topic_id), context.replicas(seen.view)
+        log, replicas = logs.get(seen.view.topic_id), storage.replicas(seen.view)
         segments = () if log is None else log.of_partition(seen.view.partition)
         if seen.leader is None or log is None or replicas.remote is None or not segments:
             continue
@@ -113,7 +113,7 @@ def _behind(
     def look(replicas: PartitionReplicas) -> None:
         replicas.check_remote_end(replicas.leader.log())
 
-    for outcome in context.threads.run(look, suspicious):
+    for outcome in storage.threads.run(look, suspicious):
         match outcome:
             case Failed(replicas, LogBehindRemoteError() as error):
                 do = sight.commands("replicate", topics=[replicas.view.topic])
@@ -197,13 +197,13 @@ def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFind
     }
 
 
-def _tables(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[str, RemoteLog]]:
+def _tables(storage: Storage, sight: Sight) -> tuple[list[HealthFinding], dict[str, RemoteLog]]:
     """Each topic's table, as others have left it."""
     findings: list[HealthFinding] = []
     logs: dict[str, RemoteLog] = {}
     topics = [topic for _, topic in sorted(sight.image.topics.items())]
     known = {seen.view.topic_id for seen in sight.partitions if seen.config is not None}
-    for outcome in ask_for_logs(context, sight.image, [topic for topic in topics if topic.topic_id in known]):
+    for outcome in ask_for_logs(storage, sight.image, [topic for topic in topics if topic.topic_id in known]):
         topic = outcome.item.name
         match outcome:
             case Failed(_, ForeignWriteError() as error):

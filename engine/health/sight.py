@@ -15,18 +15,21 @@ from stratalog.engine.brokers.probe import probe_roots
 from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.compared_clocks import ComparedClocks, compared_clocks
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.stored_schedule import load_stored
 from stratalog.engine.health.finding import Commands
+from stratalog.engine.metadata.chosen import cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionView
 from stratalog.engine.metadata.probed_roots import Finding, Same
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.inspection import QuorumFound, inspect
 from stratalog.engine.upkeep.maintenance.sweep import walk, where
 from stratalog.engine.upkeep.memory.times import Times, decode
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions import paths
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import Listing, parse
@@ -123,33 +126,33 @@ class Sight:
         return self.config.health_upkeep_max_delay_ms
 
 
-def look(context: Context, run: OperationRun) -> Sight:
+def look(metadata: MetadataClient, storage: Storage, clock: Clock, run: OperationRun) -> Sight:
     """Raises: as ``known_image``, and errors of the voters but for NoMajorityError."""
-    image = known_image(context, run)
+    image = known_image(metadata, run)
     no_majority = run.failures.pop().message if run.failures else None
-    quorum = context.metadata.with_log(inspect)
-    roots = {found.broker_id: found.finding for found in probe_roots(context, image)}
+    quorum = metadata.with_log(inspect)
+    roots = {found.broker_id: found.finding for found in probe_roots(storage, image)}
     answering = {broker_id for broker_id, found in roots.items() if isinstance(found, Same)}
-    listed = walk(context, image, _seen)
-    partitions = tuple(_partitions(context, image, listed))
-    stored = load_stored(context, image, MAINTENANCE)
+    listed = walk(storage, image, _seen)
+    partitions = tuple(_partitions(image, listed))
+    stored = load_stored(storage, image, MAINTENANCE)
     times = decode(stored.line)
     return Sight(
-        now_ms=context.clock.now_ms(),
-        clocks=compared_clocks(context, image),
-        commands=Commands(context.file.path),
+        now_ms=clock.now_ms(),
+        clocks=compared_clocks(storage, clock, image),
+        commands=Commands(storage.file.path),
         image=image,
-        config=context.cluster_config(image),
+        config=cluster_config_of(image),
         no_majority=no_majority,
         quorum=quorum,
         roots=roots,
         unlisted=frozenset(b for b in answering if b not in listed and not image.brokers[b].fenced),
-        in_file=frozenset(context.stores),
-        folders=_folders(context, image, answering, listed),
+        in_file=frozenset(storage.stores),
+        folders=_folders(storage, image, answering, listed),
         partitions=partitions,
         times=times,
         remembered=bool(times.steps),
-        entries=load_schedule(context, image).schedule.entries if _any_tiered(partitions) else {},
+        entries=load_schedule(storage, image).schedule.entries if _any_tiered(partitions) else {},
     )
 
 
@@ -164,12 +167,10 @@ def _seen(folder: str, objects: Iterable[StoredObject]) -> Seen:
         return error
 
 
-def _partitions(
-    context: Context, image: ClusterImage, listed: Mapping[int, Mapping[str, Seen]]
-) -> Iterable[SeenPartition]:
+def _partitions(image: ClusterImage, listed: Mapping[int, Mapping[str, Seen]]) -> Iterable[SeenPartition]:
     for topic in image.topics.values():
         try:
-            config = context.topic_config(image, topic)
+            config = topic_config_of(image, topic)
         except StratalogError:
             config = None
         for view in image.views(topic.name):
@@ -188,18 +189,18 @@ def replica_folder(view: PartitionView, broker: BrokerImage) -> str:
 
 
 def _folders(
-    context: Context, image: ClusterImage, answering: Iterable[int], listed: Mapping[int, Mapping[str, Seen]]
+    storage: Storage, image: ClusterImage, answering: Iterable[int], listed: Mapping[int, Mapping[str, Seen]]
 ) -> dict[int, SeenFolder]:
     def seen(broker_id: int) -> SeenFolder | None:
-        path = folder_path(context.stores[broker_id].uri)
+        path = folder_path(storage.stores[broker_id].uri)
         if path is None:
             return None
         inside = (name for name in listed.get(broker_id, {}) if paths.is_log_folder(name))
         ours = [path, *(f"{path}/{name}" for name in sorted(inside))]
-        unwritable = takes_no_files(context.stores[broker_id].uri)
+        unwritable = takes_no_files(storage.stores[broker_id].uri)
         if unwritable is not None:
             return SeenFolder(path, folder_space(path), (), unwritable.of_broker(broker_id))
         return SeenFolder(path, folder_space(path), tuple(one for one in ours if not takes_writes(one)))
 
-    outcomes = context.threads.run(seen, sorted(answering))
+    outcomes = storage.threads.run(seen, sorted(answering))
     return {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.metadata.image import PartitionView
@@ -19,6 +20,7 @@ from stratalog.engine.state.keyed import OFFSETS, TRANSACTIONS, KeyedMachine, St
 from stratalog.engine.state.transaction_state import ENDING, State, Transaction
 from stratalog.engine.upkeep.memory.trouble import DAMAGE
 from stratalog.partitions.amounts import span_text
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
@@ -45,12 +47,14 @@ def _listed(sight: Sight, seen: SeenPartition) -> list[Listing]:
 
 
 def _states(
-    context: Context, sight: Sight, topic: str, form: StateFormat[M, Any], what: str
+    storage: Storage, clock: Clock, memory: Memory, sight: Sight, topic: str, form: StateFormat[M, Any], what: str
 ) -> tuple[list[M], list[HealthFinding]]:
     """The states of a topic's partitions, and one finding for all that cannot be read."""
     read: list[M] = []
     unread: list[tuple[PartitionView, StratalogError]] = []
-    for outcome in context.threads.run(lambda view: look_at_state(context, view, form), _used(sight, topic)):
+    for outcome in storage.threads.run(
+        lambda view: look_at_state(storage, clock, memory, view, form), _used(sight, topic)
+    ):
         match outcome:
             case Done(_, found):
                 read.append(found.state)
@@ -84,12 +88,12 @@ class GroupsFound:
     figures: Mapping[str, int | None]
 
 
-def group_findings(context: Context, sight: Sight, run: OperationRun) -> GroupsFound:
+def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight, run: OperationRun) -> GroupsFound:
     """Groups that are further behind than ``health.consumer.max.lag.records``, or for longer than
     ``health.consumer.max.lag.ms``. The look shows the high watermarks as far as names do; logs of those over the
     limit of records are listed.
     """
-    states, unread = _states(context, sight, OFFSETS_TOPIC, OFFSETS, "what groups have committed")
+    states, unread = _states(storage, clock, memory, sight, OFFSETS_TOPIC, OFFSETS, "what groups have committed")
     groups = {name: one for state in states for name, one in state.groups.items()}
     logs = {
         (seen.view.topic, seen.view.partition): listed
@@ -101,7 +105,7 @@ def group_findings(context: Context, sight: Sight, run: OperationRun) -> GroupsF
     }
     lags = {name: _lags(sight, group, marks) for name, group in groups.items()}
     since = {name: _since(sight, group, marks, logs) for name, group in groups.items()}
-    many = _too_many(context, sight, groups, lags, run)
+    many = _too_many(storage, memory, sight, groups, lags, run)
     named = {one.subject for one in many}
     every = {(name, topic): lag for name, found in lags.items() for topic, lag in found.items()}
     told = {key: lag for key, lag in every.items() if lag is not None}
@@ -116,7 +120,8 @@ def group_findings(context: Context, sight: Sight, run: OperationRun) -> GroupsF
 
 
 def _too_many(
-    context: Context,
+    storage: Storage,
+    memory: Memory,
     sight: Sight,
     groups: Mapping[str, GroupState],
     lags: Mapping[str, Mapping[str, int | None]],
@@ -127,7 +132,7 @@ def _too_many(
     over = {name: groups[name] for name, found in lags.items() if 0 <= limit < max(known(found), default=0)}
     findings: list[HealthFinding] = []
     if over:
-        leaders, unlisted = list_leaders(context, sight.image, over.values())
+        leaders, unlisted = list_leaders(storage, memory, sight.image, over.values())
         run.failures += unlisted
         for name, group in sorted(over.items()):
             by_topic: dict[str, int] = {}
@@ -201,11 +206,15 @@ def _lags(sight: Sight, group: GroupState, marks: Mapping[tuple[str, int], int])
     return found
 
 
-def transaction_findings(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[str, int | None]]:
+def transaction_findings(
+    storage: Storage, clock: Clock, memory: Memory, sight: Sight
+) -> tuple[list[HealthFinding], dict[str, int | None]]:
     """Transactions that have run into their timeout, and those that were decided that long ago and have not ended:
     readers of committed records wait behind them.
     """
-    states, unread = _states(context, sight, TRANSACTIONS_TOPIC, TRANSACTIONS, "the state of transactions")
+    states, unread = _states(
+        storage, clock, memory, sight, TRANSACTIONS_TOPIC, TRANSACTIONS, "the state of transactions"
+    )
     late = [one for state in states for one in _late(state.transactions.values(), sight.now_ms)]
     partitions = {key for one, _ in late for key in one.partitions}
     findings = [

@@ -6,6 +6,7 @@ Purpose
 
         records                 typed records, and their JSON
         image                   the state after the records, as frozen values
+        chosen                  topics and partitions of an image by name or key, with their present configs
         overlay                 copies of mappings that share unchanged entries
         fold                    the one fold: ``apply(image, offset, records) -> image``
         commands                ``command.decide(image) -> records + answer``; commands on brokers

@@ -19,6 +19,7 @@ from stratalog.partitions.errors import CorruptionError, UnknownBrokerError, Unk
 from stratalog.partitions.html_table import head_line, html_table
 from stratalog.partitions.identity import TopicIdPartition, same_root
 from stratalog.partitions.numbers import Int64, whole
+from stratalog.partitions.paths import topic_folder
 from stratalog.partitions.spelling import did_you_mean
 
 _TIERED = "remote.storage.enable"
@@ -155,6 +156,11 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
     """The topic's own configs, as text; ``stratalog.engine.config.settings`` adds the defaults."""
     grown: bool = False
     """True if partitions may have been added after creation."""
+
+    @property
+    def folder(self) -> str:
+        """The topic's folder, below a root or in the remote tier."""
+        return topic_folder(self.name, self.topic_id)
 
     @property
     def first(self) -> PartitionImage:

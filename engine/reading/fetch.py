@@ -29,12 +29,15 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.fetching import Remote
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.plain_values import cell_text
 from stratalog.engine.driver.record_reader import READ_COLUMNS
 from stratalog.engine.driver.remote_quota import fetch_throttle
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.look import remote_log_pieces
 from stratalog.engine.replicas.nearest import (
     Chosen,
@@ -52,6 +55,7 @@ from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.unreadable import PassedOver
 from stratalog.engine.state.group_commits import OffsetAndMetadata, check_offsets
 from stratalog.partitions.backoff import Backoff
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     InvalidCallError,
     OffsetNotAvailableError,
@@ -147,7 +151,10 @@ class Fetched:
 
 
 def fetch(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     topic: str,
     partition: int,
     offset: int,
@@ -169,13 +176,24 @@ def fetch(
     """
     offsets = {(topic, partition): OffsetAndMetadata(offset, leader_epoch)}
     outcomes = fetch_many(
-        context, offsets, max_bytes=max_bytes, timeout_s=timeout_s, client=client, isolation=isolation
+        metadata,
+        storage,
+        clock,
+        memory,
+        offsets,
+        max_bytes=max_bytes,
+        timeout_s=timeout_s,
+        client=client,
+        isolation=isolation,
     )
     return values(outcomes)[0]
 
 
 def fetch_many(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
     *,
     max_bytes: int = MAX_BYTES,
@@ -197,14 +215,17 @@ def fetch_many(
     if max_bytes < 1 or timeout_s <= 0:
         raise InvalidCallError(f"max_bytes = {max_bytes}, timeout_s = {timeout_s}: both must be above 0")
     level = isolation_of(isolation)
-    deadline_s = context.clock.monotonic_s() + timeout_s
-    image = context.metadata.image() if known is None else known
-    throttle = fetch_throttle(context, context.cluster_config(image))
+    deadline_s = clock.monotonic_s() + timeout_s
+    image = metadata.image() if known is None else known
+    throttle = fetch_throttle(clock, memory, cluster_config_of(image))
 
     def begin(key: TopicPartition) -> Fetched | Remote[Fetched]:
         position = positions[key]
         one = _Fetch(
-            context=context,
+            metadata=metadata,
+            storage=storage,
+            clock=clock,
+            memory=memory,
             key=key,
             offset=position.offset,
             leader_epoch=position.leader_epoch,
@@ -214,7 +235,7 @@ def fetch_many(
             client=client,
             isolation=level,
         )
-        return one.until_it_passes(lambda fresh: one.begin(context.metadata.image() if fresh else image))
+        return one.until_it_passes(lambda fresh: one.begin(metadata.image() if fresh else image))
 
     def leader(key: TopicPartition) -> int | None:
         try:
@@ -222,14 +243,17 @@ def fetch_many(
         except UnknownTopicOrPartitionError:
             return None  # its own fetch will report the error
 
-    return context.fetching.run(begin, list(positions), leader, context.clock, deadline_s, timeout_s)
+    return memory.fetching.run(begin, list(positions), leader, clock, deadline_s, timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fetch:
     """One fetch, with its retries."""
 
-    context: Context
+    metadata: MetadataClient
+    storage: Storage
+    clock: Clock
+    memory: Memory
     key: TopicPartition
     offset: int
     leader_epoch: int | None
@@ -249,17 +273,17 @@ class _Fetch:
                 raise  # it will not pass before the deadline
             except (RetriableError, StaleMetadataError):
                 tries += 1
-                pause = _BACKOFF.pause_s(tries, self.context.rng.random())
-                if self.context.clock.monotonic_s() + pause > self.deadline_s:
+                pause = _BACKOFF.pause_s(tries, self.storage.rng.random())
+                if self.clock.monotonic_s() + pause > self.deadline_s:
                     raise
-                self.context.clock.sleep(pause)
+                self.clock.sleep(pause)
 
     def begin(self, image: ClusterImage) -> Fetched | Remote[Fetched]:
         """The local records, or a function that fetches the remote ones."""
         seen = self._look(image)
         if self.offset < seen.log.local_start:
             return Remote(lambda: self.until_it_passes(lambda fresh: self._remotely(seen, fresh)))
-        chosen = nearest(self.context, seen, self.client, self.offset)
+        chosen = nearest(self.clock, self.memory, seen, self.client, self.offset)
         damage = PassedOver()
         if not chosen.is_leader:
             # After any error of a selected replica the leader can still serve.
@@ -299,7 +323,7 @@ class _Fetch:
     def _look(self, image: ClusterImage) -> SeenLeader:
         name, partition = self.key
         view = image.view(image.topic(name).topic_id, partition)
-        seen = seen_leader(self.context, image, view, self.client)
+        seen = seen_leader(self.storage, self.memory, image, view, self.client)
         if self.leader_epoch is not None:
             check_history(str(seen), seen.log, self.offset, self.leader_epoch)
         bounds = _bounds(seen)
@@ -341,13 +365,13 @@ class _Fetch:
         return found
 
     def _from_remote(self, seen: SeenLeader, fresh: bool, damage: PassedOver) -> Fetched:
-        known = None if fresh else self.context.fetching.remote_logs.get(seen.topic.topic_id)
+        known = None if fresh else self.memory.fetching.remote_logs.get(seen.topic.topic_id)
         if known is None or not known.covering(seen.view.partition, self.offset, self.offset + 1):
             known = self._load(seen)
         try:
             return self._fetched(seen, self._remote_pieces(seen, known, seen.log.local_start), None, damage)
         except (SourceChangedError, RemoteObjectMissingError) as error:
-            now = self._look(self.context.metadata.image())  # the log start may have passed it
+            now = self._look(self.metadata.image())  # the log start may have passed it
             log = self._load(now)
             end = self.offset + 1
             if self._remote_pieces(now, log, end)[:1] == self._remote_pieces(seen, known, end)[:1]:
@@ -358,15 +382,15 @@ class _Fetch:
             raise SourceChangedError(f"{seen}: offset {self.offset} has moved to another file: {error}") from error
 
     def _load(self, seen: SeenLeader) -> RemoteLog:
-        log = self.context.remote_table(seen.topic).load()
+        log = self.storage.remote_table(seen.topic).load()
         kept = replace(log, rewrite=None)
-        self.context.fetching.remote_logs.put(seen.topic.topic_id, kept, kept.memory_bytes)
+        self.memory.fetching.remote_logs.put(seen.topic.topic_id, kept, kept.memory_bytes)
         return log
 
     def _remote_pieces(self, seen: SeenLeader, remote: RemoteLog, end: int) -> list[FileSlice]:
         """The remote pieces from the one with the offset up to ``end``."""
         covering = remote.covering(seen.view.partition, self.offset, end)
-        pieces = remote_log_pieces(self.context, seen, covering)
+        pieces = remote_log_pieces(self.storage, seen, covering)
         if not pieces or not pieces[0].start <= self.offset < pieces[0].end:
             raise RemoteNotReadyError(
                 f"{seen}: offset {self.offset} is neither on the leader nor in the remote log; verify the topic"
@@ -396,7 +420,7 @@ class _Fetch:
         schema = pa.schema([physical.field(name) for name in READ_COLUMNS])
         records, next_offset = schema.empty_table(), self.offset
         while not records.num_rows:
-            found = self.context.fetching.reader.read(str(seen), pieces, next_offset, self.max_bytes, pay)
+            found = self.memory.fetching.reader.read(str(seen), pieces, next_offset, self.max_bytes, pay)
             if found is None:
                 break
             next_offset += found.num_rows
@@ -420,7 +444,7 @@ class _Fetch:
         )
 
     def _pay(self, size_bytes: int) -> None:
-        left_s = self.deadline_s - self.context.clock.monotonic_s()
+        left_s = self.deadline_s - self.clock.monotonic_s()
         if self.throttle is not None and not self.throttle.borrow(size_bytes, left_s):
             raise ThrottlingQuotaExceededError(
                 f"{self.key[0]}-{self.key[1]}: offset {self.offset} is remote, and earlier "

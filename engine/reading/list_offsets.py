@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.look import PartitionState, look
 from stratalog.engine.reading.positions import FirstAt, Place, Spec, spec_of
 from stratalog.engine.replicas.nearest import SeenLeader
@@ -19,7 +21,9 @@ from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec, Unknow
 
 
 def list_offsets(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    memory: Memory,
     topic: str,
     spec: Spec | datetime | str,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
@@ -31,7 +35,7 @@ def list_offsets(
         unknown level.
     """
     level, wanted = isolation_of(isolation), spec_of(spec, "spec =")
-    _, states = look(context, topic, takes_remote=lambda seen: takes_remote(seen, wanted))
+    _, states = look(metadata, storage, memory, topic, takes_remote=lambda seen: takes_remote(seen, wanted))
     return {state.leader.view.partition: position(state, wanted, level) for state in states}
 
 
@@ -83,7 +87,8 @@ def offset_at(state: PartitionState, place: Place, isolation: Isolation) -> int 
 
 
 def offset_for_leader_epoch(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
     topic: str,
     partition: int,
     leader_epoch: int,
@@ -98,8 +103,8 @@ def offset_for_leader_epoch(
         ``current_leader_epoch`` is another one; InvalidCallError; errors of listing the leader.
     """
     leader_epoch = whole(leader_epoch, "leader epoch", 0)
-    image = context.metadata.image()
-    replicas = context.replicas(image.view(image.topic(topic).topic_id, partition))
+    image = metadata.image()
+    replicas = storage.replicas(image.view(image.topic(topic).topic_id, partition))
     if current_leader_epoch is not None and current_leader_epoch != replicas.epoch:
         kind = FencedLeaderEpochError if current_leader_epoch < replicas.epoch else UnknownLeaderEpochError
         raise kind(f"{replicas}: the leader epoch is {replicas.epoch}, but the call says {current_leader_epoch}")

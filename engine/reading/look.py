@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.chosen import chosen_topics
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage, partition_of
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.plan import PartitionPieces, check_end, readable_pieces
 from stratalog.engine.replicas.nearest import SeenLeader, seen_leader
 from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
@@ -68,7 +71,12 @@ def always(_: SeenLeader) -> bool:
 
 
 def look(
-    context: Context, topic: str, partitions: Sequence[int] | None = None, takes_remote: TakesRemote = always
+    metadata: MetadataClient,
+    storage: Storage,
+    memory: Memory,
+    topic: str,
+    partitions: Sequence[int] | None = None,
+    takes_remote: TakesRemote = always,
 ) -> tuple[ClusterImage, list[PartitionState]]:
     """The metadata, and the present state of these partitions of the topic (None: all); the end of every local
     file is checked against its footer. If the leaders hold all that is wanted, the remote tier is not read, and
@@ -80,7 +88,7 @@ def look(
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds; StorageError
         when the remote tier is needed and unreachable.
     """
-    return look_again(lambda: _look_once(context, topic, partitions, takes_remote))
+    return look_again(lambda: _look_once(metadata, storage, memory, topic, partitions, takes_remote))
 
 
 def look_again(once: Callable[[], T]) -> T:
@@ -89,12 +97,17 @@ def look_again(once: Callable[[], T]) -> T:
 
 
 def _look_once(
-    context: Context, topic: str, partitions: Sequence[int] | None, takes_remote: TakesRemote
+    metadata: MetadataClient,
+    storage: Storage,
+    memory: Memory,
+    topic: str,
+    partitions: Sequence[int] | None,
+    takes_remote: TakesRemote,
 ) -> tuple[ClusterImage, list[PartitionState]]:
-    image = context.metadata.image()
+    image = metadata.image()
     topic_image = image.topic(topic)
     check_partitions(topic_image, partitions or ())
-    states = partition_states(context, image, [topic_image], partitions, takes_remote)
+    states = partition_states(storage, memory, image, [topic_image], partitions, takes_remote)
     for state in states:
         what = str(state.leader)
         for piece in state.readable.pieces:
@@ -104,7 +117,8 @@ def _look_once(
 
 
 def partition_states(
-    context: Context,
+    storage: Storage,
+    memory: Memory,
     image: ClusterImage,
     topics: Sequence[TopicImage],
     partitions: Sequence[int] | None,
@@ -118,7 +132,7 @@ def partition_states(
     """
 
     def leader(view: PartitionView) -> SeenLeader:
-        seen = seen_leader(context, image, view, client)
+        seen = seen_leader(storage, memory, image, view, client)
         _ = seen.transactions, seen.marked_below  # footers that take a read are read here, in a thread
         return seen
 
@@ -128,20 +142,20 @@ def partition_states(
         for partition in (range(len(topic.partitions)) if partitions is None else dict.fromkeys(partitions))
     ]
     # The leaders first: a segment that has left them by the time the remote is read is in the remote.
-    leaders = values(context.threads.run(leader, views))
+    leaders = values(storage.threads.run(leader, views))
     asked = {seen.view.topic_id for seen in leaders if seen.tiered and takes_remote(seen)}
-    load = context.threads.run(lambda topic_id: (topic_id, _load(context, image.topics[topic_id])), sorted(asked))
+    load = storage.threads.run(lambda topic_id: (topic_id, _load(storage, image.topics[topic_id])), sorted(asked))
     remotes = dict(values(load))
     states = values(
-        context.threads.run(lambda seen: _state(context, seen, remotes.get(seen.view.topic_id)), leaders)
+        storage.threads.run(lambda seen: _state(storage, seen, remotes.get(seen.view.topic_id)), leaders)
     )
     order = {topic.topic_id: number for number, topic in enumerate(topics)}
     return sorted(states, key=lambda state: (order[state.leader.view.topic_id], state.leader.view.partition))
 
 
-def _load(context: Context, topic: TopicImage) -> RemoteLog:
+def _load(storage: Storage, topic: TopicImage) -> RemoteLog:
     try:
-        return context.remote_table(topic).load()
+        return storage.remote_table(topic).load()
     except StorageAuthorizationError:
         raise
     except RetriableError as error:
@@ -151,9 +165,9 @@ def _load(context: Context, topic: TopicImage) -> RemoteLog:
         ) from error
 
 
-def _state(context: Context, seen: SeenLeader, remote: RemoteLog | None) -> PartitionState:
+def _state(storage: Storage, seen: SeenLeader, remote: RemoteLog | None) -> PartitionState:
     log, log_start = seen.log, seen.log_start
-    cold = [] if remote is None else remote_log_pieces(context, seen, remote.of_partition(seen.view.partition))
+    cold = [] if remote is None else remote_log_pieces(storage, seen, remote.of_partition(seen.view.partition))
     high_watermark = seen.end(Isolation.READ_UNCOMMITTED)
     local = local_pieces(seen.replicas.leader, log)
     readable_from = log_start if remote is not None else max(log_start, log.local_start)
@@ -186,10 +200,10 @@ def local_pieces(replica: Replica, log: ReplicaLog) -> Sequence[FileSlice]:
     return found
 
 
-def remote_log_pieces(context: Context, seen: SeenLeader, segments: Iterable[RemoteSegment]) -> list[FileSlice]:
+def remote_log_pieces(storage: Storage, seen: SeenLeader, segments: Iterable[RemoteSegment]) -> list[FileSlice]:
     """The pieces of a partition's remote log; see ``remote_pieces``."""
-    store = context.remote_store(f"topic {seen.topic.name!r} is tiered")
-    return remote_pieces(store, context.remote_folder(seen.topic), segments, seen.log.lineage)
+    store = storage.remote_store(f"topic {seen.topic.name!r} is tiered")
+    return remote_pieces(store, seen.topic.folder, segments, seen.log.lineage)
 
 
 def remote_pieces(
@@ -218,13 +232,13 @@ def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:
 
 
 def chosen_views(
-    context: Context, image: ClusterImage, topics: Sequence[str] | None, partitions: Sequence[int] | None
+    image: ClusterImage, topics: Sequence[str] | None, partitions: Sequence[int] | None
 ) -> list[tuple[TopicImage, list[PartitionView]]]:
     """The partitions with these numbers (all when None) of each of the named topics (all when None).
 
     Raises: UnknownTopicOrPartitionError; as ``check_partitions``.
     """
-    chosen = context.topics(image, topics)
+    chosen = chosen_topics(image, topics)
     for topic in chosen:
         check_partitions(topic, partitions or ())
     return [

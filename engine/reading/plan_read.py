@@ -17,8 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.bounds import Committed, OffsetBound, ReadQuery
 from stratalog.engine.reading.last import leader_has_last, start_of_last
 from stratalog.engine.reading.list_offsets import offset_at, takes_remote
@@ -39,6 +41,7 @@ from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.engine.state.consumer_offsets import OffsetCommit
 from stratalog.engine.state.group_commits import check_group
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     InvalidCallError,
     LogTruncationError,
@@ -54,45 +57,70 @@ from stratalog.partitions.runner import values
 from stratalog.partitions.transactions import transactions_of
 
 
-def plan_read(context: Context, query: ReadQuery, client: ClientMetadata) -> ReadPlan:
+def plan_read(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    query: ReadQuery,
+    client: ClientMetadata,
+) -> ReadPlan:
     """Resolve the query against the present cluster, for this client.
 
     Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError;
         LogTruncationError when an unclean election has replaced records that the group of a bound has read;
         LeaderNotAvailableError, UnknownLeaderEpochError; CorruptionError kinds.
     """
-    query.check_times(context.clock.now_ms())
-    return look_again(lambda: _plan_once(context, query, client))
+    query.check_times(clock.now_ms())
+    return look_again(lambda: _plan_once(metadata, storage, clock, memory, query, client))
 
 
-def plan_again(context: Context, plan: ReadPlan, client: ClientMetadata) -> ReadPlan:
+def plan_again(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    plan: ReadPlan,
+    client: ClientMetadata,
+) -> ReadPlan:
     """The same offsets in their present files, after merges, tiering or moves.
 
     Raises: OffsetOutOfRangeError when retention has deleted some of them and that is a failure, or an unclean
         election has replaced them; UnknownTopicOrPartitionError when the topic was created again; see
         ``plan_read``.
     """
-    return look_again(lambda: _plan_again_once(context, plan, client))
+    return look_again(lambda: _plan_again_once(metadata, storage, clock, memory, plan, client))
 
 
-def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> ReadPlan:
-    image = context.metadata.image()
+def _plan_once(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    query: ReadQuery,
+    client: ClientMetadata,
+) -> ReadPlan:
+    image = metadata.image()
     topics = [image.topic(name) for name in query.chosen(image.topic_ids, INTERNAL_TOPICS)]
     check_same_types(topics)
-    asked = _Query(query, query.named([topic.name for topic in topics]), _committed(context, image, query.groups))
+    asked = _Query(
+        query,
+        query.named([topic.name for topic in topics]),
+        _committed(storage, clock, memory, image, query.groups),
+    )
     for topic in topics:
         check_partitions(topic, query.partitions or ())
         for by_topic in asked.by_partition.values():
             check_partitions(topic, by_topic[topic.name])
-    states = partition_states(context, image, topics, query.partitions, asked.takes_remote, client)
+    states = partition_states(storage, memory, image, topics, query.partitions, asked.takes_remote, client)
     reader = _PlanReader(client, Isolation(query.isolation), query.fail_on_data_loss, query.times)
 
     def plan(state: PartitionState) -> PartitionPlan:
         start, end = asked.range_of(state)
-        return _plan_partition(context, state, start, end, reader)
+        return _plan_partition(clock, memory, state, start, end, reader)
 
     return ReadPlan(
-        partitions=_in_order(values(context.threads.run(plan, states)), states),
+        partitions=_in_order(values(storage.threads.run(plan, states)), states),
         key_schema=topics[0].key_schema,
         value_schema=topics[0].value_schema,
         times=query.times,
@@ -102,8 +130,15 @@ def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> Re
     )
 
 
-def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -> ReadPlan:
-    image = context.metadata.image()
+def _plan_again_once(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    plan: ReadPlan,
+    client: ClientMetadata,
+) -> ReadPlan:
+    image = metadata.image()
     wanted: dict[str, dict[int, PartitionPlan]] = {}
     for one in plan.partitions:
         if image.topic(one.topic).topic_id != one.topic_id:
@@ -120,7 +155,7 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
         state
         for topic_id, partitions in wanted.items()
         for state in partition_states(
-            context, image, [image.topics[topic_id]], list(partitions), from_remote, client
+            storage, memory, image, [image.topics[topic_id]], list(partitions), from_remote, client
         )
     ]
 
@@ -130,11 +165,11 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
         before = wanted[state.leader.view.topic_id][state.leader.view.partition]
         if before.start == before.end:  # an empty range stays empty, wherever the log starts now
             return before
-        now = _plan_partition(context, state, before.start, before.end, reader)
+        now = _plan_partition(clock, memory, state, before.start, before.end, reader)
         _check_history(before, now)
         return now if before.lost is None else replace(now, lost=(before.lost[0], now.start))
 
-    plans = _in_order(values(context.threads.run(again, states)), states)
+    plans = _in_order(values(storage.threads.run(again, states)), states)
     return replace(plan, partitions=plans, client_rack=client.rack)
 
 
@@ -171,11 +206,14 @@ def check_same_types(topics: Sequence[TopicImage]) -> None:
 
 
 def _committed(
-    context: Context, image: ClusterImage, groups: set[str]
+    storage: Storage, clock: Clock, memory: Memory, image: ClusterImage, groups: set[str]
 ) -> dict[str, dict[TopicPartition, OffsetCommit]]:
     for group in groups:
         check_group(group)
-    return {group: dict(named(image, existing_group(context, image, group)[1])) for group in sorted(groups)}
+    return {
+        group: dict(named(image, existing_group(storage, clock, memory, image, group)[1]))
+        for group in sorted(groups)
+    }
 
 
 # ------------------------------------------------------------------------------- one partition
@@ -282,7 +320,7 @@ class _PlanReader:
 
 
 def _plan_partition(
-    context: Context, state: PartitionState, start: int, end: int, reader: _PlanReader
+    clock: Clock, memory: Memory, state: PartitionState, start: int, end: int, reader: _PlanReader
 ) -> PartitionPlan:
     seen, view, log_start = state.leader, state.leader.view, state.positions.log_start
     lost = None
@@ -296,7 +334,7 @@ def _plan_partition(
     served_by = [leader]
     readable = state.readable_by(reader.isolation)
     if start < end:
-        chosen = nearest(context, seen, reader.client, max(start, state.positions.local_start))
+        chosen = nearest(clock, memory, seen, reader.client, max(start, state.positions.local_start))
         if not chosen.is_leader:
             served_by.append(chosen.replica)
             readable = _near(state, chosen, reader.isolation)

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.plan_read import check_same_types, plan_again
 from stratalog.engine.reading.read_plan import PartitionPlan, ReadPlan
 from stratalog.engine.reading.stream_options import SourceOptions
+from stratalog.partitions.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +31,20 @@ class StreamRange:
     """The leader epochs of these offsets, each with its first offset, at least ``start``."""
 
 
-def plan_of_ranges(context: Context, ranges: Sequence[StreamRange], options: SourceOptions) -> ReadPlan:
+def plan_of_ranges(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    ranges: Sequence[StreamRange],
+    options: SourceOptions,
+) -> ReadPlan:
     """The files that hold the ranges now, for a reader with these options; ``ranges`` is not empty.
 
     Raises: InvalidCallError where the topics' types differ; as ``plan_again``, for offsets that are deleted or
         that an unclean election has replaced.
     """
-    image = context.metadata.image()
+    image = metadata.image()
     topics = [image.topic(name) for name in dict.fromkeys(one.topic for one in ranges)]
     check_same_types(topics)
     plan = ReadPlan(
@@ -48,4 +58,6 @@ def plan_of_ranges(context: Context, ranges: Sequence[StreamRange], options: Sou
         fail_on_data_loss=options.fail_on_data_loss,
         isolation=options.isolation,
     )
-    return plan_again(context, plan, client_metadata(context.file, None, options.client_rack))
+    return plan_again(
+        metadata, storage, clock, memory, plan, client_metadata(storage.file, None, options.client_rack)
+    )

@@ -21,8 +21,11 @@ from datetime import datetime
 import pyarrow as pa
 
 from stratalog.engine.brokers.probe import with_leaders
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.admission import Backlog, Extent, admit
 from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.list_offsets import list_offsets
@@ -46,6 +49,7 @@ from stratalog.engine.records.groups import commit, committed
 from stratalog.engine.replicas.nearest import SeenLeader, nearest, seen_leader
 from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     InvalidCallError,
     OffsetNotAvailableError,
@@ -93,10 +97,15 @@ def topics_of(image: ClusterImage, reads: Subscription) -> list[TopicImage]:
 class StreamSource:
     """The topics of one query, on the driver."""
 
-    def __init__(self, context: Context, options: SourceOptions) -> None:
-        self._context = context
+    def __init__(
+        self, metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, options: SourceOptions
+    ) -> None:
+        self._metadata = metadata
+        self._storage = storage
+        self._clock = clock
+        self._memory = memory
         self._options = options
-        self._client = client_metadata(context.file, None, options.client_rack)
+        self._client = client_metadata(storage.file, None, options.client_rack)
         self._types: TopicImage | None = None
         """The topic into whose columns the records of the others fit."""
         self._target: dict[TopicPartition, int] | None = None
@@ -207,10 +216,10 @@ class StreamSource:
         ]
         if not behind or not leaders[behind[0]].tiered:
             return
-        remote = self._context.remote_table(topic).load()
+        remote = self._storage.remote_table(topic).load()
         for key in behind:
             backlog, leader = backlogs[key], leaders[key]
-            pieces = remote_log_pieces(self._context, leader, remote.of_partition(key[1]))
+            pieces = remote_log_pieces(self._storage, leader, remote.of_partition(key[1]))
             cold = [extent for extent in map(_extent, pieces) if extent.end <= leader.log.local_start]
             backlogs[key] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
 
@@ -262,10 +271,10 @@ class StreamSource:
         return leader.log_start if spec is OffsetSpec.EARLIEST else leader.latest(self._options.isolation)
 
     def _at(self, topic: str, time: datetime, option: str) -> Mapping[int, Answer]:
-        if time.timestamp() * 1000 > self._context.clock.now_ms():
+        if time.timestamp() * 1000 > self._clock.now_ms():
             name = option.replace("Offsets", "Timestamp")
             raise InvalidCallError(f"{name} {time.isoformat()} is in the future: use {option} = latest")
-        return list_offsets(self._context, topic, time, self._options.isolation)
+        return list_offsets(self._metadata, self._storage, self._memory, topic, time, self._options.isolation)
 
     # ---------------------------------------------------------------------------------- batches
 
@@ -315,7 +324,7 @@ class StreamSource:
         seen = self._look(also=end.partitions)
         leaders, ranges = seen.leaders, self._planned(began, end, seen)
         tiered = {name for (name, _), leader in leaders.items() if leader.tiered}
-        tables = {name: self._context.remote_table(seen.topics[name]) for name in sorted(tiered)}
+        tables = {name: self._storage.remote_table(seen.topics[name]) for name in sorted(tiered)}
         behind = {key[0] for key, (low, _) in ranges.items() if low < leaders[key].log.local_start}
         remotes = {name: table.load() for name, table in tables.items() if name in behind}
 
@@ -323,7 +332,7 @@ class StreamSource:
             low, high = ranges[key]
             return key[0], self._parts(leaders[key], low, high, remotes.get(key[0]))
 
-        threads = self._context.threads
+        threads = self._storage.threads
         parts = [(topic, one) for topic, some in values(threads.run(parts_of, list(ranges))) for one in some]
         most = task_bytes(sum(one.size_bytes for _, one in parts), self._options.min_partitions)
         cut = values(threads.run(lambda of: (of[0], split(of[1], most, group_ends)), parts))
@@ -350,7 +359,7 @@ class StreamSource:
             )
         cold: list[FileSlice] = []
         if remote is not None:
-            cold = remote_log_pieces(self._context, leader, remote.of_partition(leader.view.partition))
+            cold = remote_log_pieces(self._storage, leader, remote.of_partition(leader.view.partition))
         ends = transactions_of(leader.log, leader.footer_of, low)
         hidden = ends.hidden(self._options.isolation)
         local = local_pieces(leader.replicas.leader, leader.log)
@@ -361,7 +370,7 @@ class StreamSource:
 
     def _near(self, leader: SeenLeader, low: int, ends: LogTransactions) -> NearPieces | None:
         """The closest replica (KIP-392). Only the leader knows about undecided transactions."""
-        chosen = nearest(self._context, leader, self._client, low)
+        chosen = nearest(self._clock, self._memory, leader, self._client, low)
         if chosen.is_leader or ends.fates:
             return None
         if transactions_of(chosen.log, chosen.replica.footer, low).fates:
@@ -370,7 +379,7 @@ class StreamSource:
 
     def _look(self, also: Collection[TopicPartition] = ()) -> _SeenOffsets:
         """The partitions to read now, and ``also`` those of an earlier planned batch."""
-        return with_leaders(self._context, lambda image: self._look_once(image, also))
+        return with_leaders(self._metadata, self._storage, lambda image: self._look_once(image, also))
 
     def _look_once(self, image: ClusterImage, also: Collection[TopicPartition]) -> _SeenOffsets:
         reads = self._options.topics
@@ -386,12 +395,12 @@ class StreamSource:
         ]
 
         def leader(view: PartitionView) -> SeenLeader:
-            seen = seen_leader(self._context, image, view, self._client)
+            seen = seen_leader(self._storage, self._memory, image, view, self._client)
             seen.end(self._options.isolation)  # footers that take a read are read here, in a thread
             return seen
 
         leaders = {
-            (one.view.topic, one.view.partition): one for one in values(self._context.threads.run(leader, views))
+            (one.view.topic, one.view.partition): one for one in values(self._storage.threads.run(leader, views))
         }
         return _SeenOffsets(topics, dict(sorted(leaders.items())))
 
@@ -435,10 +444,15 @@ class StreamProgress:
     from an older checkpoint; a failed commit is logged once and does not stop the stream.
     """
 
-    def __init__(self, context: Context, group: str) -> None:
+    def __init__(
+        self, metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, group: str
+    ) -> None:
         """Raises: InvalidGroupIdError."""
         check_group(group)
-        self._context = context
+        self._metadata = metadata
+        self._storage = storage
+        self._execution = execution
+        self._memory = memory
         self._group = group
         self._reported: StreamOffsets | None = None
         self._warned = False
@@ -450,14 +464,21 @@ class StreamProgress:
         if self._reported is not None and self._reported.partitions == done.partitions:
             return
         try:
-            before = committed(self._context, self._group, list(done.topic_ids))
+            before = committed(
+                self._metadata,
+                self._storage,
+                self._execution.clock,
+                self._memory,
+                self._group,
+                list(done.topic_ids),
+            )
             ahead = {
                 key: OffsetAndMetadata(position.offset, position.leader_epoch)
                 for key, position in done.partitions.items()
                 if key not in before or before[key].offset < position.offset
             }
             if ahead:
-                commit(self._context, self._group, ahead)
+                commit(self._metadata, self._storage, self._execution, self._memory, self._group, ahead)
             self._reported = done
         except StratalogError as error:
             if not self._warned:

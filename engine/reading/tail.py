@@ -25,9 +25,11 @@ from typing import cast
 
 import pyarrow as pa
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.bounds import Bound, Committed, ReadQuery, check_some
 from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched, fetch_many
 from stratalog.engine.reading.last import leader_has_last, start_of_last
@@ -39,6 +41,7 @@ from stratalog.engine.replicas.nearest import SeenLeader
 from stratalog.engine.replicas.offsets_for_epoch import check_history
 from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
 from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     InvalidCallError,
     LogTruncationError,
@@ -120,7 +123,10 @@ class Tail:
 
     def __init__(
         self,
-        context: Context,
+        metadata: MetadataClient,
+        storage: Storage,
+        clock: Clock,
+        memory: Memory,
         topic: str,
         partitions: Sequence[int] | None = None,
         *,
@@ -135,7 +141,10 @@ class Tail:
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; OffsetNotAvailableError if
             the recently elected leader does not know the needed end yet; errors of listing the partitions.
         """
-        self._context = context
+        self._metadata = metadata
+        self._storage = storage
+        self._clock = clock
+        self._memory = memory
         self._topic = topic
         self._chosen = partitions
         self._options = options
@@ -148,11 +157,15 @@ class Tail:
         """By partition: since when the tail could not determine how to continue."""
         check_some(partitions)
         isolation = Isolation(options.isolation)
-        where = _where(topic, start, last, context.clock.now_ms())
-        self._image, states = look(context, topic, partitions, lambda seen: where.takes_remote(seen, isolation))
-        self._read_s = context.clock.monotonic_s()
+        where = _where(topic, start, last, clock.now_ms())
+        self._image, states = look(
+            metadata, storage, memory, topic, partitions, lambda seen: where.takes_remote(seen, isolation)
+        )
+        self._read_s = clock.monotonic_s()
         self._topic_id = self._image.topic(topic).topic_id
-        begin = _begin(context, self._image, self._image.topic(topic), states, where, options)
+        begin = _begin(
+            metadata, storage, clock, memory, self._image, self._image.topic(topic), states, where, options
+        )
         leaders = {state.leader.view.partition: state for state in states}
         self._positions = {p: _in_range(state, begin[p], options) for p, state in leaders.items()}
         self._ends = {} if options.follow else {p: state.leader.latest(isolation) for p, state in leaders.items()}
@@ -194,7 +207,7 @@ class Tail:
     def __iter__(self) -> Iterator[pa.Table]:
         """Raises: OffsetOutOfRangeError, LogTruncationError where ``auto_offset_reset`` is ``none``;
         UnknownTopicOrPartitionError when the topic is deleted; errors that last longer than ``timeout_s``."""
-        clock, options = self._context.clock, self._options
+        clock, options = self._clock, self._options
         pause_s, idle_since_s = options.first_poll_s, clock.monotonic_s()
         while not self._stopped.is_set():
             if clock.monotonic_s() - self._read_s >= options.metadata_max_age_s:
@@ -233,9 +246,12 @@ class Tail:
         wanted = iter(self._wanted())
         at_once = max(1, self._options.fetch_max_bytes // self._options.max_bytes)
         while some := list(islice(wanted, at_once)):
-            began_s = self._context.clock.monotonic_s()
+            began_s = self._clock.monotonic_s()
             outcomes = fetch_many(
-                self._context,
+                self._metadata,
+                self._storage,
+                self._clock,
+                self._memory,
                 {(self._topic, partition): self._positions[partition] for partition in some},
                 max_bytes=self._options.max_bytes,
                 timeout_s=self._options.timeout_s,
@@ -267,7 +283,7 @@ class Tail:
             if self._goes_on(partition, error):
                 return
         except (RetriableError, StaleMetadataError):
-            if self._context.clock.monotonic_s() - since_s < self._options.timeout_s:
+            if self._clock.monotonic_s() - since_s < self._options.timeout_s:
                 self._failing_since_s[partition] = since_s
                 return
         raise error
@@ -286,7 +302,7 @@ class Tail:
         if isinstance(error, LogTruncationError):
             self._positions[partition] = OffsetAndMetadata(error.divergent_offset)
             return True
-        (state,) = look(self._context, self._topic, [partition], _leader_alone)[1]
+        (state,) = look(self._metadata, self._storage, self._memory, self._topic, [partition], _leader_alone)[1]
         self._positions[partition] = _in_range(state, self._positions[partition], self._options)
         return True
 
@@ -296,7 +312,7 @@ class Tail:
         Raises: UnknownTopicOrPartitionError when the topic is deleted, or created again under its name; errors of
             reading the metadata, or of listing new partitions.
         """
-        self._image = self._context.metadata.image()
+        self._image = self._metadata.image()
         topic = self._image.topic(self._topic)
         if topic.topic_id != self._topic_id:
             raise UnknownTopicOrPartitionError(
@@ -304,13 +320,17 @@ class Tail:
             )
         if self._chosen is None and self._options.follow:
             fresh = [p.partition for p in topic.partitions if p.partition not in self._positions]
-            for state in look(self._context, self._topic, fresh, _leader_alone)[1] if fresh else ():
+            for state in (
+                look(self._metadata, self._storage, self._memory, self._topic, fresh, _leader_alone)[1]
+                if fresh
+                else ()
+            ):
                 self._positions[state.leader.view.partition] = OffsetAndMetadata(state.positions.log_start)
-        self._read_s = self._context.clock.monotonic_s()
+        self._read_s = self._clock.monotonic_s()
 
     def _wait(self, pause_s: float) -> None:
         while pause_s > 0 and not self._stopped.is_set():
-            self._context.clock.sleep(min(pause_s, _NAP_S))
+            self._clock.sleep(min(pause_s, _NAP_S))
             pause_s -= _NAP_S
 
     def _note(self, start: int, fetched: Fetched) -> None:
@@ -391,7 +411,10 @@ def _where(topic: str, start: Start, last: int | None, now_ms: int) -> _Where:
 
 
 def _begin(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     image: ClusterImage,
     topic: TopicImage,
     states: Sequence[PartitionState],
@@ -404,9 +427,9 @@ def _begin(
     """
     name, known, isolation = topic.name, where.known, Isolation(options.isolation)
     if where.group is not None:
-        known = committed(context, where.group, [name])
+        known = committed(metadata, storage, clock, memory, where.group, [name])
         if options.auto_offset_reset == "none":
-            existing_group(context, image, where.group)
+            existing_group(storage, clock, memory, image, where.group)
         elif options.auto_offset_reset == "latest":
             where = replace(where, place=OffsetSpec.LATEST)
     check_partitions(topic, where.bounds)

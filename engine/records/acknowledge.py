@@ -12,14 +12,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stratalog.engine.brokers.probe import probe_brokers
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, AlterPartition, IsrProposal
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.damaged import ahead_of_metadata
 from stratalog.engine.replicas.in_sync import is_current, lags, without
 from stratalog.engine.replication.append import Appended, replicate
 from stratalog.engine.replication.watermark import advance_high_watermark
 from stratalog.partitions.backoff import Backoff
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     CorruptionError,
     FencedLeaderEpochError,
@@ -55,19 +58,24 @@ class PendingAppend:
 
 
 def acknowledge(
-    context: Context, states: dict[int, PendingAppend], min_insync_replicas: int, notes: list[str]
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    states: dict[int, PendingAppend],
+    min_insync_replicas: int,
+    notes: list[str],
 ) -> list[int]:
     """Acknowledge the appends of these partitions, or end them with an error. Returns the partitions to append to
     again under another leader, or because the leader refuses to write the high watermark. Notes members that had
     to leave an ISR.
     """
     again: list[int] = []
-    patience = _Patience(context)
+    patience = _Patience(metadata, clock)
     rounds = 0
     while states and rounds < _ROUNDS:
-        image = context.metadata.image()
+        image = metadata.image()
         if not patience.had_to_wait and any(state.missed for state in states.values()):
-            probed = probe_brokers(context)  # fence a lost broker now instead of waiting for it
+            probed = probe_brokers(metadata, storage)  # fence a lost broker now instead of waiting for it
             image = probed.image
             notes += [note for note in probed.notes if note not in notes]
         moved = [p for p, s in states.items() if not _same_leader(image, s.view)]
@@ -77,37 +85,38 @@ def acknowledge(
             )
         again += moved
         done_with = {p: s for p, s in states.items() if not s.missed and is_current(image, s.view)}
-        _record(context, done_with, min_insync_replicas)
+        _record(storage, done_with, min_insync_replicas)
         for partition, state in done_with.items():
             del states[partition]
             again += [partition] if isinstance(state.error, UnwritableStorageError) else []
         changed = [p for p, s in states.items() if not is_current(image, s.view)]
         for state in states.values():
             if any(isinstance(error, FencedLeaderEpochError) for error in state.missed.values()):
-                state.missed = {**state.missed, **_ahead(context, state)}
+                state.missed = {**state.missed, **_ahead(metadata, storage, state)}
         waited = False
         if not changed and states:
-            waited = not _shrink(context, states, patience.over, notes) and patience.wait(states.values())
-            image = context.metadata.image()
+            waited = not _shrink(metadata, states, patience.over, notes) and patience.wait(states.values())
+            image = metadata.image()
         rounds += not waited
-        again += _sync_again(context, image, states)
+        again += _sync_again(storage, image, states)
     notes += patience.notes
     for state in states.values():
         state.error = RetriableError("the ISR kept changing; run the append again with the same sequence")
     return again
 
 
-def _ahead(context: Context, state: PendingAppend) -> dict[int, StratalogError]:
+def _ahead(metadata: MetadataClient, storage: Storage, state: PendingAppend) -> dict[int, StratalogError]:
     """Why members with a register of an uncommitted epoch are not waited for."""
-    ahead = ahead_of_metadata(context, state.view)
+    ahead = ahead_of_metadata(metadata, storage, state.view)
     return {broker: error for broker, error in ahead.items() if broker in state.missed}
 
 
 class _Patience:
     """Waits for followers, longer each time, up to ``replica.lag.time.max.ms``."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, metadata: MetadataClient, clock: Clock) -> None:
+        self._metadata = metadata
+        self._clock = clock
         self._waits = 0
         self._since_s: float | None = None
         self._lag_ms = 0
@@ -125,7 +134,7 @@ class _Patience:
     @property
     def _waited_ms(self) -> float:
         assert self._since_s is not None
-        return (self._context.clock.monotonic_s() - self._since_s) * 1000
+        return (self._clock.monotonic_s() - self._since_s) * 1000
 
     @property
     def notes(self) -> list[str]:
@@ -137,10 +146,10 @@ class _Patience:
 
     def wait(self, states: Iterable[PendingAppend]) -> bool:
         """Wait for members that missed an append; returns False when the time is over."""
-        clock = self._context.clock
+        clock = self._clock
         if self._since_s is None:
             self._since_s = clock.monotonic_s()
-            self._lag_ms = self._context.cluster_config(self._context.metadata.image()).replica_lag_time_max_ms
+            self._lag_ms = cluster_config_of(self._metadata.image()).replica_lag_time_max_ms
         if self.over:
             return False
         self._waits += 1
@@ -158,7 +167,9 @@ def _same_leader(image: ClusterImage, view: PartitionView) -> bool:
     return (partition.leader, partition.leader_epoch) == (view.leader, view.leader_epoch)
 
 
-def _shrink(context: Context, states: Mapping[int, PendingAppend], all_due: bool, notes: list[str]) -> bool:
+def _shrink(
+    metadata: MetadataClient, states: Mapping[int, PendingAppend], all_due: bool, notes: list[str]
+) -> bool:
     """Remove members from the ISRs: after ``replica.lag.time.max.ms``; at once if their storage is damaged or
     refuses writes, or if they are only being added. Returns whether any left; a refusal shows in the next read of
     the metadata.
@@ -176,7 +187,7 @@ def _shrink(context: Context, states: Mapping[int, PendingAppend], all_due: bool
             notes += [f"{what}: broker {broker} leaves the ISR: {state.missed[broker]}" for broker in sorted(out)]
     if not proposals:
         return False
-    answers = context.metadata.submit(AlterPartition(tuple(proposals)))
+    answers = metadata.submit(AlterPartition(tuple(proposals)))
     return any(isinstance(answer, Altered) for answer in answers)
 
 
@@ -187,7 +198,7 @@ def _is_certain(broker: int, error: StratalogError) -> bool:
     return isinstance(error, CorruptionError)
 
 
-def _sync_again(context: Context, image: ClusterImage, states: dict[int, PendingAppend]) -> list[int]:
+def _sync_again(storage: Storage, image: ClusterImage, states: dict[int, PendingAppend]) -> list[int]:
     """Repeat step 5 for the present members of the ISR. A partition with a new leader waits for the next read of
     the metadata. Returns partitions whose leader is damaged or cannot be listed.
     """
@@ -196,16 +207,16 @@ def _sync_again(context: Context, image: ClusterImage, states: dict[int, Pending
         state = states[partition]
         if _same_leader(image, state.view):
             state.view = image.view(state.view.topic_id, partition)
-            state.missed = replicate(context.replicas(state.view), context.copies)
+            state.missed = replicate(storage.replicas(state.view), storage.copies)
 
-    _note_failures(context, states, sync_all)
+    _note_failures(storage, states, sync_all)
     failed = [p for p, s in states.items() if s.error is not None]
     for partition in failed:
         del states[partition]
     return failed
 
 
-def _record(context: Context, states: dict[int, PendingAppend], min_insync_replicas: int) -> None:
+def _record(storage: Storage, states: dict[int, PendingAppend], min_insync_replicas: int) -> None:
     """Step 7: record the high watermark, on the leader first, which acknowledges the append."""
 
     def write(partition: int) -> None:
@@ -216,13 +227,13 @@ def _record(context: Context, states: dict[int, PendingAppend], min_insync_repli
                 f"{min_insync_replicas}: the records are in the log, but not acknowledged"
             )
         assert state.appended is not None
-        advance_high_watermark(context.replicas(state.view), state.appended.next_offset)
+        advance_high_watermark(storage.replicas(state.view), state.appended.next_offset)
 
-    _note_failures(context, states, write)
+    _note_failures(storage, states, write)
 
 
-def _note_failures(context: Context, states: Mapping[int, PendingAppend], function: Callable[[int], None]) -> None:
-    for outcome in context.threads.run(function, list(states)):
+def _note_failures(storage: Storage, states: Mapping[int, PendingAppend], function: Callable[[int], None]) -> None:
+    for outcome in storage.threads.run(function, list(states)):
         match outcome:
             case Failed(partition, error):
                 states[partition].error = error

@@ -41,9 +41,13 @@ from msgspec.structs import replace
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.mirrored import ENDED, check_not_mirrored
 from stratalog.engine.config.topic_config import TopicConfig
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import measured
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.acknowledge import PendingAppend, acknowledge
 from stratalog.engine.records.answers import answer
 from stratalog.engine.records.bad_record_lane import (
@@ -61,11 +65,8 @@ from stratalog.engine.records.unknown_fields import settled, unknown_in_batches,
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended
 from stratalog.engine.state.internal_topics import check_not_internal
-from stratalog.partitions.errors import (
-    ChangedReplayError,
-    InvalidCallError,
-    PolicyViolationError,
-)
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import ChangedReplayError, InvalidCallError, PolicyViolationError
 from stratalog.partitions.growth import grew
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
 from stratalog.partitions.records import check_columns, schema_of, typed_nulls
@@ -79,7 +80,10 @@ MAX_PRODUCER_LENGTH = 1000
 
 
 def append_batches(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     topic: str,
     batches: Mapping[int, Sequence[pa.RecordBatch]],
     who: ProducerAppend | None,
@@ -104,20 +108,22 @@ def append_batches(
         partition: [plain_batch(batch, f"append to {topic}-{partition}") for batch in given]
         for partition, given in batches.items()
     }
-    image = probed or context.metadata.image()
+    image = probed or metadata.image()
     of_topic = image.topic(topic)
     fields = settled(
-        *(context, of_topic, partial(unknown_in_batches, batches), on_unknown_field, arrow_to_json),
+        *(metadata, of_topic, partial(unknown_in_batches, batches), on_unknown_field, arrow_to_json),
         f"append to {topic}",
     )
     if fields.added:
-        image = context.metadata.image()
+        image = metadata.image()
         probed = image if probed is not None else None
     if fields.dropped:
         batches = without_unknown(batches, fields.topic)
     if lane is not None:
         batches = {partition: [with_places(batch) for batch in given] for partition, given in batches.items()}
-    report = append_given(context, topic, batches, who, acks=acks, probed=probed, image=image, lane=lane)
+    report = append_given(
+        metadata, storage, clock, memory, topic, batches, who, acks=acks, probed=probed, image=image, lane=lane
+    )
     return fields.said(report)
 
 
@@ -165,7 +171,10 @@ def check_producer(producer: str) -> str:
 
 
 def append_given(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     topic: str,
     batches: Mapping[int, Sequence[pa.RecordBatch]],
     who: ProducerAppend | None,
@@ -183,9 +192,9 @@ def append_given(
 
     Raises: see ``append_frame``.
     """
-    image = probed or image or context.metadata.image()
+    image = probed or image or metadata.image()
     image_of_topic = image.topic(topic)
-    options = append_options(image_of_topic, context.topic_config(image, image_of_topic), acks, who)
+    options = append_options(image_of_topic, topic_config_of(image, image_of_topic), acks, who)
     schema = options.schema
     rule = BadRecordRule(topic, schema, options.keys_required)
     batches = {partition: [typed_nulls(batch, schema) for batch in given] for partition, given in batches.items()}
@@ -196,10 +205,10 @@ def append_given(
             if lane is None:
                 rule.refuse(batch, f"append to {topic}-{partition}")
     if earlier is None:
-        earlier = earlier_tries(context, image, image_of_topic, who)
-    tasks = in_threads(context, batches)
+        earlier = earlier_tries(metadata, storage, memory, image, image_of_topic, who)
+    tasks = in_threads(storage, batches)
     return append_with(
-        context,
+        *(metadata, storage, clock, memory),
         image,
         image_of_topic,
         tasks,
@@ -213,7 +222,10 @@ def append_given(
 
 
 def append_mirrored(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     image: ClusterImage,
     topic: TopicImage,
     partition: int,
@@ -226,11 +238,11 @@ def append_mirrored(
 
     Raises: PolicyViolationError; see ``append_with``.
     """
-    tasks = in_threads(context, {partition: rows})
-    return _append_as(context, image, topic, tasks, who, "all", _NONE, probed=True)
+    tasks = in_threads(storage, {partition: rows})
+    return _append_as(metadata, storage, clock, memory, image, topic, tasks, who, "all", _NONE, probed=True)
 
 
-def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> RunTasks:
+def in_threads(storage: Storage, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> RunTasks:
     """Runs the tasks of partitions with records in threads of this process."""
     filled = [partition for partition, given in batches.items() if any(batch.num_rows for batch in given)]
 
@@ -238,13 +250,16 @@ def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]
         def one(partition: int) -> TaskResult:
             return task(partition, iter(batches[partition]))
 
-        return values(context.threads.run(one, [p for p in filled if p in partitions]))
+        return values(storage.threads.run(one, [p for p in filled if p in partitions]))
 
     return RunTasks(run, filled)
 
 
 def append_with(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     image: ClusterImage,
     topic: TopicImage,
     tasks: RunTasks,
@@ -269,24 +284,49 @@ def append_with(
     """
     check_acks(acks)
     if lane is not None:
-        topic_of_bad_records(context, image, lane.policy)
+        topic_of_bad_records(image, lane.policy)
     if who is not None:
-        context.begun_sequences.begin(topic.topic_id, who)
+        memory.begun_sequences.begin(topic.topic_id, who)
         who = replace(who, partition_count=partition_count)
-        report = _append_as(context, image, topic, tasks, who, acks, earlier, probed=probed, lane=lane)
-        return report if lane is None else append_bad_records(context, topic, report, who, acks, lane)
-    mine = context.unnamed_producers.take(context.new_id)
+        report = _append_as(
+            metadata, storage, clock, memory, image, topic, tasks, who, acks, earlier, probed=probed, lane=lane
+        )
+        return (
+            report
+            if lane is None
+            else append_bad_records(metadata, storage, clock, memory, topic, report, who, acks, lane)
+        )
+    mine = memory.unnamed_producers.take(storage.new_id)
     who = replace(mine, partition_count=partition_count)
-    report = _append_as(context, image, topic, tasks, who, acks, earlier, probed=probed, named=False, lane=lane)
+    report = _append_as(
+        *(metadata, storage, clock, memory),
+        image,
+        topic,
+        tasks,
+        who,
+        acks,
+        earlier,
+        probed=probed,
+        named=False,
+        lane=lane,
+    )
     if lane is not None:
-        report = append_bad_records(context, topic, report, who, acks, lane)
+        report = append_bad_records(metadata, storage, clock, memory, topic, report, who, acks, lane)
     if all(row["outcome"] != "unknown" for row in report.rows) and (lane is None or report.ok):
-        context.unnamed_producers.give_back(mine)
+        memory.unnamed_producers.give_back(mine)
     return report
 
 
 def append_bad_records(
-    context: Context, topic: TopicImage, report: Report, who: ProducerAppend, acks: str, lane: Lane
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    topic: TopicImage,
+    report: Report,
+    who: ProducerAppend,
+    acks: str,
+    lane: Lane,
 ) -> Report:
     """The report of an append to ``topic`` with the bad records of its lane. They are appended to their own topic,
     if they have one and all other records are acknowledged.
@@ -296,21 +336,26 @@ def append_bad_records(
     appended = None
     again = f"producer {who.producer_id!r}, sequence {who.sequence}"
     if report.ok and lane.policy.topic is not None and lane.bad:
-        image = context.metadata.image()
-        theirs = topic_of_bad_records(context, image, lane.policy)
+        image = metadata.image()
+        theirs = topic_of_bad_records(image, lane.policy)
         assert theirs is not None
         who = producer_of_bad_records(who, topic.topic_id)
-        earlier = earlier_tries(context, image, theirs, who)
+        earlier = earlier_tries(metadata, storage, memory, image, theirs, who)
         count = earlier.partition_count or len(theirs.partitions)
-        tasks = in_threads(context, lane.batches(count))
-        context.begun_sequences.begin(theirs.topic_id, who)
+        tasks = in_threads(storage, lane.batches(count))
+        memory.begun_sequences.begin(theirs.topic_id, who)
         who = replace(who, partition_count=count)
-        appended = _append_as(context, image, theirs, tasks, who, acks, earlier, probed=True)
+        appended = _append_as(
+            metadata, storage, clock, memory, image, theirs, tasks, who, acks, earlier, probed=True
+        )
     return with_bad_records(report, topic.name, lane, appended, again)
 
 
 def _append_as(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     image: ClusterImage,
     topic: TopicImage,
     tasks: RunTasks,
@@ -322,18 +367,23 @@ def _append_as(
     named: bool = True,
     lane: Lane | None = None,
 ) -> Report:
-    with context.measured() as measure:
+    with measured(clock, storage.counts) as measure:
         notes: list[str] = []
         if not probed:
-            found = probe_brokers(context, image)
+            found = probe_brokers(metadata, storage, image)
             image, notes = found.image, [*found.notes]
-        options = append_options(topic, context.topic_config(image, topic), acks, who)
-        states = _append_by_turns(context, image, topic, tasks, who, options, earlier, notes, lane)
+        options = append_options(topic, topic_config_of(image, topic), acks, who)
+        states = _append_by_turns(
+            metadata, storage, clock, memory, image, topic, tasks, who, options, earlier, notes, lane
+        )
     return answer(topic.name, who, states, measure, notes, named=named)
 
 
 def _append_by_turns(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     image: ClusterImage,
     topic: TopicImage,
     tasks: RunTasks,
@@ -351,8 +401,18 @@ def _append_by_turns(
     if given is None:
         given = [one.partition for one in topic.partitions]
     if not earlier.partitions:
-        return append_all(context, image, topic, tasks, late, options, given, notes, lane)
-    states = append_all(context, image, topic, tasks, who, options, sorted(earlier.partitions), notes, lane)
+        return append_all(metadata, storage, clock, memory, image, topic, tasks, late, options, given, notes, lane)
+    states = append_all(
+        *(metadata, storage, clock, memory),
+        image,
+        topic,
+        tasks,
+        who,
+        options,
+        sorted(earlier.partitions),
+        notes,
+        lane,
+    )
     if who.on_changed_replay == "refuse":
         for partition in earlier.partitions - states.keys():
             error = ChangedReplayError(
@@ -365,14 +425,19 @@ def _append_by_turns(
         return states
     failed = sorted(partition for partition, state in states.items() if state.error is not None)
     if not failed:
-        return states | append_all(context, image, topic, tasks, late, options, others, notes, lane)
+        return states | append_all(
+            metadata, storage, clock, memory, image, topic, tasks, late, options, others, notes, lane
+        )
     named = ", ".join(str(partition) for partition in others)
     notes.append(f"not tried: partitions {named} of {topic.name}, because partition {failed[0]} was refused")
     return states | {partition: PendingAppend(image.view(topic.topic_id, partition)) for partition in others}
 
 
 def end_appends(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     topic: str,
     who: ProducerAppend,
     outcomes: Mapping[int, tuple[PartitionView, Appended | NotAppended]],
@@ -382,24 +447,24 @@ def end_appends(
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
-    with context.measured() as measure:
+    with measured(clock, storage.counts) as measure:
         notes: list[str] = []
-        image = context.metadata.image()
-        config = context.topic_config(image, image.topic(topic))
+        image = metadata.image()
+        config = topic_config_of(image, image.topic(topic))
         states: dict[int, PendingAppend] = {}
         for partition, (view, outcome) in outcomes.items():
             states[partition] = state = PendingAppend(view)
             if isinstance(outcome, Appended):
-                if not context.remote_ends.is_silent(view.topic_id, context.clock.now_ms()):
-                    context.remote_ends.remember(view)  # the plan of the appends asked them
+                if not memory.remote_ends.is_silent(view.topic_id, clock.now_ms()):
+                    memory.remote_ends.remember(view)  # the plan of the appends asked them
                 state.appended, state.missed = outcome, outcome.missed
                 state.tried, state.ours = True, not outcome.duplicate
             else:
                 state.error, state.tried, state.ours = outcome.error, outcome.tried, outcome.ours
         pending = {partition: state for partition, state in states.items() if state.error is None}
-        acknowledge(context, pending, config.min_insync_replicas, notes)
+        acknowledge(metadata, storage, clock, pending, config.min_insync_replicas, notes)
         unwritable = unwritable_leaders((state.view, state.error) for state in states.values())
-        notes += FailedCreates(context).resign(unwritable)[0].values()
+        notes += FailedCreates(metadata, storage).resign(unwritable)[0].values()
     return answer(topic, who, states, measure, notes, named=True)
 
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 from msgspec.structs import replace as with_changes
 
 from stratalog.engine.config.mirrored import check_not_mirrored
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION, BadRecordRule, FoundBad
 from stratalog.engine.replication.append import AppendOptions
@@ -120,7 +120,7 @@ class Lane:
         ]
 
 
-def topic_of_bad_records(context: Context, image: ClusterImage, policy: LeaveOut) -> TopicImage | None:
+def topic_of_bad_records(image: ClusterImage, policy: LeaveOut) -> TopicImage | None:
     """The topic for bad records; None without one.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with declared types, or one that keeps the
@@ -134,12 +134,12 @@ def topic_of_bad_records(context: Context, image: ClusterImage, policy: LeaveOut
             f"bad_record_topic {topic.name!r} has declared types, but bad records are bytes: "
             "name a topic that was created without key and value types"
         )
-    if context.topic_config(image, topic).snapshots:
+    if topic_config_of(image, topic).snapshots:
         raise InvalidCallError(
             f"bad_record_topic {topic.name!r} has cleanup.policy = snapshot, and would keep "
             "only one bad record of each key: name another topic"
         )
-    check_not_mirrored(topic.name, context.topic_config(image, topic), "send bad records to")
+    check_not_mirrored(topic.name, topic_config_of(image, topic), "send bad records to")
     return topic
 
 

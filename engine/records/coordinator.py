@@ -13,9 +13,12 @@ from functools import partial
 
 from stratalog.engine.brokers.probe import with_leaders
 from stratalog.engine.config.mirrored import check_not_mirrored
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.state_cache import ReadState
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.markers import MarkersWritten, write_markers
 from stratalog.engine.records.state_log import append_state, ensure_topic, read_state, stamp_of
 from stratalog.engine.state import transaction_steps as steps
@@ -27,6 +30,7 @@ from stratalog.engine.state.internal_topics import (
 )
 from stratalog.engine.state.keyed import TRANSACTIONS
 from stratalog.engine.state.transaction_state import ENDING, State, Transaction, TransactionStates
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     ConcurrentTransactionsError,
     InvalidCallError,
@@ -45,23 +49,39 @@ Decide = Callable[[Transaction | None], Transaction | None]
 """From the present state to the next one; None if there is nothing to change."""
 
 
-def next_producer(context: Context, transactional_id: str, timeout_ms: int) -> Transaction:
+def next_producer(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    transactional_id: str,
+    timeout_ms: int,
+) -> Transaction:
     """The producer of this driver's next transaction of an id: that of its last one, after one look, if no other
     driver has taken the id over and the timeout is unchanged; otherwise see ``init_producer``. Each is given out
-    once, until it returns to ``context.transactional_producers``.
+    once, until it returns to ``memory.transactional_producers``.
 
     Raises: see ``init_producer``; errors of reading the state.
     """
     check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
-    last: Transaction | None = context.transactional_producers.take(transactional_id)
+    last: Transaction | None = memory.transactional_producers.take(transactional_id)
     if last is not None:
-        present = _read(context, _topic(context), transactional_id).state.transactions.get(transactional_id)
+        present = _read(
+            metadata, storage, clock, memory, _topic(metadata, storage), transactional_id
+        ).state.transactions.get(transactional_id)
         if present is not None and steps.goes_on(present, last, timeout_ms):
             return present
-    return init_producer(context, transactional_id, timeout_ms)
+    return init_producer(metadata, storage, clock, memory, transactional_id, timeout_ms)
 
 
-def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
+def init_producer(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    transactional_id: str,
+    timeout_ms: int = 60_000,
+) -> Transaction:
     """Take a transactional id over: fence its previous producer, and return its producer id with the next epoch.
     Aborts a transaction that is open, completes one that is decided. The first call in a cluster creates
     ``__transaction_state``.
@@ -72,11 +92,11 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
     """
     check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
     timeout_ms = whole(timeout_ms, f"transactional id {transactional_id!r}: timeout_ms")
-    image = context.metadata.image()
-    config = context.cluster_config(image)
-    topic = ensure_topic(context, image, transactions_topic(config)).topic(TRANSACTIONS_TOPIC)
-    producer_id = context.new_id()
-    stamp_ms = partial(_stamp_ms, context, topic, transactional_id)
+    image = metadata.image()
+    config = cluster_config_of(image)
+    topic = ensure_topic(metadata, storage, image, transactions_topic(config)).topic(TRANSACTIONS_TOPIC)
+    producer_id = storage.new_id()
+    stamp_ms = partial(_stamp_ms, metadata, storage, clock, topic, transactional_id)
 
     def take_over(present: Transaction | None) -> Transaction | None:
         if present is not None and present.state in ENDING:
@@ -93,12 +113,12 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
         )
 
     for _ in range(_ATTEMPTS):
-        after = _change(context, topic, transactional_id, take_over)
+        after = _change(metadata, storage, clock, memory, topic, transactional_id, take_over)
         assert after is not None
         if after.state is State.EMPTY:
             return after
         if after.state in ENDING:
-            for failure in finish(context, after).failures:
+            for failure in finish(metadata, storage, clock, memory, after).failures:
                 raise ConcurrentTransactionsError(
                     f"transactional id {transactional_id!r} is {after.state}, but its transaction "
                     f"cannot be completed at present: {failure}"
@@ -109,7 +129,10 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
 
 
 def add_partitions(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     producer: Transaction,
     partitions: Iterable[TopicIdPartition],
     probed: ClusterImage | None = None,
@@ -120,15 +143,18 @@ def add_partitions(
     Raises: UnknownTopicOrPartitionError, PolicyViolationError for a mirror, InvalidProducerIdMappingError,
         ProducerFencedError, ConcurrentTransactionsError; see ``append_state``.
     """
-    image = probed or context.metadata.image()
+    image = probed or metadata.image()
     wanted = sorted(set(partitions))
     for key in wanted:
         image.partition(*key)
     for topic in map(image.topics.__getitem__, {topic_id for topic_id, _ in wanted}):
-        check_not_mirrored(topic.name, context.topic_config(image, topic), "append to")
-    stamp_ms = partial(_stamp_ms, context, _topic(context), producer.transactional_id)
+        check_not_mirrored(topic.name, topic_config_of(image, topic), "append to")
+    stamp_ms = partial(_stamp_ms, metadata, storage, clock, _topic(metadata, storage), producer.transactional_id)
     return _changed(
-        context,
+        metadata,
+        storage,
+        clock,
+        memory,
         producer.transactional_id,
         lambda present: steps.add_partitions(present, *_who(producer), wanted, stamp_ms()),
         probed,
@@ -136,7 +162,10 @@ def add_partitions(
 
 
 def end(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     producer: Transaction,
     *,
     commit: bool,
@@ -150,25 +179,30 @@ def end(
     Raises: InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError, ConcurrentTransactionsError;
         OutcomeUnknownError; see ``append_state``.
     """
-    stamp_ms = partial(_stamp_ms, context, _topic(context), producer.transactional_id)
+    stamp_ms = partial(_stamp_ms, metadata, storage, clock, _topic(metadata, storage), producer.transactional_id)
     return _changed(
-        context,
+        metadata,
+        storage,
+        clock,
+        memory,
         producer.transactional_id,
         lambda present: steps.end(
             present, *_who(producer), commit=commit, now_ms=stamp_ms(), partitions=partitions
         ),
-        _just_read(context) if probed else None,
+        _just_read(metadata) if probed else None,
     )
 
 
-def abort(context: Context, transactional_id: str) -> Transaction:
+def abort(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, transactional_id: str
+) -> Transaction:
     """Abort the open transaction of the id, whichever producer began it; that producer is fenced.
 
     Raises: InvalidTxnStateError when none is open; see ``end``.
     """
 
     def decide(present: Transaction | None) -> Transaction | None:
-        now_ms = _stamp_ms(context, _topic(context), transactional_id)
+        now_ms = _stamp_ms(metadata, storage, clock, _topic(metadata, storage), transactional_id)
         if present is not None and present.state is State.PREPARE_EPOCH_FENCE:
             return steps.abort_fenced(present, now_ms)
         if present is not None and present.state is State.PREPARE_ABORT:
@@ -179,10 +213,18 @@ def abort(context: Context, transactional_id: str) -> Transaction:
         who = present.producer_id, present.producer_epoch
         return steps.end(present, transactional_id, *who, commit=False, now_ms=now_ms)
 
-    return _changed(context, transactional_id, decide)
+    return _changed(metadata, storage, clock, memory, transactional_id, decide)
 
 
-def finish(context: Context, ended: Transaction, *, just_ended: bool = False) -> MarkersWritten:
+def finish(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    ended: Transaction,
+    *,
+    just_ended: bool = False,
+) -> MarkersWritten:
     """Complete a decided transaction: write its markers, then record that it is complete. Any number of drivers
     may do so at once. If a marker cannot be written, the state stays for the next driver. ``just_ended``: this
     driver has decided it in the same call, so metadata and roots were just read.
@@ -191,88 +233,121 @@ def finish(context: Context, ended: Transaction, *, just_ended: bool = False) ->
     """
     if ended.state not in ENDING:  # another driver was faster
         return MarkersWritten()
-    written = write_markers(context, ended, _just_read(context) if just_ended else None)
+    written = write_markers(metadata, storage, clock, memory, ended, _just_read(metadata) if just_ended else None)
     if not written.failures:
         _change(
-            context,
-            _topic(context),
+            metadata,
+            storage,
+            clock,
+            memory,
+            _topic(metadata, storage),
             ended.transactional_id,
-            lambda present: _complete(context, present, ended),
-            _just_read(context),
+            lambda present: _complete(metadata, storage, clock, present, ended),
+            _just_read(metadata),
         )
     return written
 
 
-def present_state(context: Context, transactional_id: str) -> Transaction | None:
+def present_state(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, transactional_id: str
+) -> Transaction | None:
     """The present state of a transactional id; None when it has none."""
-    image = context.metadata.image()
+    image = metadata.image()
     if TRANSACTIONS_TOPIC not in image.topic_ids:
         return None
-    read = _read(context, image.topic(TRANSACTIONS_TOPIC), transactional_id)
+    read = _read(metadata, storage, clock, memory, image.topic(TRANSACTIONS_TOPIC), transactional_id)
     return read.state.transactions.get(transactional_id)
 
 
-def end_overdue(context: Context, view: PartitionView, now_ms: int | None) -> int:
+def end_overdue(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    view: PartitionView,
+    now_ms: int | None,
+) -> int:
     """Abort the transactions of one partition of ``__transaction_state`` that exceeded their timeout, and delete
     ids unused for ``transactional.id.expiration.ms``. Returns the number of ids. ``now_ms`` comes from
     ``removal_time``. If another driver advances an id meanwhile, the decision here does not count.
 
     Raises: see ``read_state`` and ``append_state``.
     """
-    image = context.metadata.image()
-    expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
-    held = read_state(context, view, TRANSACTIONS).state.transactions.values()
-    at_ms = stamp_of(context, image, *view.key)
+    image = metadata.image()
+    expiration_ms = cluster_config_of(image).transactional_id_expiration_ms
+    held = read_state(storage, clock, memory, view, TRANSACTIONS).state.transactions.values()
+    at_ms = stamp_of(storage, clock, image, *view.key)
     due = [step for one in held if (step := steps.overdue(one, now_ms, expiration_ms, at_ms)) is not None]
     if due:
-        append_state(context, image.topic(TRANSACTIONS_TOPIC), view.partition, TRANSACTIONS, due)
+        append_state(
+            metadata, storage, clock, memory, image.topic(TRANSACTIONS_TOPIC), view.partition, TRANSACTIONS, due
+        )
     return len(due)
 
 
-def _topic(context: Context) -> TopicImage:
-    image = context.metadata.last_known.image  # an older topic id is fine: the topic is never deleted
+def _topic(metadata: MetadataClient, storage: Storage) -> TopicImage:
+    image = metadata.last_known.image  # an older topic id is fine: the topic is never deleted
     if TRANSACTIONS_TOPIC in image.topic_ids:
         return image.topic(TRANSACTIONS_TOPIC)
-    image = context.metadata.image()
-    image = ensure_topic(context, image, transactions_topic(context.cluster_config(image)))
+    image = metadata.image()
+    image = ensure_topic(metadata, storage, image, transactions_topic(cluster_config_of(image)))
     return image.topic(TRANSACTIONS_TOPIC)
 
 
-def _stamp_ms(context: Context, topic: TopicImage, transactional_id: str) -> int:
+def _stamp_ms(
+    metadata: MetadataClient, storage: Storage, clock: Clock, topic: TopicImage, transactional_id: str
+) -> int:
     """The timestamp for a step of a transactional id."""
     return stamp_of(
-        context, _just_read(context), topic.topic_id, partition_for(transactional_id, len(topic.partitions))
+        storage,
+        clock,
+        _just_read(metadata),
+        topic.topic_id,
+        partition_for(transactional_id, len(topic.partitions)),
     )
 
 
-def _just_read(context: Context) -> ClusterImage:
+def _just_read(metadata: MetadataClient) -> ClusterImage:
     """The metadata that the previous append read at its end. The next append takes only its view, and checks
     itself that the view holds.
     """
-    return context.metadata.last_known.image
+    return metadata.last_known.image
 
 
 def _who(producer: Transaction) -> tuple[str, str, int]:
     return producer.transactional_id, producer.producer_id, producer.producer_epoch
 
 
-def _complete(context: Context, present: Transaction | None, ended: Transaction) -> Transaction | None:
+def _complete(
+    metadata: MetadataClient, storage: Storage, clock: Clock, present: Transaction | None, ended: Transaction
+) -> Transaction | None:
     """Record that the transaction is complete; None if another driver has."""
     if present is None or present.at != ended.at:
         return None
-    return steps.complete(present, _stamp_ms(context, _topic(context), present.transactional_id))
+    return steps.complete(
+        present, _stamp_ms(metadata, storage, clock, _topic(metadata, storage), present.transactional_id)
+    )
 
 
 def _changed(
-    context: Context, transactional_id: str, decide: Decide, probed: ClusterImage | None = None
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    transactional_id: str,
+    decide: Decide,
+    probed: ClusterImage | None = None,
 ) -> Transaction:
-    after = _change(context, _topic(context), transactional_id, decide, probed)
+    after = _change(metadata, storage, clock, memory, _topic(metadata, storage), transactional_id, decide, probed)
     assert after is not None  # ``decide`` raises where there is no state at all
     return after
 
 
 def _change(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     topic: TopicImage,
     transactional_id: str,
     decide: Decide,
@@ -286,10 +361,10 @@ def _change(
     """
     unknown: OutcomeUnknownError | None = None
     partition = partition_for(transactional_id, len(topic.partitions))
-    kept: ReadState[TransactionStates] | None = context.states.get(topic.topic_id, partition)
+    kept: ReadState[TransactionStates] | None = memory.states.get(topic.topic_id, partition)
     for _ in range(_ATTEMPTS):
         try:
-            before = kept or _read(context, topic, transactional_id)
+            before = kept or _read(metadata, storage, clock, memory, topic, transactional_id)
             wanted = _decided(decide, before.state.transactions.get(transactional_id), is_kept=kept is not None)
             if wanted is None and kept is None:
                 return before.state.transactions.get(transactional_id)
@@ -297,11 +372,11 @@ def _change(
             if wanted is None:
                 continue
             view, probed = probed, None  # for one try
-            offset = append_state(context, topic, partition, TRANSACTIONS, [wanted], view)
-            read = _following(context, topic, partition, before, offset, wanted) or _read(
-                context, topic, transactional_id, until=offset + 1, since=before
+            offset = append_state(metadata, storage, clock, memory, topic, partition, TRANSACTIONS, [wanted], view)
+            read = _following(metadata, topic, partition, before, offset, wanted) or _read(
+                metadata, storage, clock, memory, topic, transactional_id, until=offset + 1, since=before
             )
-            context.states.put(topic.topic_id, partition, read)
+            memory.states.put(topic.topic_id, partition, read)
         except OutcomeUnknownError as error:
             unknown = error
             continue
@@ -330,7 +405,7 @@ def _decided(decide: Decide, present: Transaction | None, *, is_kept: bool) -> T
 
 
 def _following(
-    context: Context,
+    metadata: MetadataClient,
     topic: TopicImage,
     partition: int,
     before: ReadState[TransactionStates],
@@ -340,7 +415,7 @@ def _following(
     """The state after a record that was acknowledged directly behind ``before``; None if it is elsewhere, or the
     leader has changed, so the state must be read.
     """
-    image = _just_read(context)
+    image = _just_read(metadata)
     if topic.topic_id not in image.topics or offset != before.state.next_offset:
         return None
     if image.view(topic.topic_id, partition).leader_epoch != before.epoch:
@@ -349,7 +424,10 @@ def _following(
 
 
 def _read(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     topic: TopicImage,
     transactional_id: str,
     *,
@@ -361,6 +439,6 @@ def _read(
 
     def read(image: ClusterImage) -> ReadState[TransactionStates]:
         view = image.view(topic.topic_id, partition)
-        return read_state(context, view, TRANSACTIONS, until=until, since=since)
+        return read_state(storage, clock, memory, view, TRANSACTIONS, until=until, since=since)
 
-    return with_leaders(context, read)
+    return with_leaders(metadata, storage, read)

@@ -16,9 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.engine.brokers.probe import probe_brokers
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry
 from stratalog.partitions.runner import Done, values
@@ -37,7 +39,12 @@ class EarlierTries:
 
 
 def earlier_tries(
-    context: Context, image: ClusterImage, topic: TopicImage, who: ProducerAppend | None
+    metadata: MetadataClient,
+    storage: Storage,
+    memory: Memory,
+    image: ClusterImage,
+    topic: TopicImage,
+    who: ProducerAppend | None,
 ) -> EarlierTries:
     """Earlier tries of an append of ``who``; empty if it names no producer, or is in a transaction. Unreachable
     partitions are left out, unless the topic has grown.
@@ -47,14 +54,14 @@ def earlier_tries(
     """
     if who is None or who.on_changed_replay is None:
         return EarlierTries()
-    if not topic.grown and context.begun_sequences.is_next(topic.topic_id, who):
+    if not topic.grown and memory.begun_sequences.is_next(topic.topic_id, who):
         return EarlierTries()
-    probed = probe_brokers(context, image).image if topic.grown else image
+    probed = probe_brokers(metadata, storage, image).image if topic.grown else image
 
     def look(view: PartitionView) -> ProducerEntry | None:
-        return while_it_changes(lambda: _entry(context, view, who))
+        return while_it_changes(lambda: _entry(storage, view, who))
 
-    outcomes = list(context.threads.run(look, probed.views(topic.name)))
+    outcomes = list(storage.threads.run(look, probed.views(topic.name)))
     if topic.grown:
         values(outcomes)
     found = [
@@ -71,6 +78,6 @@ def earlier_tries(
     )
 
 
-def _entry(context: Context, view: PartitionView, who: ProducerAppend) -> ProducerEntry | None:
-    replicas = context.replicas(view)
+def _entry(storage: Storage, view: PartitionView, who: ProducerAppend) -> ProducerEntry | None:
+    replicas = storage.replicas(view)
     return replicas.leader.producers(look_at_leader(replicas)).get(who.producer_id)

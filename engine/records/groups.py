@@ -11,10 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from stratalog.engine.brokers.probe import with_leaders
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, Report, Value, utc_text
 from stratalog.engine.driver.state_cache import ReadState
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.state_log import append_state, ensure_topic, look_at_state, read_state, stamp_of
 from stratalog.engine.replicas.nearest import SeenLeader, seen_leader
 from stratalog.engine.replication.leader import look_at_leader
@@ -36,6 +40,7 @@ from stratalog.engine.state.group_commits import (
 )
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, offsets_topic, partition_for
 from stratalog.engine.state.keyed import OFFSETS
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     GroupIdNotFoundError,
     OffsetOutOfRangeError,
@@ -52,7 +57,10 @@ LeadersOf = Mapping[TopicPartition, Outcome[PartitionView, SeenLeader]]
 
 
 def commit(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
     *,
@@ -79,7 +87,7 @@ def commit(
     def look(image: ClusterImage) -> tuple[ClusterImage, list[OffsetsRecord], ReadState[ConsumerOffsets] | None]:
         gone = [(image.topic(topic).topic_id, partition) for topic, partition in forget]
         records: list[OffsetsRecord] = [
-            *_records(context, image, group, given, epoch),
+            *_records(storage, execution.clock, image, group, given, epoch),
             *(
                 OffsetTombstone(group=group, topic_id=topic_id, partition=partition)
                 for topic_id, partition in gone
@@ -87,17 +95,21 @@ def commit(
         ]
         if epoch is None or not records:
             return image, records, None
-        before = read_groups(context, image, group)
+        before = read_groups(storage, execution.clock, memory, image, group)
         _check_member(group, before.state.groups.get(group), epoch)
         return image, records, before
 
-    with context.run("commit") as run:
-        image, records, before = with_leaders(context, look)
+    with execution.run("commit") as run:
+        image, records, before = with_leaders(metadata, storage, look)
         if records:
-            base = append_to_group(context, image, group, records)
+            base = append_to_group(metadata, storage, execution.clock, memory, image, group, records)
         if before is not None and epoch is not None:
             # If a newer member committed between the look and the append, our commit does not count.
-            after = with_leaders(context, lambda now: read_groups(context, now, group, until=base, since=before))
+            after = with_leaders(
+                metadata,
+                storage,
+                lambda now: read_groups(storage, execution.clock, memory, now, group, until=base, since=before),
+            )
             _check_member(group, after.state.groups.get(group), epoch)
     run.rows += [
         {"topic": topic, "partition": partition, "offset": wanted.offset, "metadata": wanted.metadata}
@@ -108,7 +120,10 @@ def commit(
 
 
 def commit_pending(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
     producer_id: str,
@@ -123,20 +138,27 @@ def commit_pending(
     given = check_offsets(offsets)
 
     def look(image: ClusterImage) -> tuple[ClusterImage, list[OffsetCommit]]:
-        return image, _records(context, image, group, given, None)
+        return image, _records(storage, clock, image, group, given, None)
 
-    image, records = with_leaders(context, look)
+    image, records = with_leaders(metadata, storage, look)
     pending = [
         PendingOffset(group=group, producer_id=producer_id, producer_epoch=producer_epoch, commit=record)
         for record in records
     ]
     if pending:
-        append_to_group(context, image, group, pending)
+        append_to_group(metadata, storage, clock, memory, image, group, pending)
     return len(pending)
 
 
 def committed(
-    context: Context, group: str, topics: Collection[str] | None = None, *, require_stable: bool = False
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    group: str,
+    topics: Collection[str] | None = None,
+    *,
+    require_stable: bool = False,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """The committed offsets of the group, by topic and partition, for these topics (None: all). Offsets of deleted
     topics are left out, even if a topic of that name exists again. Empty for a group that does not exist.
@@ -147,10 +169,10 @@ def committed(
         reading the group's partition.
     """
     check_group(group)
-    image = context.metadata.image()
+    image = metadata.image()
     for name in topics or ():
         image.topic(name)
-    state = read_groups(context, image, group).state
+    state = read_groups(storage, clock, memory, image, group).state
     if require_stable:
         _check_stable(image, group, state, topics)
     return {
@@ -178,7 +200,7 @@ LAG_SCHEMA = (
 """The columns of ``lag``, for Spark."""
 
 
-def lag(context: Context, group: str) -> Report:
+def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, group: str) -> Report:
     """One row per partition of the topics for which the group has committed offsets: the number of records below
     the high watermark that it has not processed. A partition without a commit lags by all its records. ``expires``
     is when the group is deleted unless it commits again. A partition that cannot be listed is a failure in the
@@ -187,31 +209,31 @@ def lag(context: Context, group: str) -> Report:
     Raises: InvalidGroupIdError, GroupIdNotFoundError; errors of reading the group's partition.
     """
     check_group(group)
-    with context.run("lag") as run:
-        image = context.metadata.image()
-        state = existing_group(context, image, group, only_looks=True)[1]
-        leaders, run.failures = list_leaders(context, image, [state])
+    with execution.run("lag") as run:
+        image = metadata.image()
+        state = existing_group(storage, execution.clock, memory, image, group, only_looks=True)[1]
+        leaders, run.failures = list_leaders(storage, memory, image, [state])
         run.rows += [{**row, "expires": utc_text(state.expires_ms)} for row in lag_rows(image, state, leaders)]
     run.totals |= {"group": group, "lag": sum(int(row["lag"] or 0) for row in run.rows)}
     return run.report()
 
 
 def list_leaders(
-    context: Context, image: ClusterImage, groups: Iterable[GroupState]
+    storage: Storage, memory: Memory, image: ClusterImage, groups: Iterable[GroupState]
 ) -> tuple[LeadersOf, list[Failure]]:
     """The leaders of all partitions of the topics that these groups have committed for, each listed once, and the
     failures of those that cannot be listed, or do not know the high watermark yet.
     """
 
     def look(view: PartitionView) -> SeenLeader:
-        seen = seen_leader(context, image, view)
+        seen = seen_leader(storage, memory, image, view)
         seen.latest(Isolation.READ_UNCOMMITTED)
         return seen
 
     topics = sorted({topic for group in groups for (topic, _), _ in named(image, group)})
     views = [view for topic in topics for view in image.views(topic)]
-    outcomes = list(context.threads.run(look, views))
-    failures = [Failure.of(context.replicas(one.item), one.error) for one in outcomes if isinstance(one, Failed)]
+    outcomes = list(storage.threads.run(look, views))
+    failures = [Failure.of(storage.replicas(one.item), one.error) for one in outcomes if isinstance(one, Failed)]
     return {(one.item.topic, one.item.partition): one for one in outcomes}, failures
 
 
@@ -259,38 +281,40 @@ def _check_member(group: str, state: GroupState | None, member_epoch: int) -> No
 
 
 def _records(
-    context: Context,
+    storage: Storage,
+    clock: Clock,
     image: ClusterImage,
     group: str,
     wanted: Mapping[TopicPartition, OffsetAndMetadata],
     member_epoch: int | None,
 ) -> list[OffsetCommit]:
     """The commits as records, checked against the present partitions."""
-    check_metadata_size(wanted, context.cluster_config(image).offset_metadata_max_bytes)
+    check_metadata_size(wanted, cluster_config_of(image).offset_metadata_max_bytes)
     views = [image.view(image.topic(topic).topic_id, partition) for topic, partition in wanted]
 
     def check(view: PartitionView) -> None:
-        offset, end = wanted[view.topic, view.partition].offset, look_at_leader(context.replicas(view)).log_end
+        offset, end = wanted[view.topic, view.partition].offset, look_at_leader(storage.replicas(view)).log_end
         if offset > end:
             raise OffsetOutOfRangeError(f"{view}: offset {offset} cannot be committed: the log ends at {end}")
 
-    values(context.threads.run(check, views))
-    return commit_records(context, image, group, wanted, member_epoch)
+    values(storage.threads.run(check, views))
+    return commit_records(storage, clock, image, group, wanted, member_epoch)
 
 
 # --------------------------------------------------------------------------- the group's partition
 
 
 def commit_records(
-    context: Context,
+    storage: Storage,
+    clock: Clock,
     image: ClusterImage,
     group: str,
     wanted: Mapping[TopicPartition, OffsetAndMetadata],
     member_epoch: int | None = None,
 ) -> list[OffsetCommit]:
     """Commits of a group as records, by topic and partition. Raises: UnknownTopicOrPartitionError."""
-    now_ms = _stamp_ms(context, image, group)
-    expires_ms = now_ms + context.cluster_config(image).offsets_retention_minutes * 60_000
+    now_ms = _stamp_ms(storage, clock, image, group)
+    expires_ms = now_ms + cluster_config_of(image).offsets_retention_minutes * 60_000
     return [
         OffsetCommit(
             group=group,
@@ -307,25 +331,37 @@ def commit_records(
     ]
 
 
-def _stamp_ms(context: Context, image: ClusterImage, group: str) -> int:
+def _stamp_ms(storage: Storage, clock: Clock, image: ClusterImage, group: str) -> int:
     """The timestamp of a commit, from which the group's expiry counts."""
     if OFFSETS_TOPIC not in image.topic_ids:
-        return context.clock.now_ms()
+        return clock.now_ms()
     topic = image.topic(OFFSETS_TOPIC)
-    return stamp_of(context, image, topic.topic_id, partition_for(group, len(topic.partitions)))
+    return stamp_of(storage, clock, image, topic.topic_id, partition_for(group, len(topic.partitions)))
 
 
-def append_to_group(context: Context, image: ClusterImage, group: str, records: Iterable[OffsetsRecord]) -> int:
+def append_to_group(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    image: ClusterImage,
+    group: str,
+    records: Iterable[OffsetsRecord],
+) -> int:
     """Append to the group's partition of ``__consumer_offsets``, which is created if absent. Returns the offset of
     the first record. Raises: see ``append_state`` and ``ensure_topic``.
     """
-    image = ensure_topic(context, image, offsets_topic(context.cluster_config(image)))
+    image = ensure_topic(metadata, storage, image, offsets_topic(cluster_config_of(image)))
     topic = image.topic(OFFSETS_TOPIC)
-    return append_state(context, topic, partition_for(group, len(topic.partitions)), OFFSETS, records)
+    return append_state(
+        metadata, storage, clock, memory, topic, partition_for(group, len(topic.partitions)), OFFSETS, records
+    )
 
 
 def read_groups(
-    context: Context,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     image: ClusterImage,
     group: str,
     *,
@@ -339,38 +375,40 @@ def read_groups(
     topic = image.topic(OFFSETS_TOPIC)
     view = image.view(topic.topic_id, partition_for(group, len(topic.partitions)))
     if only_looks:
-        return look_at_state(context, view, OFFSETS)
-    return read_state(context, view, OFFSETS, until=until, since=since)
+        return look_at_state(storage, clock, memory, view, OFFSETS)
+    return read_state(storage, clock, memory, view, OFFSETS, until=until, since=since)
 
 
 def existing_group(
-    context: Context, image: ClusterImage, group: str, *, only_looks: bool = False
+    storage: Storage, clock: Clock, memory: Memory, image: ClusterImage, group: str, *, only_looks: bool = False
 ) -> tuple[ReadState[ConsumerOffsets], GroupState]:
     """The group, and the state that contains it; ``only_looks``: see ``look_at_state``.
 
     Raises: GroupIdNotFoundError naming the nearest one; see ``read_state``.
     """
-    read = read_groups(context, image, group, only_looks=only_looks)
+    read = read_groups(storage, clock, memory, image, group, only_looks=only_looks)
     state = read.state.groups.get(group)
     if state is None:
         raise GroupIdNotFoundError(
             f"group {group!r} does not exist: it has never committed, or not within "
-            f"offsets.retention.minutes{did_you_mean(group, all_groups(context, image)[0])}"
+            f"offsets.retention.minutes{did_you_mean(group, all_groups(storage, clock, memory, image)[0])}"
         )
     return read, state
 
 
-def all_groups(context: Context, image: ClusterImage) -> tuple[dict[str, GroupState], list[Failure]]:
+def all_groups(
+    storage: Storage, clock: Clock, memory: Memory, image: ClusterImage
+) -> tuple[dict[str, GroupState], list[Failure]]:
     """Every group by name, and the failures of unreadable partitions of ``__consumer_offsets``."""
     found: dict[str, GroupState] = {}
     failures: list[Failure] = []
     views = image.views(OFFSETS_TOPIC) if OFFSETS_TOPIC in image.topic_ids else []
-    for outcome in context.threads.run(lambda view: look_at_state(context, view, OFFSETS), views):
+    for outcome in storage.threads.run(lambda view: look_at_state(storage, clock, memory, view, OFFSETS), views):
         match outcome:
             case Done(_, read):
                 found |= read.state.groups
             case Failed(view, error):
-                failures.append(Failure.of(context.replicas(view), error))
+                failures.append(Failure.of(storage.replicas(view), error))
     return found, failures
 
 
@@ -383,17 +421,24 @@ def named(image: ClusterImage, group: GroupState | None) -> list[tuple[TopicPart
     )
 
 
-def forget_expired(context: Context, view: PartitionView, now_ms: int | None) -> int:
+def forget_expired(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    view: PartitionView,
+    now_ms: int | None,
+) -> int:
     """Delete the groups of one partition of ``__consumer_offsets`` that have not committed for
     ``offsets.retention.minutes``, and commits for deleted topics; returns the number of records written. A group
     that commits concurrently keeps everything. ``now_ms`` comes from ``removal_time``.
 
     Raises: see ``read_state`` and ``append_state``.
     """
-    state = read_state(context, view, OFFSETS).state
+    state = read_state(storage, clock, memory, view, OFFSETS).state
     # Read the topics after the groups: a topic with commits that does not exist now was deleted.
-    image = context.metadata.image()
+    image = metadata.image()
     gone = state.expired(now_ms, image.topics.keys())
     if gone:
-        append_state(context, image.topic(OFFSETS_TOPIC), view.partition, OFFSETS, gone)
+        append_state(metadata, storage, clock, memory, image.topic(OFFSETS_TOPIC), view.partition, OFFSETS, gone)
     return len(gone)

@@ -12,15 +12,19 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, Value
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.append import append_with, in_threads
 from stratalog.engine.records.state_log import append_state, read_state, stamp_of
 from stratalog.engine.state.consumer_offsets import EndTransaction
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.engine.state.keyed import OFFSETS
 from stratalog.engine.state.transaction_state import State, Transaction
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.columns import constant
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.producers import marker
@@ -40,11 +44,18 @@ class MarkersWritten:
         self.failures.append(Failure.of(item, error))
 
 
-def write_markers(context: Context, ended: Transaction, probed: ClusterImage | None = None) -> MarkersWritten:
+def write_markers(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    ended: Transaction,
+    probed: ClusterImage | None = None,
+) -> MarkersWritten:
     """Write the markers of a transaction in PrepareCommit or PrepareAbort to all its partitions, except those of
     deleted topics. ``probed`` is the metadata as just read, after a probe of the roots.
     """
-    image = probed or context.metadata.image()
+    image = probed or metadata.image()
     by_topic: dict[str, list[int]] = {}
     for topic_id, partition in ended.partitions:
         if topic_id in image.topics:
@@ -53,11 +64,13 @@ def write_markers(context: Context, ended: Transaction, probed: ClusterImage | N
     def write(topic_id: str) -> MarkersWritten:
         topic, partitions = image.topics[topic_id], by_topic[topic_id]
         if topic.name == OFFSETS_TOPIC:
-            return _end_offsets(context, image, topic, partitions, ended)
-        return _append_markers(context, image, topic, partitions, ended, probed=probed is not None)
+            return _end_offsets(metadata, storage, clock, memory, image, topic, partitions, ended)
+        return _append_markers(
+            metadata, storage, clock, memory, image, topic, partitions, ended, probed=probed is not None
+        )
 
     written = MarkersWritten()
-    for outcome in context.threads.run(write, by_topic):
+    for outcome in storage.threads.run(write, by_topic):
         match outcome:
             case Done(_, of_topic):
                 written.rows += of_topic.rows
@@ -69,7 +82,10 @@ def write_markers(context: Context, ended: Transaction, probed: ClusterImage | N
 
 
 def _append_markers(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     image: ClusterImage,
     topic: TopicImage,
     partitions: Sequence[int],
@@ -77,10 +93,10 @@ def _append_markers(
     *,
     probed: bool,
 ) -> MarkersWritten:
-    row = _marker_row(schema_of(topic.key_schema, topic.value_schema), context.clock.now_ms())
+    row = _marker_row(schema_of(topic.key_schema, topic.value_schema), clock.now_ms())
     who = marker(ended.producer_id, ended.producer_epoch, commit=ended.state is State.PREPARE_COMMIT)
-    tasks = in_threads(context, {partition: [row] for partition in partitions})
-    report = append_with(context, image, topic, tasks, who, probed=probed)
+    tasks = in_threads(storage, {partition: [row] for partition in partitions})
+    report = append_with(metadata, storage, clock, memory, image, topic, tasks, who, probed=probed)
     done = [row for row in report.rows if row["outcome"] in ("acknowledged", "duplicate")]
     rows: list[dict[str, Value]] = [
         {"topic": topic.name, "partition": row["partition"], "marker": row["base_offset"]} for row in done
@@ -96,26 +112,33 @@ def _marker_row(schema: pa.Schema, now_ms: int) -> pa.RecordBatch:
 
 
 def _end_offsets(
-    context: Context, image: ClusterImage, topic: TopicImage, partitions: Sequence[int], ended: Transaction
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    image: ClusterImage,
+    topic: TopicImage,
+    partitions: Sequence[int],
+    ended: Transaction,
 ) -> MarkersWritten:
     """End the pending offsets of a group's partition. A late end does not count (``ConsumerOffsets``); one that is
     already in the state is not written again.
     """
-    expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
+    expiration_ms = cluster_config_of(image).transactional_id_expiration_ms
     end = EndTransaction(
         producer_id=ended.producer_id,
         producer_epoch=ended.producer_epoch,
         committed=ended.state is State.PREPARE_COMMIT,
-        expires_ms=stamp_of(context, image, topic.topic_id, partitions[0]) + expiration_ms,
+        expires_ms=stamp_of(storage, clock, image, topic.topic_id, partitions[0]) + expiration_ms,
     )
     written = MarkersWritten()
     for partition in partitions:
         try:
-            view = context.metadata.image().view(topic.topic_id, partition)
-            known = read_state(context, view, OFFSETS).state.producers.get(ended.producer_id)
+            view = metadata.image().view(topic.topic_id, partition)
+            known = read_state(storage, clock, memory, view, OFFSETS).state.producers.get(ended.producer_id)
             offset = None
             if known is None or known.epoch < ended.producer_epoch:
-                offset = append_state(context, topic, partition, OFFSETS, [end])
+                offset = append_state(metadata, storage, clock, memory, topic, partition, OFFSETS, [end])
         except StratalogError as error:
             written.fail(f"{topic.name}-{partition}", error)
         else:

@@ -18,9 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stratalog.engine.config.topic_config import SPARK_HASH
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.append import append_given
 from stratalog.engine.records.bad_record_lane import Lane, LeaveOut
 from stratalog.engine.records.earlier import earlier_tries
@@ -29,6 +32,7 @@ from stratalog.engine.records.tables import ArrowStream, is_frame, to_arrow
 from stratalog.engine.records.unknown_fields import settled
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.growth import ADDED, grew
 from stratalog.partitions.printable import first_line
@@ -82,7 +86,10 @@ class RowColumns:
 
 
 def produce(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     topic: str,
     rows: Rows,
     columns: RowColumns,
@@ -101,7 +108,7 @@ def produce(
     Raises: InvalidRecordError naming the row or column that does not fit; see ``append_with``. Nothing is appended
         then.
     """
-    image = context.metadata.image()
+    image = metadata.image()
     of_topic = image.topic(topic)
     check_not_internal(topic, "produce to")
     what = f"produce to {topic}"
@@ -111,22 +118,22 @@ def produce(
     def unknown(now: TopicImage) -> list[UnknownField]:
         return given.unknown(columns, now)
 
-    fields = settled(context, of_topic, unknown, on_unknown_field, arrow_to_json, what)
+    fields = settled(metadata, of_topic, unknown, on_unknown_field, arrow_to_json, what)
     if fields.added:
-        image, of_topic = context.metadata.image(), fields.topic
+        image, of_topic = metadata.image(), fields.topic
     records = given.records(columns, of_topic)
-    earlier = earlier_tries(context, image, of_topic, who)
+    earlier = earlier_tries(metadata, storage, memory, image, of_topic, who)
     count = len(of_topic.partitions)
     dealt = None  # the caller names the partitions
     if columns.partition is None:
         dealt = earlier.partition_count or count
         keyless = (
-            crc32((context.new_id() if who is None else f"{who.producer_id} {who.sequence}").encode()) % dealt
+            crc32((storage.new_id() if who is None else f"{who.producer_id} {who.sequence}").encode()) % dealt
         )
         keys = records.table.column("key").combine_chunks()
         chosen = _by_value(records.table, dealt, keyless) if spread else np.full(len(keys), keyless, np.int64)
         if keys.null_count < len(keys):
-            partitioner = context.topic_config(image, of_topic).partitioner
+            partitioner = topic_config_of(image, of_topic).partitioner
             of_keys = partitions_of(keys, dealt, partitioner)
             chosen = np.where(keys.is_valid().to_numpy(zero_copy_only=False), of_keys, chosen)
     else:
@@ -142,7 +149,18 @@ def produce(
     }
     lane = None if bad_records is None else Lane(bad_records)
     report = append_given(
-        context, topic, batches, who, acks=acks, image=image, partition_count=dealt, earlier=earlier, lane=lane
+        metadata,
+        storage,
+        clock,
+        memory,
+        topic,
+        batches,
+        who,
+        acks=acks,
+        image=image,
+        partition_count=dealt,
+        earlier=earlier,
+        lane=lane,
     )
     return fields.said(report, len(chosen))
 

@@ -10,9 +10,11 @@ from itertools import chain
 import pyarrow as pa
 
 from stratalog.engine.brokers.probe import probe_brokers
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.acknowledge import PendingAppend, acknowledge
 from stratalog.engine.records.bad_record_lane import Lane
 from stratalog.engine.records.bad_records import BadRecordFilter, BadRecordRule, FoundBad
@@ -121,7 +123,10 @@ def partition_task(
 
 
 def append_all(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     image: ClusterImage,
     topic: TopicImage,
     tasks: RunTasks,
@@ -136,12 +141,12 @@ def append_all(
     """
     rule = None if lane is None else lane.rule(topic.name, options, who)
     states: dict[int, PendingAppend] = {}
-    failed_creates = FailedCreates(context)
+    failed_creates = FailedCreates(metadata, storage)
     for _ in range(_ROUNDS):
         views = {partition: image.view(topic.topic_id, partition) for partition in partitions}
-        replicas_of = replicas_to_append_to(context, image, views.values(), notes)
-        known = context.log_ends.of(views.values())
-        task = partition_task(replicas_of, who, options, context.clock, context.copies, known, rule)
+        replicas_of = replicas_to_append_to(storage, clock, memory, image, views.values(), notes)
+        known = memory.log_ends.of(views.values())
+        task = partition_task(replicas_of, who, options, clock, storage.copies, known, rule)
         raced: list[int] = []
         troubled: list[int] = []
         appended: dict[int, PendingAppend] = {}
@@ -163,7 +168,7 @@ def append_all(
                 case Appended(missed=missed, duplicate=duplicate):
                     remote = replicas_of[result.partition].remote
                     if remote is not None and remote.known is not None:
-                        context.remote_ends.remember(view)
+                        memory.remote_ends.remember(view)
                     state.appended, state.missed, state.tried = result.outcome, missed, True
                     state.ours = state.ours or not duplicate
                     appended[result.partition] = state
@@ -179,12 +184,14 @@ def append_all(
         try:
             if options.acks_all:
                 ended = list(appended.values())
-                troubled += acknowledge(context, appended, options.min_insync_replicas, notes)
+                troubled += acknowledge(metadata, storage, clock, appended, options.min_insync_replicas, notes)
                 appended.clear()
-                _remember_ends(context, image, ended)
+                _remember_ends(memory, image, ended)
             if not raced and not troubled:
                 break
-            image, partitions = _next_round(context, topic, states, raced, troubled, notes, failed_creates)
+            image, partitions = _next_round(
+                metadata, storage, topic, states, raced, troubled, notes, failed_creates
+            )
         except StratalogError as error:  # the metadata is unreachable: the logs keep their records
             if options.acks_all:
                 for state in appended.values():  # partitions without an outcome
@@ -196,7 +203,7 @@ def append_all(
     return states
 
 
-def _remember_ends(context: Context, image: ClusterImage, ended: Sequence[PendingAppend]) -> None:
+def _remember_ends(memory: Memory, image: ClusterImage, ended: Sequence[PendingAppend]) -> None:
     ends = [
         (state.view, state.appended.end)
         for state in ended
@@ -204,12 +211,13 @@ def _remember_ends(context: Context, image: ClusterImage, ended: Sequence[Pendin
     ]
     known = [(view, end) for view, end in ends if end is not None]
     for view, end in known:
-        context.log_ends.remember(view, end)
-    context.behind_appends.appended(image, known)
+        memory.log_ends.remember(view, end)
+    memory.behind_appends.appended(image, known)
 
 
 def _next_round(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
     topic: TopicImage,
     states: Mapping[int, PendingAppend],
     raced: Sequence[int],
@@ -222,10 +230,10 @@ def _next_round(
     """
     errors = {partition: states[partition].error for partition in troubled}
     if any(isinstance(error, BrokerUnreachableError | StaleMetadataError) for error in errors.values()):
-        probed = probe_brokers(context)
+        probed = probe_brokers(metadata, storage)
         image, noted = probed.image, probed.notes
     else:
-        image, noted = context.metadata.image(), ()
+        image, noted = metadata.image(), ()
     notes += noted
     if topic.topic_id not in image.topics:
         return image, []
@@ -237,12 +245,12 @@ def _next_round(
     for partition, error in errors.items():
         view = states[partition].view
         if isinstance(error, FencedLeaderEpochError) and is_current(image, view):
-            ahead = ahead_of_metadata(context, view)
+            ahead = ahead_of_metadata(metadata, storage, view)
             if view.leader in ahead:
                 damaged[view.key] = view, ahead[view.leader]
             elif members := ahead.keys() & {*view.isr, *view.adding}:
-                context.metadata.submit(AlterPartition((without(view, members),)))
-                image = context.metadata.image()
+                metadata.submit(AlterPartition((without(view, members),)))
+                image = metadata.image()
                 notes += [
                     f"{topic.name}-{partition}: broker {b} leaves the ISR: {ahead[b]}" for b in sorted(members)
                 ]
@@ -250,10 +258,10 @@ def _next_round(
     resigned, try_again = failed_creates.resign(unwritable)
     notes += resigned.values()
     if unwritable:
-        image = context.metadata.image()
+        image = metadata.image()
     if damaged:
-        replaced = replace_leaders(context, damaged)
-        image, noted = context.metadata.image(), tuple(replaced.values())
+        replaced = replace_leaders(metadata, storage, damaged)
+        image, noted = metadata.image(), tuple(replaced.values())
         notes += noted
     if topic.topic_id not in image.topics:
         return image, []

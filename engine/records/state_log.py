@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, OperationFailedError, Report
 from stratalog.engine.driver.state_cache import OwnAppend, ReadState
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.topic_commands import CreateTopic
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.append import append_given
 from stratalog.engine.replicas.nearest import follower_log, footers_nearby
 from stratalog.engine.replication.leader import look_at_leader
@@ -25,6 +27,7 @@ from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC, InternalTop
 from stratalog.engine.state.keyed import KeyedMachine, StateFormat
 from stratalog.engine.state.operations import Event, to_batch
 from stratalog.partitions.agreed_time import stamp_ms
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     CoordinatorNotAvailableError,
     CorruptionError,
@@ -49,15 +52,17 @@ _COLUMNS = ["key", "value"]
 _log = logging.getLogger(__name__)
 
 
-def stamp_of(context: Context, image: ClusterImage, topic_id: str, partition: int) -> int:
+def stamp_of(storage: Storage, clock: Clock, image: ClusterImage, topic_id: str, partition: int) -> int:
     """The timestamp for a step that is about to be appended to this partition (``agreed_time``)."""
     topic = image.topics.get(topic_id)
     leader = None if topic is None else topic.partitions[partition].leader
-    store = None if leader is None else context.stores.get(leader)
-    return context.clock.now_ms() if store is None else stamp_ms(context.clock, store)
+    store = None if leader is None else storage.stores.get(leader)
+    return clock.now_ms() if store is None else stamp_ms(clock, store)
 
 
-def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -> ClusterImage:
+def ensure_topic(
+    metadata: MetadataClient, storage: Storage, image: ClusterImage, wanted: InternalTopic
+) -> ClusterImage:
     """The metadata with the internal topic, which this call creates if ``image`` lacks it.
 
     Raises: InvalidReplicationFactorError if there are too few brokers.
@@ -66,7 +71,7 @@ def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -
         return image
     command = CreateTopic(
         name=wanted.name,
-        topic_id=context.new_id(),
+        topic_id=storage.new_id(),
         partitions=wanted.partitions,
         replication_factor=wanted.replication_factor,
         key_schema=wanted.key_schema,
@@ -76,17 +81,19 @@ def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -
     )
     try:
         with suppress(TopicAlreadyExistsError):  # another driver was faster
-            context.metadata.submit(command)
+            metadata.submit(command)
     except InvalidReplicationFactorError as error:
         raise InvalidReplicationFactorError(
             f"{wanted.name} is needed for the first time, but cannot be created: {error}"
             + (f"; or set {wanted.factor_config} on the cluster" if wanted.factor_config else "")
         ) from error
-    return context.metadata.image()
+    return metadata.image()
 
 
 def read_state(
-    context: Context,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     view: PartitionView,
     form: StateFormat[M, R],
     *,
@@ -101,19 +108,21 @@ def read_state(
     Raises: LeaderNotAvailableError kinds; CorruptionError kinds, LogGapError when neither a snapshot nor the log
         holds a part of it.
     """
-    return while_it_changes(lambda: _read_once(context, view, form, until, since))
+    return while_it_changes(lambda: _read_once(storage, clock, memory, view, form, until, since))
 
 
-def look_at_state(context: Context, view: PartitionView, form: StateFormat[M, R]) -> ReadState[M]:
+def look_at_state(
+    storage: Storage, clock: Clock, memory: Memory, view: PartitionView, form: StateFormat[M, R]
+) -> ReadState[M]:
     """Like ``read_state``, for reads on which no decision depends. If the leader does not answer, the state comes
     from the member of the ISR with the highest known committed offset, and may lack the latest records.
 
     Raises: see ``read_state``, if no member of the ISR answers.
     """
     try:
-        return read_state(context, view, form)
+        return read_state(storage, clock, memory, view, form)
     except RetriableError:
-        found = _of_any_member(context.replicas(view), form)
+        found = _of_any_member(storage.replicas(view), form)
         if found is None:
             raise
         return found
@@ -134,23 +143,25 @@ def _of_any_member(replicas: PartitionReplicas, form: StateFormat[M, R]) -> Read
 
 
 def _read_once(
-    context: Context,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     view: PartitionView,
     form: StateFormat[M, R],
     until: int | None,
     since: ReadState[M] | None,
 ) -> ReadState[M]:
-    replicas = context.replicas(view)
+    replicas = storage.replicas(view)
     log = look_at_leader(replicas, footers_nearby(replicas))
     end = log.high_watermark if until is None else min(until, log.high_watermark)
-    known: ReadState[M] | None = context.states.get(view.topic_id, view.partition)
+    known: ReadState[M] | None = memory.states.get(view.topic_id, view.partition)
     usable = [read.state for read in (known, since) if read is not None and _fits(read, log, end)]
 
     def read_from(replica: Replica, held: ReplicaLog) -> M:
         if usable:
             state = max(usable, key=lambda one: one.next_offset)
         else:
-            with context.snapshot_metrics.loading(view.topic, view.partition, context.clock):
+            with memory.snapshot_metrics.loading(view.topic, view.partition, clock):
                 state = load_state(replica, held, form, end)
         return replay(replica, held, form, state, end)
 
@@ -164,7 +175,7 @@ def _read_once(
         _log.warning("%s; it was read from another replica: run heal", error)
     read = ReadState(state, log.lineage.epoch_at(state.next_offset - 1) or 0)
     if until is None:
-        context.states.put(view.topic_id, view.partition, read)
+        memory.states.put(view.topic_id, view.partition, read)
     return read
 
 
@@ -222,7 +233,10 @@ def replay(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], state: M,
 
 
 def append_state(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     topic: TopicImage,
     partition: int,
     form: StateFormat[M, R],
@@ -237,25 +251,38 @@ def append_state(
         StorageAuthorizationError when storage refuses; OutcomeUnknownError when it may have been appended;
         OperationFailedError for permanent errors.
     """
-    return append_own(context, topic.name, partition, form.to_batch(records, context.clock.now_ms()), probed)
+    return append_own(
+        metadata, storage, clock, memory, topic.name, partition, form.to_batch(records, clock.now_ms()), probed
+    )
 
 
 def append_own(
-    context: Context, topic: str, partition: int, batch: pa.RecordBatch, probed: ClusterImage | None = None
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    topic: str,
+    partition: int,
+    batch: pa.RecordBatch,
+    probed: ClusterImage | None = None,
 ) -> int:
     """Append records to any internal topic; see ``append_state``."""
     wanted = OwnAppend(topic, partition, batch, probed)
-    return context.own_producer.append(wanted, lambda together: _append_together(context, together))
+    return memory.own_producer.append(
+        wanted, lambda together: _append_together(metadata, storage, clock, memory, together)
+    )
 
 
-def _append_together(context: Context, together: Sequence[OwnAppend]) -> None:
+def _append_together(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, together: Sequence[OwnAppend]
+) -> None:
     """Make one append of all waiting requests, one file per partition; every request gets its result."""
     batches: dict[int, list[pa.RecordBatch]] = {}
     for one in together:
         batches.setdefault(one.partition, []).append(one.batch)
     images = [one.probed for one in together if one.probed is not None]
     latest = max(images, key=lambda image: image.next_offset) if len(images) == len(together) else None
-    report = append_given(context, together[0].topic, batches, who=None, probed=latest)
+    report = append_given(metadata, storage, clock, memory, together[0].topic, batches, who=None, probed=latest)
     outcomes = {row["partition"]: row for row in report.rows}
     failures = {failure.item: failure for failure in report.failures}
     appended = Counter[int]()
@@ -287,12 +314,14 @@ _PASSING = _codes(RetriableError) | _codes(StaleMetadataError)
 """Codes of errors that a retry may overcome."""
 
 
-def append_event(context: Context, image: ClusterImage, event: Event) -> None:
+def append_event(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, image: ClusterImage, event: Event
+) -> None:
     """Append an event to ``__operations``, with acks=all. ``image`` is the metadata as just read. The first event
     of a cluster creates the topic. The roots are not probed again: the append finds a lost one.
 
     Raises: see ``append_state``; InvalidReplicationFactorError when no broker is in service.
     """
     brokers = sum(not broker.fenced for broker in image.brokers.values())
-    image = ensure_topic(context, image, operations_topic(brokers, tiered=context.remote is not None))
-    append_own(context, OPERATIONS_TOPIC, 0, to_batch(event), image)
+    image = ensure_topic(metadata, storage, image, operations_topic(brokers, tiered=storage.remote is not None))
+    append_own(metadata, storage, clock, memory, OPERATIONS_TOPIC, 0, to_batch(event), image)

@@ -21,9 +21,13 @@ from typing import Self
 import pyarrow as pa
 
 from stratalog.engine.brokers.probe import probe_brokers
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution, measured
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records import coordinator
 from stratalog.engine.records.append import append_batches
 from stratalog.engine.records.bad_record_lane import (
@@ -63,11 +67,9 @@ def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
     return {TopicIdPartition(topic.topic_id, partition.partition) for partition in topic.partitions}
 
 
-def partitions_of_bad(
-    context: Context, image: ClusterImage, bad_records: LeaveOut | None
-) -> set[TopicIdPartition]:
+def partitions_of_bad(image: ClusterImage, bad_records: LeaveOut | None) -> set[TopicIdPartition]:
     """All partitions of the topic for bad records, if there is one. Raises: see ``topic_of_bad_records``."""
-    topic = None if bad_records is None else topic_of_bad_records(context, image, bad_records)
+    topic = None if bad_records is None else topic_of_bad_records(image, bad_records)
     return set() if topic is None else partitions_of(topic)
 
 
@@ -76,12 +78,25 @@ class BatchTransaction:
     aborts, and propagates.
     """
 
-    def __init__(self, context: Context, transactional_id: str, timeout_ms: int = TIMEOUT_MS) -> None:
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        storage: Storage,
+        execution: Execution,
+        memory: Memory,
+        transactional_id: str,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> None:
         """Takes over the transactional id. Raises: see ``coordinator.next_producer``."""
-        self._context = context
+        self._metadata = metadata
+        self._storage = storage
+        self._execution = execution
+        self._memory = memory
         self._measuring = ExitStack()
-        self._measure = self._measuring.enter_context(context.measured())
-        self._producer = coordinator.next_producer(context, transactional_id, timeout_ms)
+        self._measure = self._measuring.enter_context(measured(execution.clock, storage.counts))
+        self._producer = coordinator.next_producer(
+            metadata, storage, execution.clock, memory, transactional_id, timeout_ms
+        )
         self._partitions: set[TopicIdPartition] = set()
         self._written: set[TopicIdPartition] = set()
         """The partitions with records or offsets of the transaction; if nothing has failed, it tried no others."""
@@ -134,10 +149,18 @@ class BatchTransaction:
         }
         if filled and len(of_topic.partitions) <= MOST_AT_ONCE:
             filled |= partitions_of(of_topic)
-        with self._appending(image, filled | partitions_of_bad(self._context, image, bad)):
+        with self._appending(image, filled | partitions_of_bad(image, bad)):
             return self._appended(
                 append_batches(
-                    *(self._context, topic, batches, self._who()),
+                    *(
+                        self._metadata,
+                        self._storage,
+                        self._execution.clock,
+                        self._memory,
+                        topic,
+                        batches,
+                        self._who(),
+                    ),
                     bad_records=bad,
                     on_unknown_field=policy,
                     probed=image,
@@ -148,8 +171,8 @@ class BatchTransaction:
     def _look(self) -> ClusterImage:
         """The present metadata, read once per call; the first time after a probe of the roots."""
         if self._looked:
-            return self._context.metadata.image()
-        probed = probe_brokers(self._context)
+            return self._metadata.image()
+        probed = probe_brokers(self._metadata, self._storage)
         self._looked = True
         self._notes += probed.notes
         return probed.image
@@ -165,11 +188,20 @@ class BatchTransaction:
         """
         check_group(group)
         image = self._look()
-        image = ensure_topic(self._context, image, offsets_topic(self._context.cluster_config(image)))
+        image = ensure_topic(self._metadata, self._storage, image, offsets_topic(cluster_config_of(image)))
         topic = image.topic(OFFSETS_TOPIC)
         key = TopicIdPartition(topic.topic_id, partition_for(group, len(topic.partitions)))
         with self._appending(image, [key]):
-            self._offsets += commit_pending(self._context, group, offsets, self.producer_id, self.producer_epoch)
+            self._offsets += commit_pending(
+                self._metadata,
+                self._storage,
+                self._execution.clock,
+                self._memory,
+                group,
+                offsets,
+                self.producer_id,
+                self.producer_epoch,
+            )
             self._written.add(key)
 
     @contextmanager
@@ -185,7 +217,15 @@ class BatchTransaction:
         try:
             added = self._partitions.union(partitions)
             if added != self._partitions:
-                self._producer = coordinator.add_partitions(self._context, self._producer, added, image)
+                self._producer = coordinator.add_partitions(
+                    self._metadata,
+                    self._storage,
+                    self._execution.clock,
+                    self._memory,
+                    self._producer,
+                    added,
+                    image,
+                )
                 self._partitions = added
             yield
         except InvalidCallError:
@@ -240,7 +280,10 @@ class BatchTransaction:
             outcome = "committed" if commit else "aborted"
             try:
                 ended = coordinator.end(
-                    self._context,
+                    self._metadata,
+                    self._storage,
+                    self._execution.clock,
+                    self._memory,
                     self._producer,
                     commit=commit,
                     partitions=self._written if self._failed is None else None,
@@ -255,14 +298,16 @@ class BatchTransaction:
                     raise  # else it had not begun
             else:
                 written = self._finish(ended)
-                self._context.transactional_producers.give_back(ended.transactional_id, ended)
+                self._memory.transactional_producers.give_back(ended.transactional_id, ended)
         else:
-            self._context.transactional_producers.give_back(self._producer.transactional_id, self._producer)
+            self._memory.transactional_producers.give_back(self._producer.transactional_id, self._producer)
         return self._over(outcome, written)
 
     def _finish(self, ended: Transaction) -> MarkersWritten:
         try:
-            return coordinator.finish(self._context, ended, just_ended=True)
+            return coordinator.finish(
+                self._metadata, self._storage, self._execution.clock, self._memory, ended, just_ended=True
+            )
         except StratalogError as error:  # the transaction is decided, with or without its markers
             written = MarkersWritten()
             written.fail(str(self), error)

@@ -12,10 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.compared_clocks import removal_time
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, Report, Value, utc_text
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics, cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records import coordinator
 from stratalog.engine.records.markers import write_markers
 from stratalog.engine.records.state_log import read_state
@@ -24,7 +28,7 @@ from stratalog.engine.state import transaction_steps as steps
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 from stratalog.engine.state.keyed import TRANSACTIONS
 from stratalog.engine.state.transaction_state import ENDING, State, Transaction
-from stratalog.partitions.clock import FOREVER_MS
+from stratalog.partitions.clock import FOREVER_MS, Clock
 from stratalog.partitions.errors import InvalidTxnStateError, TransactionalIdNotFoundError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.producers import ProducerEntry
@@ -39,25 +43,27 @@ class OpenInLog:
     entry: ProducerEntry
 
 
-def list_transactions(context: Context) -> Report:
+def list_transactions(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
     """Every transactional id, as a table."""
-    with context.run("transactions") as run:
-        found = _all_transactions(context, context.metadata.image(), run)
+    with execution.run("transactions") as run:
+        found = _all_transactions(storage, execution.clock, memory, metadata.image(), run)
     run.rows += [_row(one) for one in sorted(found, key=lambda one: one.transactional_id)]
     run.totals["ids"] = len(run.rows)
     return run.report()
 
 
-def describe_transaction(context: Context, transactional_id: str) -> Report:
+def describe_transaction(
+    metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, transactional_id: str
+) -> Report:
     """The partitions of a transaction: one row each, with the offset of its first record there.
 
     Raises: TransactionalIdNotFoundError; see ``coordinator.present_state``.
     """
-    with context.run("transaction") as run:
-        present = _existing(context, transactional_id)
-        image = context.metadata.image()
+    with execution.run("transaction") as run:
+        present = _existing(metadata, storage, execution.clock, memory, transactional_id)
+        image = metadata.image()
         views = [image.view(*key) for key in present.partitions if key[0] in image.topics]
-        found = _open_in_logs(context, views, run)
+        found = _open_in_logs(storage, views, run)
         begun = {
             (one.view.topic, one.view.partition): one.entry.txn_first_offset
             for one in found
@@ -75,12 +81,18 @@ def describe_transaction(context: Context, transactional_id: str) -> Report:
     return run.report()
 
 
-def hanging_transactions(context: Context, topics: Sequence[str] | None = None) -> Report:
+def hanging_transactions(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    topics: Sequence[str] | None = None,
+) -> Report:
     """Hanging transactions in the logs of the topics (None: all).
 
     Raises: UnknownTopicOrPartitionError; a log that cannot be listed is a failure in the report.
     """
-    with context.run("hanging") as run:
+    with execution.run("hanging") as run:
         run.rows += [
             {
                 "topic": one.view.topic,
@@ -91,25 +103,33 @@ def hanging_transactions(context: Context, topics: Sequence[str] | None = None) 
                 "first_offset": one.entry.txn_first_offset,
                 "last_append": utc_text(one.entry.appended_ms),
             }
-            for one, known in _hanging(context, topics, run)
+            for one, known in _hanging(metadata, storage, execution.clock, memory, topics, run)
         ]
     run.totals["hanging"] = len(run.rows)
     return run.report()
 
 
-def abort_transaction(context: Context, transactional_id: str, *, dry_run: bool = False) -> Report:
+def abort_transaction(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    transactional_id: str,
+    *,
+    dry_run: bool = False,
+) -> Report:
     """Abort the open transaction of an id, or end one of its producer that hangs in a log. A producer id without a
     known transactional id is accepted, too.
 
     Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; see ``coordinator.abort``.
     """
-    with context.run("abort", dry_run=dry_run) as run:
-        present = coordinator.present_state(context, transactional_id)
+    with execution.run("abort", dry_run=dry_run) as run:
+        present = coordinator.present_state(metadata, storage, execution.clock, memory, transactional_id)
         if present is not None and present.state in (State.ONGOING, State.PREPARE_EPOCH_FENCE, *ENDING):
-            _abort(context, present, run)
+            _abort(metadata, storage, execution.clock, memory, present, run)
         else:
             producer_id = transactional_id if present is None else present.producer_id
-            _end_hanging(context, producer_id, run)
+            _end_hanging(metadata, storage, execution.clock, memory, producer_id, run)
             if not run.rows and not run.failures:
                 if present is None:
                     raise _unknown(transactional_id)
@@ -121,21 +141,28 @@ def abort_transaction(context: Context, transactional_id: str, *, dry_run: bool 
     return run.report()
 
 
-def finish_transactions(context: Context, *, dry_run: bool = False) -> Report:
+def finish_transactions(
+    metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, *, dry_run: bool = False
+) -> Report:
     """Abort transactions that exceeded their timeout, complete decided ones, and delete ids unused for
     ``transactional.id.expiration.ms``.
     """
-    with context.run("finish", dry_run=dry_run) as run:
-        image = context.metadata.image()
+    with execution.run("finish", dry_run=dry_run) as run:
+        image = metadata.image()
         views = image.views(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in image.topic_ids else []
-        rows, _ = finish_due(context, views, run)
+        rows, _ = finish_due(metadata, storage, execution.clock, memory, views, run)
         run.rows += rows
     run.totals["ids"] = len(run.rows)
     return run.report()
 
 
 def finish_due(
-    context: Context, views: Iterable[PartitionView], run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    views: Iterable[PartitionView],
+    run: OperationRun,
 ) -> tuple[list[dict[str, Value]], dict[TopicIdPartition, int]]:
     """``finish_transactions`` for these partitions of ``__transaction_state``: a row per id that was changed. If
     nothing is due, it costs one listing per partition. Also returns, for each partition without a failure, the
@@ -146,15 +173,15 @@ def finish_due(
     wanted = list(views)
     if not wanted:
         return rows, next_ms
-    image = context.metadata.image()
-    expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
-    now_ms = removal_time(context, image, run)
+    image = metadata.image()
+    expiration_ms = cluster_config_of(image).transactional_id_expiration_ms
+    now_ms = removal_time(storage, clock, image, run)
 
     def finish(view: PartitionView) -> tuple[list[dict[str, Value]], list[Failure], int]:
-        return _finish_partition(context, view, expiration_ms, now_ms, run.dry_run)
+        return _finish_partition(metadata, storage, clock, memory, view, expiration_ms, now_ms, run.dry_run)
 
-    outcomes = context.threads.run(finish, wanted)
-    for view, (its_rows, its_failures, its_next_ms) in run.done(outcomes, context.replicas):
+    outcomes = storage.threads.run(finish, wanted)
+    for view, (its_rows, its_failures, its_next_ms) in run.done(outcomes, storage.replicas):
         rows += its_rows
         run.failures += its_failures
         if not its_failures:
@@ -163,9 +190,16 @@ def finish_due(
 
 
 def _finish_partition(
-    context: Context, view: PartitionView, expiration_ms: int, now_ms: int | None, dry_run: bool
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    view: PartitionView,
+    expiration_ms: int,
+    now_ms: int | None,
+    dry_run: bool,
 ) -> tuple[list[dict[str, Value]], list[Failure], int]:
-    before = read_state(context, view, TRANSACTIONS).state.transactions
+    before = read_state(storage, clock, memory, view, TRANSACTIONS).state.transactions
     due = [
         one
         for one in before.values()
@@ -174,11 +208,11 @@ def _finish_partition(
     failures: list[Failure] = []
     after = before
     if due and not dry_run:
-        coordinator.end_overdue(context, view, now_ms)
-        for one in read_state(context, view, TRANSACTIONS).state.transactions.values():
+        coordinator.end_overdue(metadata, storage, clock, memory, view, now_ms)
+        for one in read_state(storage, clock, memory, view, TRANSACTIONS).state.transactions.values():
             if one.state in ENDING:
-                failures += coordinator.finish(context, one).failures
-        after = read_state(context, view, TRANSACTIONS).state.transactions
+                failures += coordinator.finish(metadata, storage, clock, memory, one).failures
+        after = read_state(storage, clock, memory, view, TRANSACTIONS).state.transactions
     rows: list[dict[str, Value]] = []
     for one in due:
         now = after.get(one.transactional_id)
@@ -191,21 +225,34 @@ def _finish_partition(
 # ------------------------------------------------------------------------------------ what hangs
 
 
-def _abort(context: Context, present: Transaction, run: OperationRun) -> None:
+def _abort(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    present: Transaction,
+    run: OperationRun,
+) -> None:
     if run.dry_run:
-        named = context.metadata.image().topics
+        named = metadata.image().topics
         keys = [key for key in present.partitions if key[0] in named]
         run.rows += [{"topic": named[topic_id].name, "partition": partition} for topic_id, partition in keys]
         return
-    ended = present if present.state in ENDING else coordinator.abort(context, present.transactional_id)
-    written = coordinator.finish(context, ended)
+    ended = (
+        present
+        if present.state in ENDING
+        else coordinator.abort(metadata, storage, clock, memory, present.transactional_id)
+    )
+    written = coordinator.finish(metadata, storage, clock, memory, ended)
     run.rows += written.rows
     run.failures += written.failures
 
 
-def _end_hanging(context: Context, producer_id: str, run: OperationRun) -> None:
+def _end_hanging(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, producer_id: str, run: OperationRun
+) -> None:
     """Write markers where a transaction of the producer hangs: as it was decided, if known, otherwise an abort."""
-    for one, known in _hanging(context, None, run):
+    for one, known in _hanging(metadata, storage, clock, memory, None, run):
         if one.producer_id != producer_id:
             continue
         view, epoch = one.view, one.entry.epoch + 1
@@ -220,32 +267,37 @@ def _end_hanging(context: Context, producer_id: str, run: OperationRun) -> None:
             state=State.PREPARE_COMMIT if decided else State.PREPARE_ABORT,
             partitions=(view.key,),
             timeout_ms=0,
-            update_ms=context.clock.now_ms(),
+            update_ms=clock.now_ms(),
         )
-        written = write_markers(context, ended)
+        written = write_markers(metadata, storage, clock, memory, ended)
         run.rows += written.rows
         run.failures += written.failures
 
 
 def _hanging(
-    context: Context, topics: Sequence[str] | None, run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    topics: Sequence[str] | None,
+    run: OperationRun,
 ) -> list[tuple[OpenInLog, Transaction | None]]:
     """Transactions that are open in logs but not in progress, each with the state of its transactional id. The
     logs are read before the states, and once more to drop those that have ended meanwhile.
     """
-    image = context.metadata.image()
+    image = metadata.image()
     views = [
         view
-        for topic in context.topics(image, topics)
+        for topic in chosen_topics(image, topics)
         if topic.name not in INTERNAL_TOPICS
         for view in image.views(topic.name)
     ]
-    found = _open_in_logs(context, views, run)
-    states = _all_transactions(context, image, run) if found else []
+    found = _open_in_logs(storage, views, run)
+    states = _all_transactions(storage, clock, memory, image, run) if found else []
     by_producer = {one.producer_id: one for one in states}
     left = [one for one in found if not _in_progress(one, by_producer.get(one.producer_id))]
     again = {(one.view.topic_id, one.view.partition): one.view for one in left}
-    still = _open_in_logs(context, list(again.values()), OperationRun(run.operation))
+    still = _open_in_logs(storage, list(again.values()), OperationRun(run.operation))
     confirmed = {(one.view.topic_id, one.view.partition, one.producer_id, one.entry.epoch) for one in still}
     return [
         (one, by_producer.get(one.producer_id))
@@ -262,11 +314,11 @@ def _in_progress(one: OpenInLog, known: Transaction | None) -> bool:
     return known.producer_epoch == one.entry.epoch + raised
 
 
-def _open_in_logs(context: Context, views: Sequence[PartitionView], run: OperationRun) -> list[OpenInLog]:
+def _open_in_logs(storage: Storage, views: Sequence[PartitionView], run: OperationRun) -> list[OpenInLog]:
     """The open transactions in the leaders' logs of these partitions."""
 
     def look(view: PartitionView) -> list[OpenInLog]:
-        replicas = context.replicas(view)
+        replicas = storage.replicas(view)
         producers = replicas.leader.producers(look_at_leader(replicas))
         return [
             OpenInLog(view, producer_id, entry)
@@ -274,19 +326,23 @@ def _open_in_logs(context: Context, views: Sequence[PartitionView], run: Operati
             if entry.txn_first_offset is not None
         ]
 
-    outcomes = run.done(context.threads.run(look, views), context.replicas)
+    outcomes = run.done(storage.threads.run(look, views), storage.replicas)
     found = [one for _, open_there in outcomes for one in open_there]
     return sorted(found, key=lambda one: (one.view.topic, one.view.partition, one.producer_id))
 
 
-def _all_transactions(context: Context, image: ClusterImage, run: OperationRun) -> list[Transaction]:
+def _all_transactions(
+    storage: Storage, clock: Clock, memory: Memory, image: ClusterImage, run: OperationRun
+) -> list[Transaction]:
     views = image.views(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in image.topic_ids else []
-    outcomes = context.threads.run(lambda view: read_state(context, view, TRANSACTIONS), views)
-    return [one for _, read in run.done(outcomes, context.replicas) for one in read.state.transactions.values()]
+    outcomes = storage.threads.run(lambda view: read_state(storage, clock, memory, view, TRANSACTIONS), views)
+    return [one for _, read in run.done(outcomes, storage.replicas) for one in read.state.transactions.values()]
 
 
-def _existing(context: Context, transactional_id: str) -> Transaction:
-    present = coordinator.present_state(context, transactional_id)
+def _existing(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, transactional_id: str
+) -> Transaction:
+    present = coordinator.present_state(metadata, storage, clock, memory, transactional_id)
     if present is None:
         raise _unknown(transactional_id)
     return present

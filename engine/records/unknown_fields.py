@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 from msgspec.structs import replace as with_changes
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.metadata.topic_commands import AlterTopic
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.bad_records import ERRORS
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.growth import grown_schema
@@ -79,7 +79,7 @@ class SettledFields:
 
 
 def settled(
-    context: Context,
+    metadata: MetadataClient,
     topic: TopicImage,
     find: Callable[[TopicImage], Sequence[UnknownField]],
     on_unknown_field: OnUnknownField,
@@ -107,14 +107,14 @@ def settled(
             for column, schema in (("key", topic.key_schema), ("value", topic.value_schema))
         )
         try:
-            added += context.metadata.submit(AlterTopic(topic.name, key, value), dry_run=dry_run)
+            added += metadata.submit(AlterTopic(topic.name, key, value), dry_run=dry_run)
         except InvalidCallError as error:
-            now = context.metadata.image().topic(topic.name)
+            now = metadata.image().topic(topic.name)
             if (now.key_schema, now.value_schema) == (topic.key_schema, topic.value_schema):
                 raise InvalidCallError(f"{what}: on_unknown_field is 'add': {error}") from error
             topic = now
             continue
-        topic = _as_it_would_be(topic, key, value) if dry_run else context.metadata.image().topic(topic.name)
+        topic = _as_it_would_be(topic, key, value) if dry_run else metadata.image().topic(topic.name)
     raise InvalidCallError(
         f"{what}: other drivers keep altering the type of {topic.name}, which still lacks "
         f"{', '.join(repr(one.path) for one in find(topic))}: append again"

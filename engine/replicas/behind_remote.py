@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
 from stratalog.engine.replication.damage import check_whole, uncommitted_epoch
 from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
@@ -28,21 +30,21 @@ Behind = Mapping[TopicIdPartition, tuple[PartitionView, LogBehindRemoteError]]
 
 
 def go_on_from_remote(
-    context: Context, behind: Behind
+    metadata: MetadataClient, storage: Storage, execution: Execution, behind: Behind
 ) -> tuple[dict[TopicIdPartition, str], dict[TopicIdPartition, StratalogError]]:
     """Elect each leader again, alone in its ISR, to begin at the end of the remote log: one commit for all.
     Returns a note for each elected partition, and an error for each one that is unsafe.
     """
     refused: dict[TopicIdPartition, StratalogError] = {}
     prefixes: list[TopicIdPartition] = []
-    for checked in context.threads.run(lambda key: _check_others(context, *behind[key]), list(behind)):
+    for checked in storage.threads.run(lambda key: _check_others(storage, *behind[key]), list(behind)):
         match checked:
             case Done():
                 prefixes.append(checked.item)
             case Failed(key, why):
                 refused[key] = why
     elections: list[Election] = []
-    for compared in context.tasks.run(compare_records, _records_works(context, prefixes, behind, refused)):
+    for compared in execution.tasks.run(compare_records, _records_works(storage, prefixes, behind, refused)):
         key = compared.item.replicas.view.key
         view, error = behind[key]
         match compared:
@@ -60,7 +62,7 @@ def go_on_from_remote(
             case Failed(_, why):
                 refused[key] = why
     notes: dict[TopicIdPartition, str] = {}
-    for answer in context.metadata.submit(ElectLeaders(tuple(elections))) if elections else ():
+    for answer in metadata.submit(ElectLeaders(tuple(elections))) if elections else ():
         view, error = behind[answer.key]
         match answer:
             case Altered():
@@ -75,7 +77,7 @@ def go_on_from_remote(
 
 
 def _records_works(
-    context: Context,
+    storage: Storage,
     keys: Iterable[TopicIdPartition],
     behind: Behind,
     refused: dict[TopicIdPartition, StratalogError],
@@ -87,7 +89,7 @@ def _records_works(
     works: list[RecordsWork] = []
     for key in keys:
         view, _ = behind[key]
-        replicas = context.replicas(view)
+        replicas = storage.replicas(view)
         assert replicas.remote is not None
         try:
             log = logs[view.topic_id] = logs.get(view.topic_id) or replicas.remote.read()
@@ -100,14 +102,14 @@ def _records_works(
     return works
 
 
-def _check_others(context: Context, view: PartitionView, error: LogBehindRemoteError) -> None:
+def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteError) -> None:
     """Check that every other member of the ISR can be listed, and knows nothing committed beyond the remote log,
     and that no unfenced replica holds records beyond it.
 
     Raises: CorruptionError, which is valid only while the view is the present one; RetriableError when an intact
         member holds more, which was unknown before; errors of listing a member of the ISR.
     """
-    replicas, wrote = context.replicas(view), error.wrote
+    replicas, wrote = storage.replicas(view), error.wrote
     assert wrote is not None
     for broker in view.replicas:
         if broker == view.leader or view.brokers[broker].fenced:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.partition_commands import Altered
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.in_sync import is_current
 from stratalog.engine.replicas.mend import mend
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile, Repair
@@ -37,7 +38,7 @@ Damaged = Mapping[TopicIdPartition, tuple[PartitionView, StratalogError]]
 """Partitions whose leader's storage is damaged, by view, with the error."""
 
 
-def replace_leaders(context: Context, damaged: Damaged) -> dict[TopicIdPartition, str]:
+def replace_leaders(metadata: MetadataClient, storage: Storage, damaged: Damaged) -> dict[TopicIdPartition, str]:
     """Elect an intact member of the ISR for each partition that has one; the same commit removes the old leader
     from the ISR. One commit for all. Returns a note for each partition with a new leader.
 
@@ -46,7 +47,7 @@ def replace_leaders(context: Context, damaged: Damaged) -> dict[TopicIdPartition
     leader's, once that is verified.
     """
     chosen: dict[TopicIdPartition, int] = {}
-    for outcome in context.threads.run(lambda key: _whole_member(context, *damaged[key]), list(damaged)):
+    for outcome in storage.threads.run(lambda key: _whole_member(storage, *damaged[key]), list(damaged)):
         if isinstance(outcome, Done) and outcome.value is not None:
             chosen[outcome.item] = outcome.value
     if not chosen:
@@ -56,36 +57,41 @@ def replace_leaders(context: Context, damaged: Damaged) -> dict[TopicIdPartition
         for key, broker in chosen.items()
     )
     notes: dict[TopicIdPartition, str] = {}
-    for answer in context.metadata.submit(ElectLeaders(elections)):
+    for answer in metadata.submit(ElectLeaders(elections)):
         key = answer.key
         view, error = damaged[key]
         if isinstance(answer, Altered):
             notes[key] = f"{view}: broker {view.leader} leaves the ISR, broker {chosen[key]} leads: {error}"
             if isinstance(error, CorruptSegmentError) and error.file is not None and view.leader is not None:
-                notes[key] += _mended(context, key, view.leader, error.file)
+                notes[key] += _mended(metadata, storage, key, view.leader, error.file)
     return notes
 
 
 def under_others(
-    context: Context, failed: Iterable[tuple[PartitionView, StratalogError]], run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    failed: Iterable[tuple[PartitionView, StratalogError]],
+    run: OperationRun,
 ) -> dict[TopicIdPartition, PartitionReplicas]:
     """The partitions among these whose work has failed for damage of their leader, and which have another one now:
     under that one. A note says so."""
     damaged = {view.key: (view, error) for view, error in failed if is_damage_of(view.leader, error)}
-    replaced = replace_leaders(context, damaged) if damaged else {}
+    replaced = replace_leaders(metadata, storage, damaged) if damaged else {}
     if not replaced:
         return {}
     run.notes += replaced.values()
-    image = context.metadata.image()
-    return {key: context.replicas(image.view(*key)) for key in replaced if key[0] in image.topics}
+    image = metadata.image()
+    return {key: storage.replicas(image.view(*key)) for key in replaced if key[0] in image.topics}
 
 
-def ahead_of_metadata(context: Context, view: PartitionView) -> dict[int, CorruptionError]:
+def ahead_of_metadata(
+    metadata: MetadataClient, storage: Storage, view: PartitionView
+) -> dict[int, CorruptionError]:
     """The replicas with a register of an uncommitted leader epoch (a legitimate writer has read its epoch in the
     metadata). They are listed first; then a linearizable read must show that ``view`` is the present one. Called
     when a view seems stale, but reading again shows the same.
     """
-    replicas = context.replicas(view)
+    replicas = storage.replicas(view)
     found: dict[int, CorruptionError] = {}
     for broker in view.replicas:
         if view.brokers[broker].fenced:
@@ -95,10 +101,10 @@ def ahead_of_metadata(context: Context, view: PartitionView) -> dict[int, Corrup
             joined = replica.list(anew=True).joined_epoch
             if joined > view.leader_epoch:
                 found[broker] = uncommitted_epoch(replica, joined, view.leader_epoch)
-    return found if found and is_current(context.metadata.image(), view) else {}
+    return found if found and is_current(metadata.image(), view) else {}
 
 
-def check_aside(context: Context, view: PartitionView, broker: int, *, in_place: bool = False) -> None:
+def check_aside(metadata: MetadataClient, view: PartitionView, broker: int, *, in_place: bool = False) -> None:
     """Check, by a linearizable read, that ``view`` is the present one, and the replica may be changed: it is
     outside the ISR, or (``in_place``) leads as the last member.
 
@@ -107,24 +113,24 @@ def check_aside(context: Context, view: PartitionView, broker: int, *, in_place:
     what = f"{view} on broker {broker}"
     aside = broker not in (*view.isr, *view.adding)
     last = in_place and view.leader == broker and set(view.isr) == {broker} and not view.adding
-    if not is_current(context.metadata.image(), view):
+    if not is_current(metadata.image(), view):
         raise InvalidUpdateVersionError(f"{what}: somebody else changed the partition meanwhile; run it again")
     if not aside and not last:
         raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, and is not touched there")
 
 
-def _mended(context: Context, key: TopicIdPartition, broker: int, file: str) -> str:
+def _mended(metadata: MetadataClient, storage: Storage, key: TopicIdPartition, broker: int, file: str) -> str:
     """Replace a damaged file of a broker that has resigned; returns the result for the note."""
     try:
-        image = context.metadata.image()
+        image = metadata.image()
         if key[0] not in image.topics:
             return ""
         view = image.view(*key)
-        replicas = context.replicas(view)
+        replicas = storage.replicas(view)
         repair = _repair(replicas, broker, file)
         if repair is None:
             return ""
-        mend(replicas.replica(broker), replicas.leader, repair, lambda: check_aside(context, view, broker))
+        mend(replicas.replica(broker), replicas.leader, repair, lambda: check_aside(metadata, view, broker))
     except StratalogError as error:
         return f"; it could not be replaced there ({error.code}: {error}): run heal"
     return f"; it was replaced there by a good copy of broker {view.leader}"
@@ -162,12 +168,12 @@ def _reads_well(replica: Replica, file: DataFile) -> bool:
     return True
 
 
-def _whole_member(context: Context, view: PartitionView, error: StratalogError) -> int | None:
+def _whole_member(storage: Storage, view: PartitionView, error: StratalogError) -> int | None:
     """The intact member of the ISR other than the leader that holds most; if the leader is behind the remote log,
     one that is not.
     """
     behind = error.remote_end if isinstance(error, LogBehindRemoteError) else 0
-    replicas, least = context.replicas(view), max(behind, view.written_to)
+    replicas, least = storage.replicas(view), max(behind, view.written_to)
     best: tuple[int, int] | None = None
     for broker in view.replicas:
         if broker == view.leader or broker not in view.isr or view.brokers[broker].fenced:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.partitions import paths
 from stratalog.partitions.discarded import Discarded, truncated_by
@@ -27,18 +27,18 @@ CLOSED = EpochName(9_999_999_999)
 """The epoch that closes a former replica: no leader epoch is ever as great."""
 
 
-def owned_folders(context: Context, image: ClusterImage) -> frozenset[tuple[int, str]]:
+def owned_folders(storage: Storage, image: ClusterImage) -> frozenset[tuple[int, str]]:
     """The folders of all replicas, by broker."""
     return frozenset(
-        (broker, context.replicas(view).replica(broker).folder)
+        (broker, storage.replicas(view).replica(broker).folder)
         for topic in image.topics.values()
         for view in image.views(topic.name)
         for broker in view.replicas
-        if broker in context.stores
+        if broker in storage.stores
     )
 
 
-def former_replica(context: Context, image: ClusterImage, broker_id: int, folder: str) -> Replica | None:
+def former_replica(storage: Storage, image: ClusterImage, broker_id: int, folder: str) -> Replica | None:
     """The former replica in an unassigned folder; None if its partition no longer exists."""
     parsed, registered = paths.parse_replica_path(folder), image.brokers.get(broker_id)
     if parsed is None or registered is None:
@@ -48,7 +48,7 @@ def former_replica(context: Context, image: ClusterImage, broker_id: int, folder
         return None
     return Replica(
         broker_id=broker_id,
-        store=context.stores[broker_id],
+        store=storage.stores[broker_id],
         directory_id=registered.directory_id,
         topic=topic,
         topic_id=topic_id,
@@ -60,12 +60,12 @@ def former_replica(context: Context, image: ClusterImage, broker_id: int, folder
 
 
 def find_former(
-    context: Context, image: ClusterImage, topic_ids: Iterable[str], run: OperationRun
+    storage: Storage, image: ClusterImage, topic_ids: Iterable[str], run: OperationRun
 ) -> dict[TopicIdPartition, list[Replica]]:
     """The former replicas of the topics on the roots of all brokers. A root that cannot be listed is a failure."""
-    wanted, owned = set(topic_ids), owned_folders(context, image)
+    wanted, owned = set(topic_ids), owned_folders(storage, image)
     found: dict[TopicIdPartition, list[Replica]] = {}
-    for broker_id, store in sorted(context.stores.items()):
+    for broker_id, store in sorted(storage.stores.items()):
         if broker_id not in image.brokers:
             continue
         try:
@@ -76,7 +76,7 @@ def find_former(
         for folder in sorted({paths.folder_of(stored.name) for stored in objects}):
             replica = None
             if (broker_id, folder) not in owned:
-                replica = former_replica(context, image, broker_id, folder)
+                replica = former_replica(storage, image, broker_id, folder)
             if replica is not None and replica.topic_id in wanted:
                 found.setdefault(TopicIdPartition(replica.topic_id, replica.partition), []).append(replica)
     return found

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_commands import (
     Altered,
@@ -20,6 +20,7 @@ from stratalog.engine.metadata.partition_commands import (
     Member,
     RefusedPartition,
 )
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import Synced
 from stratalog.partitions.errors import (
@@ -149,15 +150,18 @@ def joined(view: PartitionView, brokers: Collection[int]) -> IsrProposal:
 
 
 def propose(
-    context: Context, states: Mapping[TopicIdPartition, Progressed], proposals: Collection[IsrProposal]
+    metadata: MetadataClient,
+    storage: Storage,
+    states: Mapping[TopicIdPartition, Progressed],
+    proposals: Collection[IsrProposal],
 ) -> set[TopicIdPartition]:
     """Commit one change for all partitions, and take the resulting views. Returns the partitions that are now as
     proposed, in a view from which this driver may continue; the others have a note about what to do.
     """
     if not proposals:
         return set()
-    answers = context.metadata.submit(AlterPartition(tuple(proposals)))
-    image = context.metadata.image()
+    answers = metadata.submit(AlterPartition(tuple(proposals)))
+    image = metadata.image()
     done: set[TopicIdPartition] = set()
     for answer in answers:
         key = answer.key
@@ -166,7 +170,7 @@ def propose(
             case Altered(_, _, partition_epoch):
                 # Another driver may have changed it since, and our next step would rest on that.
                 if key[0] in image.topics:
-                    state.replicas = context.replicas(image.view(*key))
+                    state.replicas = storage.replicas(image.view(*key))
                 if (
                     is_current(image, state.replicas.view)
                     and state.replicas.view.partition_epoch == partition_epoch

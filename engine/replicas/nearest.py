@@ -16,7 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replicas.in_sync import behind_since_ms, lags
 from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
@@ -35,6 +37,7 @@ from stratalog.engine.replication.replica_selector import (
     select_replica,
 )
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.listing import DataFile, ReplicaLog, check_same_ends, resolve
@@ -108,21 +111,21 @@ class SeenLeader:
 
 
 def seen_leader(
-    context: Context, image: ClusterImage, view: PartitionView, client: ClientMetadata = NOWHERE
+    storage: Storage, memory: Memory, image: ClusterImage, view: PartitionView, client: ClientMetadata = NOWHERE
 ) -> SeenLeader:
     """The leader of a partition of ``image``, listed now. Files that followers in the client's rack have, too, are
     read from there.
 
     Raises: see ``look_at_leader``; InvalidConfigError for a selector that cannot be loaded.
     """
-    replicas = context.replicas(view)
+    replicas = storage.replicas(view)
     near: list[int] = []
     if client.rack:
-        able = _selectable(context.selector.of(image.configs), view, replicas.followers, client)
+        able = _selectable(memory.selector.of(image.configs), view, replicas.followers, client)
         near = [broker for broker in able if _rack(view, broker) == client.rack]
     footer_of = footers_nearby(replicas, near)
     log = look_at_leader(replicas, footer_of)
-    tiered = context.topic_config(image, image.topics[view.topic_id]).remote_storage_enable
+    tiered = topic_config_of(image, image.topics[view.topic_id]).remote_storage_enable
     return SeenLeader(image, replicas, log, footer_of, tiered)
 
 
@@ -140,14 +143,14 @@ class Chosen:
     is_leader: bool
 
 
-def nearest(context: Context, seen: SeenLeader, client: ClientMetadata, offset: int) -> Chosen:
+def nearest(clock: Clock, memory: Memory, seen: SeenLeader, client: ClientMetadata, offset: int) -> Chosen:
     """The replica from which this client reads the partition from ``offset`` up to ``Chosen.high_watermark``; read
     later records from the leader. A chosen follower holds the offset, and knows that it is committed.
 
     Raises: LeaderNotAvailableError; InvalidConfigError for a selector that cannot be loaded or raises.
     """
     replicas, view, leader = seen.replicas, seen.view, seen.log
-    selector = context.selector.of(seen.image.configs)
+    selector = memory.selector.of(seen.image.configs)
     by_leader = leader_of(seen)
     followers = _selectable(selector, view, replicas.followers, client)
     if offset >= leader.high_watermark or not followers:
@@ -158,8 +161,8 @@ def nearest(context: Context, seen: SeenLeader, client: ClientMetadata, offset: 
         if chosen is not None
     }
     leaders = _replica_view(by_leader, view, 0)
-    lag_ms = context.cluster_config(seen.image).replica_lag_time_max_ms
-    views = [leaders, *_eligible(view, leader, able.values(), offset, context.clock.now_ms(), lag_ms)]
+    lag_ms = cluster_config_of(seen.image).replica_lag_time_max_ms
+    views = [leaders, *_eligible(view, leader, able.values(), offset, clock.now_ms(), lag_ms)]
     if len(views) == 1:
         return by_leader
     selected = select_replica(selector, (view.topic, view.partition), client, Replicas(leaders, tuple(views)))

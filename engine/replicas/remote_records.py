@@ -23,7 +23,7 @@ class RecordsWork(PartitionWork):
     segments: tuple[RemoteSegment, ...]
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
+        """See ``stratalog.engine.driver.tasks.Work``."""
         return [self.replicas.leader.store, self.store]
 
 

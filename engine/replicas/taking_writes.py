@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import BrokerImage, PartitionView
 from stratalog.engine.metadata.partition_commands import Altered
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
@@ -27,13 +28,13 @@ _PROBE = bytes(64 * 1024)
 """About the size of a small append: a full disk may still have room for a few bytes."""
 
 
-def takes_no_files(context: Context, broker: BrokerImage) -> StratalogError | None:
+def takes_no_files(storage: Storage, broker: BrokerImage) -> StratalogError | None:
     """Why the broker's root takes no files, tested by creating one beside the hints of jobs; None if it does, or
     if that is unknown: it does not answer, or this driver lacks a right.
     """
-    store = context.stores[broker.broker_id]
+    store = storage.stores[broker.broker_id]
     folder = paths.schedule_folder(broker.incarnation_folder, paths.MAINTENANCE)
-    probe = paths.join(folder, paths.probe_name(context.new_id()))
+    probe = paths.join(folder, paths.probe_name(storage.new_id()))
     try:
         store.create(probe, _PROBE)
     except UnwritableStorageError as error:
@@ -47,9 +48,9 @@ def takes_no_files(context: Context, broker: BrokerImage) -> StratalogError | No
     return None
 
 
-def all_that_take_no_files(context: Context, brokers: Mapping[int, BrokerImage]) -> dict[int, StratalogError]:
+def all_that_take_no_files(storage: Storage, brokers: Mapping[int, BrokerImage]) -> dict[int, StratalogError]:
     """Those of these brokers that take no files, with the reason, tested at once."""
-    outcomes = context.threads.run(lambda broker: takes_no_files(context, brokers[broker]), sorted(brokers))
+    outcomes = storage.threads.run(lambda broker: takes_no_files(storage, brokers[broker]), sorted(brokers))
     return {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}
 
 
@@ -69,8 +70,9 @@ def unwritable_leaders(found: Iterable[tuple[PartitionView, StratalogError | Non
 class FailedCreates:
     """Counts the creates that leaders have refused to one operation of this driver."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, metadata: MetadataClient, storage: Storage) -> None:
+        self._metadata = metadata
+        self._storage = storage
         self._of_broker = Counter[int]()
 
     def resign(self, failed: Unwritable) -> tuple[dict[TopicIdPartition, str], frozenset[TopicIdPartition]]:
@@ -89,7 +91,7 @@ class FailedCreates:
                 epoch = view.partition_epoch
                 elections[key] = Election(*key, leader=successor, resign=True, partition_epoch=epoch)
         elected: dict[TopicIdPartition, str] = {}
-        answers = self._context.metadata.submit(ElectLeaders(tuple(elections.values()))) if elections else ()
+        answers = self._metadata.submit(ElectLeaders(tuple(elections.values()))) if elections else ()
         for answer in answers:
             if isinstance(answer, Altered):
                 view, error = failed[answer.key]
@@ -99,7 +101,7 @@ class FailedCreates:
 
     def _is_believed(self, leader: BrokerImage) -> bool:
         while self._of_broker[leader.broker_id] < FAILED_CREATES:
-            if takes_no_files(self._context, leader) is None:
+            if takes_no_files(self._storage, leader) is None:
                 return False
             self._of_broker[leader.broker_id] += 1
         return True
@@ -109,6 +111,6 @@ class FailedCreates:
         for broker in view.replicas:
             if broker == view.leader or broker not in view.isr or view.brokers[broker].fenced:
                 continue
-            if broker in self._context.stores and takes_no_files(self._context, view.brokers[broker]) is None:
+            if broker in self._storage.stores and takes_no_files(self._storage, view.brokers[broker]) is None:
                 return broker
         return None

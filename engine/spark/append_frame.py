@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution, measured
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import Measure
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.append import append_with, check_acks
 from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, topic_of_bad_records
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION
@@ -32,7 +36,10 @@ _log = logging.getLogger(__name__)
 
 
 def append_frame(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     topic: str,
     frame: DataFrame,
     columns: RecordColumns,
@@ -63,23 +70,23 @@ def append_frame(
         error is a failure of its partition in the report.
     """
     check_frame(topic, frame)
-    image = probed or context.metadata.image()
+    image = probed or metadata.image()
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
     what = f"append to {topic}"
     columns = columns.of(frame, spark_type(image_of_topic.value_schema))
     fields = _settled(
-        context, frame, image_of_topic, columns, bad_records, on_unknown_field, what, dry_run=dry_run
+        metadata, frame, image_of_topic, columns, bad_records, on_unknown_field, what, dry_run=dry_run
     )
     image_of_topic = fields.topic
     if fields.added and not dry_run:
-        image = context.metadata.image()
+        image = metadata.image()
     partitions = len(image_of_topic.partitions)
-    earlier = earlier_tries(context, image, image_of_topic, who)
+    earlier = earlier_tries(metadata, storage, memory, image, image_of_topic, who)
     dealt = None  # the caller names the partitions, or never retries it
     if columns.partition is None and not (who is not None and who.transactional):
         dealt = earlier.partition_count or partitions
-    config = context.topic_config(image, image_of_topic)
+    config = topic_config_of(image, image_of_topic)
     records = to_records(
         frame,
         columns,
@@ -93,18 +100,21 @@ def append_frame(
     )
     lane = None
     if bad_records is not None:
-        topic_of_bad_records(context, image, bad_records)
+        topic_of_bad_records(image, bad_records)
         lane = Lane(bad_records)
 
     if dry_run:
         check_acks(acks)
-        with context.measured() as measure:
+        with measured(execution.clock, storage.counts) as measure:
             counted = sorted(count_records(records, by_reason=lane is not None).items(), key=str)
         return fields.said(_counted(topic, counted, measure, bad=lane is not None))
 
-    tasks = RunTasks(FrameTasks(context, image_of_topic, records, order_by).run)
+    tasks = RunTasks(FrameTasks(storage, execution, memory, image_of_topic, records, order_by).run)
     report = append_with(
-        context,
+        metadata,
+        storage,
+        execution.clock,
+        memory,
         image,
         image_of_topic,
         tasks,
@@ -119,7 +129,7 @@ def append_frame(
 
 
 def _settled(
-    context: Context,
+    metadata: MetadataClient,
     frame: DataFrame,
     topic: TopicImage,
     columns: RecordColumns,
@@ -132,7 +142,7 @@ def _settled(
     def unknown(now: TopicImage) -> list[UnknownField]:
         return unknown_in_frame(frame, columns, now, bad_records)
 
-    return settled(context, topic, unknown, on_unknown_field, spark_to_json, what, dry_run=dry_run)
+    return settled(metadata, topic, unknown, on_unknown_field, spark_to_json, what, dry_run=dry_run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +154,7 @@ class FrameRecords:
 
 
 def records_of_frame(
-    context: Context,
+    metadata: MetadataClient,
     topic: str,
     frame: DataFrame,
     columns: RecordColumns,
@@ -157,13 +167,13 @@ def records_of_frame(
     Raises: UnknownTopicOrPartitionError, InvalidRecordError, InvalidCallError.
     """
     what = f"records of {topic}"
-    image = context.metadata.image()
+    image = metadata.image()
     columns = columns.of(frame, spark_type(image.topic(topic).value_schema))
-    fields = _settled(context, frame, image.topic(topic), columns, bad_records, on_unknown_field, what)
+    fields = _settled(metadata, frame, image.topic(topic), columns, bad_records, on_unknown_field, what)
     for note in fields.notes:
         _log.warning("%s", printable(f"{what}: {note}"))
     of_topic = fields.topic
-    config = context.topic_config(image, of_topic)
+    config = topic_config_of(image, of_topic)
     records = to_records(
         frame,
         columns,

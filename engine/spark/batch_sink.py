@@ -84,8 +84,8 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
         """Reads the topic's metadata. Raises: InvalidRecordError for other columns; see ``sink_tasks.plan``."""
         super().__init__(options.sink, schema)
         if options.sink.topic is not None:
-            self._context.metadata.image().topic(options.sink.topic)
-        self._who = options.who or ProducerAppend(unnamed(self._context.new_id), 0, 0)
+            self._ports.metadata.image().topic(options.sink.topic)
+        self._who = options.who or ProducerAppend(unnamed(self._ports.storage.new_id), 0, 0)
         self._plan(self._who.producer_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
@@ -122,7 +122,8 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the read."""
         given = self._options
-        source = StreamSource(open_driver(given.cluster, given.credentials, given.cluster_key_file), given)
+        ports = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+        source = StreamSource(ports.metadata, ports.storage, ports.clock, ports.memory, given)
         return [Slice(task) for task in source.plan(*source.bounds())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.list_offsets import list_offsets
 from stratalog.engine.spark.format import TABLE
 from stratalog.engine.spark.sql import identifier, literal
@@ -36,7 +39,13 @@ _EARLIEST = -2
 
 
 def create_table(
-    context: Context, spark: SparkSession, name: str, topic: str, *, if_not_exists: bool = False
+    metadata: MetadataClient,
+    storage: Storage,
+    spark: SparkSession,
+    name: str,
+    topic: str,
+    *,
+    if_not_exists: bool = False,
 ) -> None:
     """Create the Delta table of a topic as the external table ``name`` (one to three parts), in the catalog that
     it names. With ``if_not_exists`` an existing one with the same location stays.
@@ -45,7 +54,7 @@ def create_table(
         existing table of that name (with ``if_not_exists``: another one); UnknownTopicOrPartitionError; see
         ``DeltaTopicReader.load``.
     """
-    quoted, uri = _quoted(name), _table_uri(context, topic)
+    quoted, uri = _quoted(name), _table_uri(metadata, storage, topic)
     if not if_not_exists and spark.catalog.tableExists(quoted):
         raise InvalidCallError(f"{name} is there already: if_not_exists takes it, if it is the table of the topic")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted} USING delta LOCATION {literal(uri)}")
@@ -56,7 +65,7 @@ def create_table(
         )
 
 
-def delta_table(context: Context, spark: SparkSession, topic: str) -> DeltaTable:
+def delta_table(metadata: MetadataClient, storage: Storage, spark: SparkSession, topic: str) -> DeltaTable:
     """The Delta table of a topic, by delta-spark. The session needs Delta's jars, on Spark Connect the server's
     plugin of Delta.
 
@@ -66,11 +75,13 @@ def delta_table(context: Context, spark: SparkSession, topic: str) -> DeltaTable
         from delta.tables import DeltaTable
     except ModuleNotFoundError:
         raise EnvironmentUnusableError("delta-spark is not installed: pip install 'stratalog[delta]'") from None
-    return DeltaTable.forPath(spark, _table_uri(context, topic))
+    return DeltaTable.forPath(spark, _table_uri(metadata, storage, topic))
 
 
 def create_view(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    memory: Memory,
     spark: SparkSession,
     name: str,
     topic: str,
@@ -92,11 +103,11 @@ def create_view(
     _check_own_catalog(spark)
     view, tail = _quoted(name), _quoted(f"{name}_tail")
     cold = _quoted(f"{name}_table" if table is None else table)
-    uri = _table_uri(context, topic)
-    ends = _ends(context, topic)
+    uri = _table_uri(metadata, storage, topic)
+    ends = _ends(metadata, storage, memory, topic)
     replaces = _is_ours(spark, tail)
-    create_table(context, spark, f"{name}_table" if table is None else table, topic, if_not_exists=True)
-    options = {"cluster": context.file.path, "subscribe": topic, "isolation": "read_committed"}
+    create_table(metadata, storage, spark, f"{name}_table" if table is None else table, topic, if_not_exists=True)
+    options = {"cluster": storage.file.path, "subscribe": topic, "isolation": "read_committed"}
     if credentials is not None:
         options["credentials"] = credentials
     if replaces:  # its columns are those that the topic had then
@@ -107,7 +118,7 @@ def create_view(
     below = " OR ".join(f"(partition = {p} AND offset < {end})" for p, end in ends.items() if end != _EARLIEST)
     properties = {
         "stratalog.topic": topic,
-        "stratalog.topic_id": context.metadata.image().topic(topic).topic_id,
+        "stratalog.topic_id": metadata.image().topic(topic).topic_id,
         "stratalog.table": uri,
         "stratalog.table_end": starts,
     }
@@ -119,24 +130,24 @@ def create_view(
     )
 
 
-def _ends(context: Context, topic: str) -> Mapping[int, int]:
+def _ends(metadata: MetadataClient, storage: Storage, memory: Memory, topic: str) -> Mapping[int, int]:
     """The end offset of the table, by partition. Raises: InvalidCallError for a topic that is not tiered."""
-    answers = list_offsets(context, topic, OffsetSpec.EARLIEST_PENDING_UPLOAD)
+    answers = list_offsets(metadata, storage, memory, topic, OffsetSpec.EARLIEST_PENDING_UPLOAD)
     return {
         partition: answer.offset if isinstance(answer, FoundOffset) else _EARLIEST
         for partition, answer in sorted(answers.items())
     }
 
 
-def _table_uri(context: Context, topic: str) -> str:
+def _table_uri(metadata: MetadataClient, storage: Storage, topic: str) -> str:
     """The location of the table. Raises: InvalidCallError without a table."""
-    image = context.metadata.image()
+    image = metadata.image()
     of_topic = image.topic(topic)
-    if not context.topic_config(image, of_topic).remote_storage_enable:
+    if not topic_config_of(image, of_topic).remote_storage_enable:
         raise InvalidCallError(f"topic {topic!r} is not tiered, and has no Delta table: set remote.storage.enable")
-    if context.remote_table(of_topic).load().version < 0:
+    if storage.remote_table(of_topic).load().version < 0:
         raise InvalidCallError(f"topic {topic!r} has no Delta table yet: tier it first")
-    return context.remote_store(f"topic {topic!r} is tiered").uri_of(context.remote_folder(of_topic))
+    return storage.remote_store(f"topic {topic!r} is tiered").uri_of(of_topic.folder)
 
 
 def _is_ours(spark: SparkSession, table: str) -> bool:

@@ -12,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.records.append import in_threads
 from stratalog.engine.records.rounds import PartitionTask, TaskResult
@@ -27,29 +29,39 @@ from stratalog.partitions.errors import RetriableError
 class FrameTasks:
     """Runs tasks over the records of one append, as often as needed."""
 
-    def __init__(self, context: Context, topic: TopicImage, records: DataFrame, order_by: Sequence[str]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        execution: Execution,
+        memory: Memory,
+        topic: TopicImage,
+        records: DataFrame,
+        order_by: Sequence[str],
+    ) -> None:
         """``records`` come from ``to_records``."""
-        self._context = context
+        self._storage = storage
+        self._execution = execution
+        self._memory = memory
         self._topic = topic
         self._records = records
         self._order_by = order_by
 
     def run(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
         """See ``RunTasks.run``. Raises: see ``run_appends``, ``small_batches``."""
-        if self._context.driver_only:
-            return in_threads(self._context, self._fetched).run(task, partitions)
-        if self._topic.topic_id not in self._context.wide_topics:
+        if self._execution.driver_only:
+            return in_threads(self._storage, self._fetched).run(task, partitions)
+        if self._topic.topic_id not in self._memory.wide_topics:
             try:
                 return self._run_narrow(task, partitions)
             except WideRecordError:
-                self._context.wide_topics.add(self._topic.topic_id)
+                self._memory.wide_topics.add(self._topic.topic_id)
         return self._run_wide(task, partitions)
 
     def _run_narrow(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
         if self._narrow is None:
             return self._run_wide(task, partitions)
         if self._small is not None:
-            return in_threads(self._context, self._small).run(task, partitions)
+            return in_threads(self._storage, self._small).run(task, partitions)
         with bounded_by_records(self._records.sparkSession):
             return self._run_shuffled(task, partitions, self._narrow)
 
@@ -77,7 +89,7 @@ class FrameTasks:
         some = partitions if len(partitions) < count else None
         results = run_appends(records, count, task, self._order_by, some)
         for result in results:
-            self._context.tasks.counts = self._context.tasks.counts + result.counts
+            self._execution.tasks.counts = self._execution.tasks.counts + result.counts
         return results
 
 

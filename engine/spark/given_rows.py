@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.records.bad_record_lane import LeaveOut
@@ -72,7 +72,7 @@ def by_topic(rows: pa.Table, topic: str | None) -> Mapping[str, pa.Table]:
 
 
 def append_rows_given(
-    context: Context,
+    ports: Ports,
     topic: str | None,
     rows: pa.Table,
     who: ProducerAppend,
@@ -84,7 +84,7 @@ def append_rows_given(
     Raises: before anything is appended InvalidRecordError and UnknownTopicOrPartitionError; see ``produce``.
     """
     parts = by_topic(rows, topic)
-    image = context.metadata.image()
+    image = ports.metadata.image()
     columns = {}
     for name, some in parts.items():
         check_not_internal(name, "append to")
@@ -93,7 +93,8 @@ def append_rows_given(
         columns[name] = row_columns(parts[name].column_names, image.topic(name))
     return [
         produce(
-            *(context, name, some, columns[name], who),
+            *(ports.metadata, ports.storage, ports.clock, ports.memory),
+            *(name, some, columns[name], who),
             bad_records=bad_records,
             on_unknown_field=on_unknown_field,
             spread=True,

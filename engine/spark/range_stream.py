@@ -18,8 +18,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.opening import Ports, open_driver
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.range_plan import StreamRange, plan_of_ranges
 from stratalog.engine.reading.stream_offsets import StreamOffsets
 from stratalog.engine.reading.stream_options import SourceOptions, stream_options
@@ -27,6 +29,7 @@ from stratalog.engine.reading.stream_source import topics_of
 from stratalog.engine.spark.read_frame import read_frame
 from stratalog.engine.spark.stream_source import StreamReader, check_limits
 from stratalog.engine.spark.versions import LIMITS, spark_version
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError
 
 FORMAT = "stratalog-ranges"
@@ -142,8 +145,8 @@ class BatchScan:
     machine, where it opens the cluster again, with the key of that process's environment.
     """
 
-    def __init__(self, context: Context, options: SourceOptions, function: BatchFunction) -> None:
-        self._opened: Context | None = context
+    def __init__(self, ports: Ports, options: SourceOptions, function: BatchFunction) -> None:
+        self._opened: Ports | None = ports
         self._options = options
         self._function = function
 
@@ -163,24 +166,53 @@ class BatchScan:
             given = self._options
             self._opened = open_driver(given.cluster, given.credentials, given.cluster_key_file)
         with kept_active_session():
-            self._function(self.frame_of(self._opened, batch.sparkSession, ranges), batch_id)
+            self._function(
+                self.frame_of(
+                    self._opened.metadata,
+                    self._opened.storage,
+                    self._opened.clock,
+                    self._opened.memory,
+                    batch.sparkSession,
+                    ranges,
+                ),
+                batch_id,
+            )
 
-    def frame_of(self, context: Context, spark: SparkSession, ranges: Sequence[StreamRange]) -> DataFrame:
+    def frame_of(
+        self,
+        metadata: MetadataClient,
+        storage: Storage,
+        clock: Clock,
+        memory: Memory,
+        spark: SparkSession,
+        ranges: Sequence[StreamRange],
+    ) -> DataFrame:
         """The records of the ranges, of which there are some. Raises: as ``plan_of_ranges`` and ``read_frame``."""
-        return read_frame(context, spark, plan_of_ranges(context, ranges, self._options))
+        return read_frame(
+            metadata,
+            storage,
+            clock,
+            memory,
+            spark,
+            plan_of_ranges(metadata, storage, clock, memory, ranges, self._options),
+        )
 
 
 def for_each_batch(
-    context: Context,
+    ports: Ports,
     spark: SparkSession,
     topics: Sequence[str],
     function: BatchFunction,
     options: Mapping[str, str],
 ) -> DataStreamWriter:
     """See ``Cluster.for_each_batch``. Raises: InvalidCallError naming the option; UnknownTopicOrPartitionError."""
-    given = {"cluster": str(context.file.path), **({"subscribe": ",".join(topics)} if topics else {}), **options}
+    given = {
+        "cluster": str(ports.storage.file.path),
+        **({"subscribe": ",".join(topics)} if topics else {}),
+        **options,
+    }
     known = range_options(given)
-    topics_of(context.metadata.image(), known.topics)
+    topics_of(ports.metadata.image(), known.topics)
     spark.dataSource.register(RangeDataSource)
     frame = spark.readStream.format(FORMAT).options(**given).load()
-    return frame.writeStream.foreachBatch(BatchScan(context, known, function))
+    return frame.writeStream.foreachBatch(BatchScan(ports, known, function))

@@ -20,7 +20,10 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.plan import FileRange
 from stratalog.engine.reading.plan_read import plan_again
@@ -31,6 +34,7 @@ from stratalog.engine.spark.scanning import of_times, scan_plan
 from stratalog.engine.spark.task_frame import has_provider, slices_frame, store_of, task_frame
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.upkeep.snapshots.read_snapshot import locate
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.lookup import FileSlice
@@ -48,7 +52,9 @@ BY_TASKS = (
 )
 
 
-def read_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
+def read_frame(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, spark: SparkSession, plan: ReadPlan
+) -> DataFrame:
     """The records of a plan: columns ``topic, partition, offset, timestamp, key, value, headers``. Warns of
     deleted records that may be missing.
 
@@ -57,27 +63,29 @@ def read_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFra
     """
     for _ in range(_TRIES - 1):
         try:
-            check_tails(context, plan)
-            frame = _frame(context, spark, plan)
+            check_tails(storage, plan)
+            frame = _frame(metadata, storage, spark, plan)
             break
         except SourceChangedError:
-            plan = plan_again(context, plan, client_metadata(context.file, spark, plan.client_rack))
+            plan = plan_again(
+                metadata, storage, clock, memory, plan, client_metadata(storage.file, spark, plan.client_rack)
+            )
     else:
-        check_tails(context, plan)
-        frame = _frame(context, spark, plan)
+        check_tails(storage, plan)
+        frame = _frame(metadata, storage, spark, plan)
     for note in plan.notes:
         warnings.warn(printable(note), stacklevel=3)
     return frame
 
 
-def _frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
-    if not has_provider(context, (store_of(context, file) for file in plan)):
+def _frame(metadata: MetadataClient, storage: Storage, spark: SparkSession, plan: ReadPlan) -> DataFrame:
+    if not has_provider(storage, (store_of(storage, file) for file in plan)):
         return scan_plan(spark, plan)
     warnings.warn(BY_TASKS, stacklevel=4)
-    return of_times(task_frame(context, spark, plan), plan.times)
+    return of_times(task_frame(metadata, storage, spark, plan), plan.times)
 
 
-def check_tails(context: Context, plan: ReadPlan) -> None:
+def check_tails(storage: Storage, plan: ReadPlan) -> None:
     """Check the parts of the plan's files that a Parquet reader trusts, by one ranged read of each file's end.
 
     Raises: CorruptSegmentError naming topic, partition, offsets and remedy; SourceChangedError for a deleted file;
@@ -86,7 +94,7 @@ def check_tails(context: Context, plan: ReadPlan) -> None:
 
     def check(planned: tuple[str, FileRange]) -> None:
         topic, part = planned
-        store = store_of(context, part)
+        store = store_of(storage, part)
         if store is None:
             raise SourceChangedError(f"{part.uri} is not of this cluster's stores any more")
         name = part.uri.removeprefix(f"{store.uri}/")
@@ -97,21 +105,27 @@ def check_tails(context: Context, plan: ReadPlan) -> None:
             raise with_remedy(unreadable(what, part.file_start, part.file_end, error)) from error
 
     planned = [(topic, part) for topic, parts in plan.topics.items() for part in parts]
-    values(context.threads.run(check, planned))
+    values(storage.threads.run(check, planned))
 
 
 def read_snapshot_frame(
-    context: Context, spark: SparkSession, topic: str, partitions: Sequence[int] | None = None
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    spark: SparkSession,
+    topic: str,
+    partitions: Sequence[int] | None = None,
 ) -> DataFrame:
     """The latest snapshots as one DataFrame, columns ``topic, partition, end_offset, timestamp, key, value,
     headers``: of a topic of a user the latest record of each key below ``end_offset``.
 
     Raises: as ``locate``.
     """
-    topic_image, found = locate(context, topic, partitions)
+    topic_image, found = locate(metadata, storage, execution, memory, topic, partitions)
     schema = record_schema(spark_type(topic_image.key_schema), spark_type(topic_image.value_schema))
-    stores = [context.stores[each.broker_id] for each in found]
-    if has_provider(context, stores):
+    stores = [storage.stores[each.broker_id] for each in found]
+    if has_provider(storage, stores):
         # The first row of a snapshot and its last one are no records.
         slices = [
             FileSlice(store, DataFile(DataName(0, None, each.snapshot_id.epoch), each.stored), 1, each.records + 1)

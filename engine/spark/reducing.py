@@ -19,7 +19,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.reading.plan import PartitionPieces, file_ranges
 from stratalog.engine.replication.snapshots import checkpoints_of
 from stratalog.engine.spark.given_up import given_up
@@ -91,10 +92,10 @@ class _Source:
 
 
 def make_large_snapshot(
-    spark: SparkSession, context: Context, work: SnapshotWork
+    spark: SparkSession, storage: Storage, execution: Execution, work: SnapshotWork
 ) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
     """``stratalog.engine.upkeep.snapshots.partition.make_snapshot`` for a partition of any size. A task writes the
-    file, or this process (``Context.driver_only``), which then fetches the places of all records.
+    file, or this process (``Execution.driver_only``), which then fetches the places of all records.
 
     Raises: see ``make_snapshot``; RetriableError when Spark aborted the job.
     """
@@ -104,7 +105,7 @@ def make_large_snapshot(
     if planned.wait is not None:
         return planned, None
     source = _source(work, log, earlier, planned.next.end_offset)
-    keys = _keys(spark, source, by_tasks=has_provider(context, [leader.store]))
+    keys = _keys(spark, source, by_tasks=has_provider(storage, [leader.store]))
     given = given_up(RetriableError, f"there is no snapshot of {work}: run it again")
     with given, errors_of(leader), read_errors([leader.store]):
         if earlier is not None and not work.by_hand:
@@ -113,7 +114,7 @@ def make_large_snapshot(
                 return refused, None
         horizon_us = tombstone_horizon_us(work, leader, log, source.end)
         places = _places(keys)
-        if context.driver_only:
+        if execution.driver_only:
             fetched = _Places(iter(places.toArrow().to_batches()))
             records, new = _write_all(fetched, source, planned.next, horizon_us)
         else:

@@ -26,8 +26,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from stratalog.engine.brokers.probe import probe_brokers
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.append import append_options
 from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, topic_of_bad_records
 from stratalog.engine.records.bad_records import ERRORS, FoundBad
@@ -165,18 +168,25 @@ class PlannedAppends:
 
 
 def plan(
-    context: Context, topic: str, partitions: int, producer: str, bad_records: LeaveOut | None = None
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    topic: str,
+    partitions: int,
+    producer: str,
+    bad_records: LeaveOut | None = None,
 ) -> PlannedAppends:
     """The present partitions. Partitions that cannot be listed count as empty.
 
     Raises: UnknownTopicOrPartitionError; see ``topic_of_bad_records``; errors of reading the metadata.
     """
-    image = probe_brokers(context).image
+    image = probe_brokers(metadata, storage).image
     if bad_records is not None:
-        topic_of_bad_records(context, image, bad_records)
+        topic_of_bad_records(image, bad_records)
     of_topic = image.topic(topic)
     views = [image.view(of_topic.topic_id, partition) for partition in range(partitions)]
-    replicas_of = replicas_to_append_to(context, image, views, [])
+    replicas_of = replicas_to_append_to(storage, clock, memory, image, views, [])
 
     def look(partition: int) -> dict[str, int]:
         leader = replicas_of[partition].leader
@@ -188,12 +198,12 @@ def plan(
         }
 
     sequences: dict[str, dict[int, int]] = {}
-    for outcome in context.threads.run(look, replicas_of):
+    for outcome in storage.threads.run(look, replicas_of):
         if isinstance(outcome, Done):
             for name, sequence in outcome.value.items():
                 sequences.setdefault(name, {})[outcome.item] = sequence
-    options = append_options(of_topic, context.topic_config(image, of_topic), "all")
-    return PlannedAppends(topic, bad_records, replicas_of, options, context.clock, context.copies, sequences)
+    options = append_options(of_topic, topic_config_of(image, of_topic), "all")
+    return PlannedAppends(topic, bad_records, replicas_of, options, clock, storage.copies, sequences)
 
 
 def append_rows(

@@ -30,8 +30,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.driver.opening import Ports, open_driver
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.reading.stream_options import known, required, topic_option
@@ -46,9 +45,9 @@ from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_P
 from stratalog.engine.records.bad_records import marked as mark
 from stratalog.engine.records.earlier import EarlierTries
 from stratalog.engine.records.unknown_fields import pruned_schema, settled, unknown_in_schema
-from stratalog.engine.spark.appending import by_partition
 from stratalog.engine.spark.given_rows import TOPIC, append_rows_given
 from stratalog.engine.spark.short_errors import short_errors
+from stratalog.engine.spark.sink_rows import batches_of, records_of
 from stratalog.engine.spark.sink_tasks import (
     MOST_TASK_BYTES,
     PlannedAppends,
@@ -72,7 +71,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.printable import printable
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
-from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
+from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.unknown_fields import (
     OnUnknownField,
     UnknownField,
@@ -96,12 +95,12 @@ OFFSET = "offset"
 
 
 @cache
-def _opened(cluster_file: str, credentials: str | None, cluster_key_file: str | None) -> Context:
+def _opened(cluster_file: str, credentials: str | None, cluster_key_file: str | None) -> Ports:
     """The cluster of a file, opened once per process that Spark has on the driver for its queries."""
     return open_driver(cluster_file, credentials, cluster_key_file)
 
 
-def _driver(options: SinkOptions) -> Context:
+def _driver(options: SinkOptions) -> Ports:
     return _opened(options.cluster, options.credentials, options.cluster_key_file)
 
 
@@ -232,13 +231,14 @@ class RecordSink:
         given = self._arrow
         if self._given or not any(has_struct(field.type) for field in given if field.name in ("key", "value")):
             return
-        topic, context = self._topic, self._context
+        topic = self._topic
+        metadata = self._ports.metadata
 
         def unknown(now: TopicImage) -> list[UnknownField]:
             return unknown_in_schema(pa.schema([f for f in given if f.name in ("key", "value")]), now)
 
         fields = settled(
-            *(context, context.metadata.image().topic(topic), unknown, self._options.on_unknown_field),
+            *(metadata, metadata.image().topic(topic), unknown, self._options.on_unknown_field),
             arrow_to_json,
             f"append to {topic}",
         )
@@ -248,7 +248,7 @@ class RecordSink:
             self._arrow = pruned_schema(given, fields.topic)
 
     @property
-    def _context(self) -> Context:
+    def _ports(self) -> Ports:
         return _driver(self._options)
 
     @property
@@ -260,7 +260,13 @@ class RecordSink:
     def _plan(self, producer: str) -> None:
         """Look at the partitions, if each task has all rows of one."""
         if self._dealt is not None:
-            self._planned = plan(self._context, self._topic, self._dealt, producer, self._bad_records)
+            self._planned = plan(
+                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                self._topic,
+                self._dealt,
+                producer,
+                self._bad_records,
+            )
 
     def _append(
         self, batches: Iterator[pa.RecordBatch], task: TaskOf, who: ProducerAppend
@@ -331,7 +337,14 @@ class RecordSink:
         appended = [message for message in messages if isinstance(message, TaskAppend)]
         outcomes = {one.view.partition: (one.view, one.outcome) for one in appended if one.outcome is not None}
         if outcomes:
-            reports.append(end_appends(self._context, self._topic, who, outcomes))
+            reports.append(
+                end_appends(
+                    *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                    self._topic,
+                    who,
+                    outcomes,
+                )
+            )
         for message in appended:
             if lane is not None:
                 lane.add(message.view.partition, message.bad)
@@ -341,24 +354,42 @@ class RecordSink:
             if self._given or (lane is None and rows.column("partition").null_count == rows.num_rows):
                 options = self._options
                 how = options.bad_records, options.on_unknown_field
-                return append_rows_given(self._context, options.topic, rows, who, *how)
+                return append_rows_given(self._ports, options.topic, rows, who, *how)
             if lane is not None:
                 rows = self._marked(rows)
             topic = self._topic
             batches = batches_of(rows, topic)
             # Partitions appended by tasks are no earlier try: they were compared.
             earlier = EarlierTries() if appended else None
-            reports.append(append_given(self._context, topic, batches, who, earlier=earlier, lane=lane))
+            reports.append(
+                append_given(
+                    *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                    topic,
+                    batches,
+                    who,
+                    earlier=earlier,
+                    lane=lane,
+                )
+            )
         elif lane is not None and lane.bad:
-            image = self._context.metadata.image()
+            image = self._ports.metadata.image()
             of_topic = image.topic(self._topic)
             done = reports.pop() if reports else Report("append", ())
-            reports.append(append_bad_records(self._context, of_topic, done, who, "all", lane))
+            reports.append(
+                append_bad_records(
+                    *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+                    of_topic,
+                    done,
+                    who,
+                    "all",
+                    lane,
+                )
+            )
         return reports
 
     def _marked(self, rows: pa.Table) -> pa.Table:
         """The rows, with those without a valid partition marked as bad rows of partition 0."""
-        count = len(self._context.metadata.image().topic(self._topic).partitions)
+        count = len(self._ports.metadata.image().topic(self._topic).partitions)
         marked = []
         for batch in rows.to_batches():
             partition = batch.column("partition")
@@ -413,33 +444,3 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
             query_id = next((one.query_id for one in messages if isinstance(one, TaskRows) and one.data), None)
         for report in self._end(messages, self._who(query_id, batchId)):
             tell_of_bad_records(with_remedy(report, batchId).raise_for_failures(), f"batch {batchId}")
-
-
-def batches_of(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
-    """Rows as batches of the record columns, by partition; absent columns are null.
-
-    Raises: InvalidRecordError for a row without a partition.
-    """
-    partition = rows.column("partition")
-    if partition.null_count:
-        raise InvalidRecordError(f"append to {topic}: a row's partition is null")
-    return by_partition(records_of(rows), partition)
-
-
-def records_of(rows: pa.Table) -> pa.Table:
-    """The record columns of rows; absent ones are null."""
-    columns: dict[str, pa.ChunkedArray | pa.Array] = {}
-    for name in RECORD_COLUMNS:
-        if name in rows.column_names:
-            columns[name] = rows.column(name)
-        elif name == "timestamp":
-            columns[name] = pa.nulls(rows.num_rows, TIMESTAMP)
-        elif name == "headers":
-            columns[name] = pa.nulls(rows.num_rows, HEADERS)
-        elif name == "key":
-            columns[name] = pa.nulls(rows.num_rows)  # of the topic's type, whichever that is
-    if "timestamp" in rows.column_names:
-        columns["timestamp"] = rows.column("timestamp").cast(TIMESTAMP)
-    if ERRORS in rows.column_names:
-        columns[ERRORS] = rows.column(ERRORS)
-    return pa.table(columns)

@@ -31,8 +31,8 @@ def source_schema(options: SourceOptions) -> StructType:
     Raises: UnknownTopicOrPartitionError; InvalidCallError for unknown columns, and for topics whose records do not
         fit in one frame.
     """
-    context = open_driver(options.cluster, options.credentials, options.cluster_key_file)
-    topics = topics_of(context.metadata.image(), options.topics)
+    ports = open_driver(options.cluster, options.credentials, options.cluster_key_file)
+    topics = topics_of(ports.metadata.image(), options.topics)
     check_same_types(topics)
     records = record_schema(spark_type(topics[0].key_schema), spark_type(topics[0].value_schema))
     if not options.include_headers:
@@ -81,10 +81,17 @@ class StreamReader(DataSourceStreamReader):
     def _open(self) -> tuple[StreamSource, StreamProgress | None]:
         if self._opened is None:
             given = self._options
-            context = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+            ports = open_driver(given.cluster, given.credentials, given.cluster_key_file)
             group = given.group
-            progress = None if group is None else StreamProgress(context, group)
-            self._opened = StreamSource(context, self._options), progress
+            progress = (
+                None
+                if group is None
+                else StreamProgress(ports.metadata, ports.storage, ports.execution, ports.memory, group)
+            )
+            self._opened = (
+                StreamSource(ports.metadata, ports.storage, ports.clock, ports.memory, self._options),
+                progress,
+            )
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name

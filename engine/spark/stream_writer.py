@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.driver.opening import Ports, open_driver
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records.append import check_producer, who_appends
 from stratalog.engine.records.bad_record_lane import LeaveOut
@@ -27,7 +26,7 @@ class StreamWriter:
 
     def __init__(
         self,
-        context: Context,
+        ports: Ports,
         topic: str,
         columns: RecordColumns,
         *,
@@ -41,9 +40,9 @@ class StreamWriter:
         checkpoint: str | None = None,
     ) -> None:
         """See ``Cluster.stream_writer``. Raises: InvalidCallError for a producer without a name."""
-        self._opened: Context | None = context
-        self._file = context.file
-        self._driver_only = context.driver_only
+        self._opened: Ports | None = ports
+        self._file = ports.storage.file
+        self._driver_only = ports.execution.driver_only
         self._checkpoint = checkpoint
         self._query_id: str | None = None
         self._topic = topic
@@ -82,7 +81,7 @@ class StreamWriter:
         if self._opened is None:
             self._query_id = query_of_server(batch.sparkSession, self._checkpoint)
             self._opened = open_driver(self._file)
-            self._opened.driver_only = self._driver_only
+            self._opened.execution.driver_only = self._driver_only
         query_id = self._query_id or query_of_thread(batch.sparkSession)
         who = who_appends(
             query_producer(self._producer, query_id),
@@ -91,7 +90,10 @@ class StreamWriter:
             on_changed_replay=self._on_changed_replay,
         )
         report = append_frame(
-            self._opened,
+            self._opened.metadata,
+            self._opened.storage,
+            self._opened.execution,
+            self._opened.memory,
             self._topic,
             batch,
             self._columns,

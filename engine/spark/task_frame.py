@@ -16,7 +16,9 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.plan import FileRange
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.reading.stream_read import StreamTask, read_task
@@ -36,18 +38,18 @@ from stratalog.partitions.store.protocol import StoredObject
 Work = TypeVar("Work")
 
 
-def has_provider(context: Context, stores: Iterable[Store | None]) -> bool:
+def has_provider(storage: Storage, stores: Iterable[Store | None]) -> bool:
     """Whether a provider gives the credentials for the root of one of these stores."""
     roots = {store.uri for store in stores if store is not None}
-    return any(options.credentials is not None for root, options in context.file.roots.items() if root in roots)
+    return any(options.credentials is not None for root, options in storage.file.roots.items() if root in roots)
 
 
-def store_of(context: Context, file: FileRange) -> Store | None:
+def store_of(storage: Storage, file: FileRange) -> Store | None:
     """The store of a planned file; None when its broker no longer belongs to this cluster."""
-    return context.remote if file.broker is None else context.stores.get(file.broker)
+    return storage.remote if file.broker is None else storage.stores.get(file.broker)
 
 
-def task_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
+def task_frame(metadata: MetadataClient, storage: Storage, spark: SparkSession, plan: ReadPlan) -> DataFrame:
     """The records of a plan, not restricted to its times, with the columns of ``scan_plan``. If a file is gone
     before a task reads it, its successors are read.
 
@@ -60,7 +62,7 @@ def task_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFra
         for records in read_task(task, columns):
             yield from conformed(records, arrow, task.topic)
 
-    return frame_by_tasks(spark, _tasks(context, plan), read, schema)
+    return frame_by_tasks(spark, _tasks(metadata, storage, plan), read, schema)
 
 
 def slices_frame(spark: SparkSession, slices: Iterable[FileSlice], schema: StructType) -> DataFrame:
@@ -93,26 +95,26 @@ def frame_by_tasks(
     return spark.range(0, len(pickled), 1, len(pickled)).mapInArrow(rows, schema)
 
 
-def _tasks(context: Context, plan: ReadPlan) -> Iterator[StreamTask]:
-    planned = [(topic, _part(context, file)) for topic, files in plan.topics.items() for file in files]
+def _tasks(metadata: MetadataClient, storage: Storage, plan: ReadPlan) -> Iterator[StreamTask]:
+    planned = [(topic, _part(storage, file)) for topic, files in plan.topics.items() for file in files]
     most = task_bytes(sum(each.size_bytes for _, each in planned), None)
     topics: dict[str, list[Part]] = {}
-    for name, parts in values(context.threads.run(lambda of: (of[0], split(of[1], most, group_ends)), planned)):
+    for name, parts in values(storage.threads.run(lambda of: (of[0], split(of[1], most, group_ends)), planned)):
         topics.setdefault(name, []).extend(parts)
-    image = context.metadata.image()
+    image = metadata.image()
     for name, smaller in topics.items():
         topic = image.topic(name)
-        tiered = context.topic_config(image, topic).remote_storage_enable
+        tiered = topic_config_of(image, topic).remote_storage_enable
         smaller.sort(key=lambda one: (one.partition, one.piece.start))
         for parts in pack(smaller, most):
             numbers = sorted({each.partition for each in parts})
-            replicas = {p: context.replicas(image.view(topic.topic_id, p)) for p in numbers}
-            remote = context.remote_table(topic) if tiered else None
+            replicas = {p: storage.replicas(image.view(topic.topic_id, p)) for p in numbers}
+            remote = storage.remote_table(topic) if tiered else None
             yield StreamTask(name, tuple(parts), replicas, remote, plan.isolation)
 
 
-def _part(context: Context, file: FileRange) -> Part:
-    store = store_of(context, file)
+def _part(storage: Storage, file: FileRange) -> Part:
+    store = store_of(storage, file)
     if store is None:
         raise SourceChangedError(f"{file.uri} is not of this cluster's stores any more")
     stored = StoredObject(file.uri.removeprefix(f"{store.uri}/"), file.size_bytes, 0, "")

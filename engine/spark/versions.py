@@ -1,4 +1,4 @@
-"""Differences between the supported versions of Spark: 4.0, 4.1 and 4.2.
+"""Differences between the supported versions of Spark: 4.0 to 4.3.
 
 A feature that a version lacks is refused when it is used, never at an import.
 """

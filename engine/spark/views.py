@@ -134,7 +134,9 @@ def _handler(file: ClusterFile, name: str) -> type:
     class Rows:
         def eval(self, topic: str | None = None) -> Found:
             table: SystemTable = SYSTEM_TABLES[name]
-            yield from table.tuples(table.rows(open_driver(file), topic))
+            ports = open_driver(file)
+            rows = table.rows(ports.metadata, ports.storage, ports.execution, ports.memory, topic)
+            yield from table.tuples(rows)
 
     return Rows
 
@@ -142,6 +144,7 @@ def _handler(file: ClusterFile, name: str) -> type:
 def _offsets(file: ClusterFile) -> type:
     class Rows:
         def eval(self, topic: str, position: str = "latest") -> Found:
-            yield from OFFSETS.tuples(offset_rows(open_driver(file), topic, position))
+            ports = open_driver(file)
+            yield from OFFSETS.tuples(offset_rows(ports.metadata, ports.storage, ports.memory, topic, position))
 
     return Rows

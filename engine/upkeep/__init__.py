@@ -12,11 +12,11 @@
 
 An operation is its plan, its task and its row. All else is the frame, ``stratalog.engine.driver.run``:
 
-    with context.run("merge", dry_run=dry_run) as run:                       # measured
-        works = plan(context, image, topics, ...)                            # 1. pure: one work per partition
+    with execution.run("merge", dry_run=dry_run) as run:                     # measured
+        works = plan(storage, image, topics, ...)                            # 1. pure: one work per partition
         for work, merged in run.each(merge_partition, works):                # 2. tasks, with progress and failures
             ...
-        done = run.commit(context.metadata, command, by_partition)           # 3. one commit, on the driver
+        done = run.commit(metadata, command, by_partition)                   # 3. one commit, on the driver
         run.add(MergeRow(...) for ...)                                       # 4. typed rows: fields are columns
         run.settle((view, next_ms) for ...)                                  #    what maintain need not look at
     run.total("segments")

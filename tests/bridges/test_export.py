@@ -21,7 +21,7 @@ from stratalog.engine.reading.bounds import Committed
 from stratalog.partitions.errors import InvalidCallError
 from tests.bridges.memory_source import MemorySource
 from tests.bridges.memory_target import Killed, MemoryCluster, MemoryTarget
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
 KEPT = ExportOptions(piece_bytes=1)  # a record a piece
@@ -35,7 +35,11 @@ def exported(
     at: Callable[[str], None] = lambda step: None,
     topic: str = "t",
 ) -> Report:
-    return export(context_of(live.cluster), MemoryTarget(there, at), [topic], options)
+    return with_ports(export, ports_of(live.cluster))(
+        MemoryTarget(there, at),
+        [topic],
+        options,
+    )
 
 
 def with_gaps(tmp_path: Path) -> tuple[LiveCluster, list[tuple[int, bytes | None]]]:
@@ -46,7 +50,11 @@ def with_gaps(tmp_path: Path) -> tuple[LiveCluster, list[tuple[int, bytes | None
     log.append("c", None, gaps=4)
     log.append("d", gaps=2)
     live = LiveCluster(tmp_path)
-    mirror(context_of(live.cluster), source, ["t"], MirrorOptions()).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(
+        source,
+        ["t"],
+        MirrorOptions(),
+    ).raise_for_failures()
     return live, [(offset, record.value) for offset, record in log.records.items()]
 
 
@@ -160,7 +168,11 @@ def test_records_that_were_deleted_here_are_a_start_there(tmp_path: Path) -> Non
     source.logs[0].start = source.logs[0].end = 5
     source.logs[0].append("a", "b")
     live, there = LiveCluster(tmp_path), MemoryCluster()
-    mirror(context_of(live.cluster), source, ["t"], MirrorOptions()).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(
+        source,
+        ["t"],
+        MirrorOptions(),
+    ).raise_for_failures()
     exported(live, there, KEPT).raise_for_failures()
     assert there.topics["t"][0].committed() == [(5, b"a"), (6, b"b")]
     assert there.topics["t"][0].start == 5

@@ -32,7 +32,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from tests.bridges.memory_source import OTHER_ID, MemorySource
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
 
@@ -42,15 +42,24 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def mirrored(live: LiveCluster, source: MemorySource, **options: object) -> None:
-    mirror(context_of(live.cluster), source, ["t"], MirrorOptions(**options)).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(
+        source,
+        ["t"],
+        MirrorOptions(**options),
+    ).raise_for_failures()
 
 
 def look(live: LiveCluster, source: MemorySource, values: TypedValues | None = None) -> LiveTopic:
-    return look_live(context_of(live.driver()), source, "t", values)
+    return with_ports(look_live, ports_of(live.driver()))(source, "t", values)
 
 
 def plan(live: LiveCluster, source: MemorySource, start: Bound = None, end: Bound = None, **how: bool) -> LivePlan:
-    return plan_live(context_of(live.driver()), look(live, source), start, end, **how)
+    return with_ports(plan_live, ports_of(live.driver()))(
+        look(live, source),
+        start,
+        end,
+        **how,
+    )
 
 
 def offsets(live: LiveCluster, planned: LivePlan) -> dict[int, list[int]]:
@@ -96,7 +105,11 @@ def test_the_rows_of_the_source_are_those_that_the_mirror_will_append(live: Live
     values = TypedValues(JsonValues(declared("id LONG")))
     mirrored(live, source, values=values)
     source.logs[0].append('{"id": 2}', None, "no JSON", '{"id": 5}', '{"id": 6}', '{"id": 7}')
-    planned = plan_live(context_of(live.driver()), look(live, source, values), None, None)
+    planned = with_ports(plan_live, ports_of(live.driver()))(
+        look(live, source, values),
+        None,
+        None,
+    )
     (there,) = [pa.concat_tables(rows_of_source(planned, values)).drop_columns("partition")]
     mirrored(live, source, values=values)
     here = live.cluster.fetch("t", 0, 1).records
@@ -242,7 +255,7 @@ def test_a_topic_that_is_no_mirror_is_refused(live: LiveCluster) -> None:
     source = MemorySource()
     source.logs[0].append("a")
     mirrored(live, source)
-    end_mirror(context_of(live.cluster), ["t"])
+    with_ports(end_mirror, ports_of(live.cluster))(["t"])
     with pytest.raises(InvalidCallError, match="mirrors no topic of Kafka"):
         plan(live, source)
 
@@ -287,7 +300,12 @@ def stream(live: LiveCluster, source: MemorySource, **options: str) -> LiveSourc
     given = {"cluster": str(live.file), "topic": "t", "startingOffsets": "earliest", **options}
     if "startingTimestamp" in options:
         del given["startingOffsets"]
-    return LiveSource(context_of(live.driver()), stream_options(given), source, "t", None)
+    return with_ports(LiveSource, ports_of(live.driver()))(
+        stream_options(given),
+        source,
+        "t",
+        None,
+    )
 
 
 def batch(
@@ -304,8 +322,7 @@ def read_again(live: LiveCluster, source: MemorySource, first: StreamOffsets, la
     ranges = stream(live, source).ranges(first, last)
     if not ranges:
         return []
-    planned = plan_live(
-        context_of(live.driver()),
+    planned = with_ports(plan_live, ports_of(live.driver()))(
         look(live, source),
         {one.partition: one.start for one in ranges},
         {one.partition: one.end for one in ranges},

@@ -20,7 +20,7 @@ from stratalog.partitions.errors import InvalidConfigError, PolicyViolationError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.partitions.producers import ProducerAppend
 from tests.bridges.memory_source import OTHER_ID, TOPIC_ID, MemoryLog, MemorySource
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import TIERED, LiveCluster
 from tests.unit.harness import batch
 
@@ -29,13 +29,13 @@ ALL = MirrorOptions(replication_factor=3)
 
 def mirrored(live: LiveCluster, source: MemorySource, options: MirrorOptions = ALL) -> Report:
     """Once, and compared."""
-    report = mirror(context_of(live.cluster), source, ["t"], options).raise_for_failures()
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], options).raise_for_failures()
     equal(live, source)
     return report
 
 
 def equal(live: LiveCluster, source: MemorySource) -> Report:
-    return compare(context_of(live.cluster), source, ["t"]).raise_for_failures()
+    return with_ports(compare, ports_of(live.cluster))(source, ["t"]).raise_for_failures()
 
 
 def seen(live: LiveCluster, partition: int = 0, offset: int = 0) -> list[tuple[int, str | None]]:
@@ -113,11 +113,11 @@ def test_nobody_else_appends_until_it_is_ended(tmp_path: Path) -> None:
     transaction.abort()
     with pytest.raises(InvalidConfigError, match="a mirror must start at the creation of the topic"):
         live.cluster.topics.alter_configs("t", {"mirror.source": f"kafka-1/{OTHER_ID}"})
-    end_mirror(context_of(live.cluster), ["t"])
+    with_ports(end_mirror, ports_of(live.cluster))(["t"])
     live.append(["mine"]).raise_for_failures()
     assert seen(live)[-1] == (11, "mine")
     source.logs[0].append("not mine")
-    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
     assert [(f.item, f.code) for f in report.failures] == [("t", "TOPIC_ALREADY_EXISTS")]
 
 
@@ -130,11 +130,11 @@ def test_a_mirror_that_stands_beside_another_one_makes_no_second_copy(tmp_path: 
         if next(calls) in (0, 1):
             source.between, kept = lambda: None, source.between
             source.logs[0].append("more", gaps=1)
-            mirror(context_of(other), source, ["t"], ALL).raise_for_failures()
+            with_ports(mirror, ports_of(other))(source, ["t"], ALL).raise_for_failures()
             source.between = kept
 
     source.between = between
-    mirror(context_of(live.cluster), source, ["t"], ALL).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL).raise_for_failures()
     source.between = lambda: None
     mirrored(live, source)
     assert [value for _, value in seen(live)].count("more") == 2
@@ -149,7 +149,7 @@ def test_a_mirror_that_is_late_appends_nothing(tmp_path: Path) -> None:
     for epoch, start in ((3, 7), (0, 0), (3, 20), (4, 3)):
         who = ProducerAppend("mirror", epoch, start, base_offset=start)
         rows = list(batches_of([], start, start + 2))
-        append_mirrored(context_of(live.cluster), image, image.topic("t"), 0, rows, who)
+        with_ports(append_mirrored, ports_of(live.cluster))(image, image.topic("t"), 0, rows, who)
     assert seen(live) == before
     assert live.cluster.offsets("t", OffsetSpec.LATEST)[0] == FoundOffset(11, None, 1)
 
@@ -158,11 +158,11 @@ def test_a_topic_that_was_made_again_and_a_source_that_was_truncated_are_named(t
     live, source = LiveCluster(tmp_path), some()
     mirrored(live, source)
     source.topic_id = OTHER_ID
-    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
     assert [(f.item, f.code) for f in report.failures] == [("t", "INCONSISTENT_TOPIC_ID")]
     source.topic_id = TOPIC_ID
     source.logs[0].end = 8
-    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
     assert [(f.item, f.code) for f in report.failures] == [("t-0", "LOG_TRUNCATION")]
     assert [row["partition"] for row in report.rows] == [1], "the others go on"
 
@@ -175,7 +175,7 @@ def test_an_unclean_election_there_is_found_however_long_the_log_has_become(late
     source.logs[0].elect_unclean(8)
     source.logs[0].append(*"x" * later)
     source.logs[1].append("beside")
-    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
     assert [(f.item, f.code) for f in report.failures] == [("t-0", "LOG_TRUNCATION")]
     assert seen(live) == before
     assert seen(live, 1) == [(0, "beside")]
@@ -195,7 +195,7 @@ def test_gaps_of_a_later_leader_behind_the_last_record_are_no_other_history(tmp_
     mirrored(live, source)
     log.elect_unclean(13)
     log.append(*"xyz")
-    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
     assert [(f.item, f.code) for f in report.failures] == [("t-0", "LOG_TRUNCATION")]
 
 
@@ -218,7 +218,7 @@ def test_epochs_that_left_the_source_with_their_records_are_not_asked_for(tmp_pa
 def test_a_partition_without_a_leader_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     source.logs[0].has_leader = False
-    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
     assert {(f.item, f.code) for f in report.failures} == {
         ("t-0", "LEADER_NOT_AVAILABLE"),
         ("t", "LEADER_NOT_AVAILABLE"),
@@ -227,9 +227,9 @@ def test_a_partition_without_a_leader_is_named_and_the_others_go_on(tmp_path: Pa
     mirrored(live, source)
     source.logs[0].has_leader = False
     source.logs[1].append("a")
-    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL)
     assert [(f.item, f.code) for f in report.failures] == [("t-0", "LEADER_NOT_AVAILABLE")]
-    report = compare(context_of(live.cluster), source, ["t"])
+    report = with_ports(compare, ports_of(live.cluster))(source, ["t"])
     assert [(f.item, f.code) for f in report.failures] == [("t-0", "LEADER_NOT_AVAILABLE")]
     assert seen(live, 1) == [(0, "a")]
 
@@ -246,7 +246,7 @@ def test_the_log_start_follows_the_source_or_stays(archive: bool, tmp_path: Path
     assert live.cluster.offsets("t", OffsetSpec.EARLIEST)[0] == FoundOffset(0 if archive else 5, None, 1)
     source.logs[0].append("h", gaps=2)
     source.logs[0].start = source.logs[0].end - 1
-    report = mirror(context_of(live.cluster), source, ["t"], options).raise_for_failures()
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], options).raise_for_failures()
     assert [note for note in report.notes if "had left the source" in note] == [
         "t-0: offsets [12, 14) had left the source before they were mirrored: here they are gaps"
     ]
@@ -262,7 +262,9 @@ def test_records_that_were_read_before_retention_passed_them_are_here(tmp_path: 
             source.logs[0].start = 6
 
     source.between = between
-    report = mirror(context_of(live.cluster), source, ["t"], MirrorOptions(archive=True)).raise_for_failures()
+    report = with_ports(mirror, ports_of(live.cluster))(
+        source, ["t"], MirrorOptions(archive=True)
+    ).raise_for_failures()
     assert seen(live) == [(0, "a"), (1, "b"), (4, "c"), (7, "d"), (8, "e"), (9, "f")], "but not the tombstone at 5"
     assert report.rows[0]["gaps"] == 5
 
@@ -288,7 +290,7 @@ def test_configs_that_mean_the_same_come_along(tmp_path: Path) -> None:
         folder.mkdir()
         live = LiveCluster(folder)
         source = MemorySource(1, **{key.replace("_", "."): value for key, value in there.items()})
-        mirror(context_of(live.cluster), source, ["t"], ALL).raise_for_failures()
+        with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL).raise_for_failures()
         return dict(live.cluster.image.topic("t").configs)
 
     always: dict[str, Any] = {
@@ -311,14 +313,14 @@ def test_what_differs_is_named_by_its_offset(tmp_path: Path) -> None:
     log.records[1] = log.records[1]._replace(headers=[("h", b"x")])
     del log.records[5]
     log.append("not yet")
-    report = compare(context_of(live.cluster), source, ["t"])
+    report = with_ports(compare, ports_of(live.cluster))(source, ["t"])
     said = (
         "offsets that differ: 1 is another record, 5 is only here, 11 and all behind it are only there, up to 12"
     )
     assert [(f.item, f.code, f.message) for f in report.failures] == [("t-0", "RECORDS_DIFFER", said)]
     source.configs = {"cleanup.policy": "compact"}
     log.records.pop(1)
-    assert compare(context_of(live.cluster), source, ["t"]).rows[0]["compacted"] == 2
+    assert with_ports(compare, ports_of(live.cluster))(source, ["t"]).rows[0]["compacted"] == 2
 
 
 def test_it_is_throttled_and_stops_at_its_budget(tmp_path: Path) -> None:
@@ -328,8 +330,8 @@ def test_it_is_throttled_and_stops_at_its_budget(tmp_path: Path) -> None:
         source.logs[0].epoch = epoch
         source.logs[0].append("x" * 1000)
     began = live.clock.now_ms()
-    report = mirror(
-        context_of(live.cluster), source, ["t"], MirrorOptions(throttle_bytes_per_s=1000, budget_s=2.5)
+    report = with_ports(mirror, ports_of(live.cluster))(
+        source, ["t"], MirrorOptions(throttle_bytes_per_s=1000, budget_s=2.5)
     )
     assert live.clock.now_ms() - began >= 2500
     assert 0 < int(report.totals["lag"] or 0) < 6
@@ -358,11 +360,11 @@ def test_partitions_with_much_to_read_are_shared_by_several_readers(tmp_path: Pa
     for number, log in enumerate(source.logs):
         log.append(*"abc", gaps=60_000 * (number + 1))
         log.append("end")
-    report = mirror(context_of(live.cluster), source, ["t"], ALL).raise_for_failures()
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL).raise_for_failures()
     assert sorted(source.asked) == [[0], [1], [2]]
     assert [(row["records"], row["lag"]) for row in report.rows] == [(4, 0)] * 3
     source.logs[0].append("few")
     source.logs[2].append("more")
-    mirror(context_of(live.cluster), source, ["t"], ALL).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(source, ["t"], ALL).raise_for_failures()
     assert source.asked[3:] == [[0, 2]], "one reader is enough"
     equal(live, source)

@@ -13,7 +13,7 @@ from stratalog.bridges.mirror.compare import compare, records_of
 from stratalog.bridges.mirror.compared import RANGE, Compared
 from stratalog.bridges.mirror.source import SourceRecord
 from tests.bridges.memory_source import MemorySource, batch_of
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
 RECORD = SourceRecord(0, 5, b"key", b"value", [("h", b"1"), ("h", None)], 3)
@@ -99,8 +99,8 @@ def test_typed_records_are_compared_as_the_bytes_that_an_export_makes_of_them(tm
     log = source.logs[0]
     log.records = {one.offset: one for one in records_of(live.cluster.fetch("t", 0, 0).records)}
     log.end = 2
-    report = compare(context_of(live.cluster), source, ["t"]).raise_for_failures()
+    report = with_ports(compare, ports_of(live.cluster))(source, ["t"]).raise_for_failures()
     assert report.totals == {"there": 2, "here": 2, "differences": 0}
     log.records[1] = log.records[1]._replace(value=b"{}")
-    (failure,) = compare(context_of(live.cluster), source, ["t"]).failures
+    (failure,) = with_ports(compare, ports_of(live.cluster))(source, ["t"]).failures
     assert failure.message == "offsets that differ: 1 is another record"

@@ -13,13 +13,13 @@ import pytest
 from stratalog.bridges.mirror.compare import compare
 from stratalog.bridges.mirror.mirror import end_mirror, mirror
 from stratalog.bridges.mirror.options import MirrorOptions
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.tasks import LocalTasks, Silent
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import RetriableError
 from tests.bridges.memory_source import MemorySource
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
 BULK = MirrorOptions(replication_factor=3, bulk_offsets=1)
@@ -43,14 +43,14 @@ class DriverDies(TwoTasks):
         yield
 
 
-def by_tasks(live: LiveCluster) -> Context:
-    return replace(context_of(live.cluster), tasks=TwoTasks())
+def by_tasks(live: LiveCluster) -> Ports:
+    return ports_of(live.cluster).with_tasks(TwoTasks())
 
 
 def mirrored(live: LiveCluster, source: MemorySource, options: MirrorOptions = BULK) -> Report:
     """Once, and compared."""
-    report = mirror(by_tasks(live), source, ["t"], options).raise_for_failures()
-    compare(context_of(live.cluster), source, ["t"]).raise_for_failures()
+    report = with_ports(mirror, by_tasks(live))(source, ["t"], options).raise_for_failures()
+    with_ports(compare, ports_of(live.cluster))(source, ["t"]).raise_for_failures()
     return report
 
 
@@ -84,18 +84,20 @@ def test_tasks_mirror_what_the_driver_would_have_mirrored(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_tasks_beside_another_mirror_make_no_second_copy(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
-    other = context_of(live.driver())
+    other = ports_of(live.driver())
     calls = iter(range(1000))
 
     def between() -> None:
         if next(calls) in (1, 4):
             source.between, kept = (lambda: None), source.between
             source.logs[0].append("more", gaps=1)
-            mirror(other, source, ["t"], MirrorOptions()).raise_for_failures()
+            mirror(
+                other.metadata, other.storage, other.execution, other.memory, source, ["t"], MirrorOptions()
+            ).raise_for_failures()
             source.between = kept
 
     source.between = between
-    assert mirror(by_tasks(live), source, ["t"], BULK).raise_for_failures().totals["tasks"]
+    assert with_ports(mirror, by_tasks(live))(source, ["t"], BULK).raise_for_failures().totals["tasks"]
     source.between = lambda: None
     mirrored(live, source)
     live.cluster.verify(deep=True).raise_for_failures()
@@ -104,7 +106,11 @@ def test_tasks_beside_another_mirror_make_no_second_copy(tmp_path: Path) -> None
 def test_what_tasks_of_a_driver_that_died_have_appended_is_acknowledged_by_the_next_one(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some(3)
     with pytest.raises(KeyboardInterrupt):
-        mirror(replace(context_of(live.cluster), tasks=DriverDies()), source, ["t"], BULK)
+        with_ports(mirror, ports_of(live.cluster).with_tasks(DriverDies()))(
+            source,
+            ["t"],
+            BULK,
+        )
     assert live.cluster.fetch("t", 0, 0).records.num_rows == 0, "it is in the log, and not acknowledged"
     assert mirrored(live, source).totals["records"] == 0
     live.cluster.verify(deep=True).raise_for_failures()
@@ -121,10 +127,10 @@ def test_what_a_task_cannot_read_is_left_to_the_driver(start: int, tmp_path: Pat
             source.logs[3].start = start
 
     source.between = between
-    report = mirror(by_tasks(live), source, ["t"], BULK).raise_for_failures()
+    report = with_ports(mirror, by_tasks(live))(source, ["t"], BULK).raise_for_failures()
     assert report.rows[3]["lag"] == 0
     assert report.rows[3]["log_start"] == start
-    compare(context_of(live.cluster), source, ["t"]).raise_for_failures()
+    with_ports(compare, ports_of(live.cluster))(source, ["t"]).raise_for_failures()
 
 
 def test_a_source_that_falls_silent_in_a_task_is_a_failure_that_the_next_run_mends(tmp_path: Path) -> None:
@@ -137,7 +143,7 @@ def test_a_source_that_falls_silent_in_a_task_is_a_failure_that_the_next_run_men
 
     source.between = between
     with pytest.raises(RetriableError, match="is silent"):
-        mirror(by_tasks(live), source, ["t"], BULK)
+        with_ports(mirror, by_tasks(live))(source, ["t"], BULK)
     source.between = lambda: None
     mirrored(live, source)
 
@@ -148,17 +154,17 @@ def test_a_leader_that_goes_while_tasks_append_is_replaced_by_the_driver(tmp_pat
     mirrored(live, source)
     for log in source.logs:
         log.append("later")
-    leader = context_of(live.cluster).metadata.image().view(live.cluster.image.topic("t").topic_id, 0).leader
+    leader = ports_of(live.cluster).metadata.image().view(live.cluster.image.topic("t").topic_id, 0).leader
 
     def goes() -> None:
         if live.root(1).exists():
             live.root(1).rename(tmp_path / "gone")
 
     source.between = goes
-    report = mirror(by_tasks(live), source, ["t"], BULK).raise_for_failures()
+    report = with_ports(mirror, by_tasks(live))(source, ["t"], BULK).raise_for_failures()
     assert leader == 1
     assert [row["lag"] for row in report.rows] == [0] * 5
-    compare(context_of(live.cluster), source, ["t"]).raise_for_failures()
+    with_ports(compare, ports_of(live.cluster))(source, ["t"]).raise_for_failures()
 
 
 def test_a_topic_that_is_a_mirror_no_more_is_left_alone(tmp_path: Path) -> None:
@@ -170,9 +176,13 @@ def test_a_topic_that_is_a_mirror_no_more_is_left_alone(tmp_path: Path) -> None:
         """The mirror is ended when the log ends have been looked at."""
 
         def start(self, operation: str, items: int, unit: str) -> None:
-            end_mirror(context_of(live.cluster), ["t"])
+            with_ports(end_mirror, ports_of(live.cluster))(["t"])
 
-    report = mirror(replace(by_tasks(live), progress=Ends()), source, ["t"], BULK)
+    report = with_ports(mirror, ports_of(live.cluster).with_tasks(TwoTasks(), progress=Ends()))(
+        source,
+        ["t"],
+        BULK,
+    )
     assert [(failure.item, failure.code) for failure in report.failures] == [("t-0", "POLICY_VIOLATION")]
     assert report.rows[0]["lag"] == 1
 
@@ -186,8 +196,10 @@ def test_tasks_share_the_throttle_and_end_at_the_budget(tmp_path: Path) -> None:
             log.epoch = epoch
             log.append("x" * 1000)
     began = live.clock.now_ms()
-    report = mirror(
-        by_tasks(live), source, ["t"], replace(BULK, throttle_bytes_per_s=1000, budget_s=90)
+    report = with_ports(mirror, by_tasks(live))(
+        source,
+        ["t"],
+        replace(BULK, throttle_bytes_per_s=1000, budget_s=90),
     ).raise_for_failures()
     assert live.clock.now_ms() - began >= 90_000
     assert int(report.totals["tasks"] or 0) > 2, "readers do not wait for the end of the run"

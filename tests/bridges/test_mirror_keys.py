@@ -14,7 +14,7 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.records.partitioner import partitions_of
 from stratalog.partitions.errors import InvalidConfigError
 from tests.bridges.memory_source import MemorySource
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.test_partitioner import KEYS, ROWS, dealt
 
@@ -23,8 +23,12 @@ from tests.unit.test_partitioner import KEYS, ROWS, dealt
 def test_keys_of_a_mirrored_topic_keep_their_partitions(told: dict[str, str], wanted: str, tmp_path: Path) -> None:
     """A source that is a cluster of this product says which partitioner it has."""
     live, source = LiveCluster(tmp_path), MemorySource(5, **told)
-    mirror(context_of(live.cluster), source, ["t"], MirrorOptions(replication_factor=1)).raise_for_failures()
-    end_mirror(context_of(live.cluster), ["t"]).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(
+        source,
+        ["t"],
+        MirrorOptions(replication_factor=1),
+    ).raise_for_failures()
+    with_ports(end_mirror, ports_of(live.cluster))(["t"]).raise_for_failures()
     live.cluster.produce("t", ROWS, key="k").raise_for_failures()
     found = dealt(live, "t")
     assert [found[row["value"]] for row in ROWS[:30]] == partitions_of(KEYS, 5, wanted).tolist()
@@ -37,8 +41,12 @@ def mirrored_by(live: LiveCluster, partitioner: str, extra: int | None = None) -
         log = source.logs[partition if number or extra is None else extra]
         log.append("v")
         log.records[log.end - 1] = log.records[log.end - 1]._replace(key=key.as_py().encode())
-    mirror(context_of(live.cluster), source, ["t"], MirrorOptions(replication_factor=1)).raise_for_failures()
-    return source, compare(context_of(live.cluster), source, ["t"]).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(
+        source,
+        ["t"],
+        MirrorOptions(replication_factor=1),
+    ).raise_for_failures()
+    return source, with_ports(compare, ports_of(live.cluster))(source, ["t"]).raise_for_failures()
 
 
 def test_a_comparison_says_where_keys_would_go_elsewhere(tmp_path: Path) -> None:
@@ -53,7 +61,7 @@ def test_a_comparison_says_where_keys_would_go_elsewhere(tmp_path: Path) -> None
         "t --set partitioner=crc32"
     )
     live.cluster.topics.alter_configs("t", {"partitioner": CRC32})
-    assert compare(context_of(live.cluster), source, ["t"]).notes == []
+    assert with_ports(compare, ports_of(live.cluster))(source, ["t"]).notes == []
 
 
 def test_a_comparison_says_that_no_partitioner_fits(tmp_path: Path) -> None:
@@ -67,8 +75,12 @@ def test_a_comparison_says_that_no_partitioner_fits(tmp_path: Path) -> None:
 
 def test_a_mirror_may_be_given_another_partitioner_as_long_as_nobody_else_appends(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
-    mirror(context_of(live.cluster), MemorySource(), ["t"], MirrorOptions(replication_factor=1))
+    with_ports(mirror, ports_of(live.cluster))(
+        MemorySource(),
+        ["t"],
+        MirrorOptions(replication_factor=1),
+    )
     live.cluster.topics.alter_configs("t", {"partitioner": SPARK_HASH})
-    end_mirror(context_of(live.cluster), ["t"]).raise_for_failures()
+    with_ports(end_mirror, ports_of(live.cluster))(["t"]).raise_for_failures()
     with pytest.raises(InvalidConfigError, match="cannot become murmur2"):
         live.cluster.topics.alter_configs("t", {"partitioner": MURMUR2})

@@ -17,7 +17,7 @@ from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import InvalidCallError, InvalidConfigError, TopicAlreadyExistsError
 from tests.bridges.memory_source import OTHER_ID, TOPIC_ID, MemorySource
 from tests.bridges.test_mirror_in_bulk import by_tasks
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.metadata_harness import Metadata, an_id
 
@@ -28,7 +28,8 @@ ONE = MirrorOptions(replication_factor=1)
 
 def run(live: LiveCluster, source: MemorySource, *, bulk: bool = False, **rename: str) -> Report:
     options = replace(ONE, rename=rename, bulk_offsets=1 if bulk else None)
-    return mirror(by_tasks(live) if bulk else context_of(live.cluster), source, [source.name], options)
+    ports = by_tasks(live) if bulk else ports_of(live.cluster)
+    return mirror(ports.metadata, ports.storage, ports.execution, ports.memory, source, [source.name], options)
 
 
 def some(name: str = LONG) -> MemorySource:
@@ -71,14 +72,16 @@ def test_records_and_groups_come_under_the_name_here_in_every_later_run(bulk: bo
     assert live.cluster.groups.committed("g")["t", 2].offset == 6
     assert run(live, source, **{LONG: "t"}).raise_for_failures().totals["records"] == 0
     assert topics(live) == {"t"}
-    compared = compare(context_of(live.cluster), source, [LONG]).raise_for_failures()
+    compared = with_ports(compare, ports_of(live.cluster))(source, [LONG]).raise_for_failures()
     assert [(row["topic"], row["there"], row["here"]) for row in compared.rows] == [
         ("t", 1, 1),
         ("t", 2, 2),
         ("t", 3 + 1, 4),
     ]
     source.logs[0].records[0] = source.logs[0].records[0]._replace(value=b"other")
-    assert [code for code, _ in told(compare(context_of(live.cluster), source, [LONG]))] == ["RECORDS_DIFFER"]
+    ports = ports_of(live.cluster)
+    found = compare(ports.metadata, ports.storage, ports.execution, ports.memory, source, [LONG])
+    assert [code for code, _ in told(found)] == ["RECORDS_DIFFER"]
 
 
 def test_a_topic_is_never_mirrored_twice_unasked(tmp_path: Path) -> None:
@@ -94,14 +97,14 @@ def test_a_topic_is_never_mirrored_twice_unasked(tmp_path: Path) -> None:
             ),
         ):
             run(live, source, **{source.name: "other"})
-    end_mirror(context_of(live.cluster), ["s"]).raise_for_failures()
+    with_ports(end_mirror, ports_of(live.cluster))(["s"]).raise_for_failures()
     with live.unchanged():
         ((code, said),) = told(run(live, short))
     assert code == "TOPIC_ALREADY_EXISTS"
     assert "'short' of the source was mirrored here as 's', until that mirror was ended" in said
     run(live, short, short="again").raise_for_failures()
     assert run(live, short).raise_for_failures().rows[0]["topic"] == "again"
-    compare(context_of(live.cluster), short, ["short"]).raise_for_failures()
+    with_ports(compare, ports_of(live.cluster))(short, ["short"]).raise_for_failures()
     assert topics(live) == {"s", "same", "again"}
 
 
@@ -156,7 +159,7 @@ def test_the_name_there_stays_with_a_mirror(tmp_path: Path) -> None:
         live.cluster.topics.alter_configs("x", {key: None})
     with pytest.raises(InvalidConfigError, match="a mirror must start at the creation of the topic"):
         live.cluster.topics.alter_configs("x", {key: "kafka-1/b"})
-    end_mirror(context_of(live.cluster), ["x"]).raise_for_failures()
+    with_ports(end_mirror, ports_of(live.cluster))(["x"]).raise_for_failures()
     live.cluster.topics.alter_configs("x", {key: None})
     run(live, some("a")).raise_for_failures()
     assert topics(live) == {"x", "a"}, "nothing remembers it"

@@ -20,7 +20,7 @@ from stratalog.partitions.declared import ddl, declared
 from stratalog.partitions.errors import InvalidCallError
 from tests.bridges.memory_source import MemorySource
 from tests.bridges.test_mirror_in_bulk import TwoTasks
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
 GOOD, WRONG = '{"id": 1, "city": "Oslo"}', '{"id": "one"}'
@@ -43,8 +43,9 @@ def some() -> MemorySource:
 
 
 def run(live: LiveCluster, source: MemorySource, options: MirrorOptions = TYPED, *, tasks: bool = False) -> Report:
-    context = context_of(live.cluster)
-    return mirror(replace(context, tasks=TwoTasks()) if tasks else context, source, ["t"], options)
+    ports = ports_of(live.cluster)
+    ports = ports.with_tasks(TwoTasks()) if tasks else ports
+    return mirror(ports.metadata, ports.storage, ports.execution, ports.memory, source, ["t"], options)
 
 
 def values(live: LiveCluster) -> list[Any]:
@@ -62,7 +63,11 @@ def test_values_are_typed_and_what_is_not_of_the_type_is_kept_and_counted(tasks:
     kept = {"_undecoded": WRONG.encode(), "id": None, "city": None}
     assert values(live) == [typed, kept, None, typed, {**kept, "_undecoded": b"no JSON"}]
     assert ddl(live.cluster.image.topic("t").value_schema) == "_undecoded BINARY, id BIGINT, city STRING"
-    compared = compare(context_of(live.cluster), source, ["t"], VALUES).raise_for_failures()
+    compared = with_ports(compare, ports_of(live.cluster))(
+        source,
+        ["t"],
+        VALUES,
+    ).raise_for_failures()
     assert [(row["there"], row["here"]) for row in compared.rows] == [(5, 5), (1, 1)]
     live.cluster.verify(deep=True).raise_for_failures()
 
@@ -72,11 +77,19 @@ def test_typed_values_that_differ_are_named(tmp_path: Path) -> None:
     run(live, source).raise_for_failures()
     log = source.logs[0]
     log.records[0] = log.records[0]._replace(value=b'{"city": "Oslo", "id": 1}')
-    compare(context_of(live.cluster), source, ["t"], VALUES).raise_for_failures()
+    with_ports(compare, ports_of(live.cluster))(
+        source,
+        ["t"],
+        VALUES,
+    ).raise_for_failures()
     log.records[0] = log.records[0]._replace(value=b'{"city": "Rome", "id": 1}')
     log.records[1] = log.records[1]._replace(value=WRONG.encode() + b" ")
     log.records[2] = log.records[2]._replace(value=b"null")
-    (failure,) = compare(context_of(live.cluster), source, ["t"], VALUES).failures
+    (failure,) = with_ports(compare, ports_of(live.cluster))(
+        source,
+        ["t"],
+        VALUES,
+    ).failures
     assert failure.message == (
         "offsets that differ: 0 is another record, 1 is another record, 2 is another record"
     )
@@ -91,7 +104,11 @@ def test_a_schema_that_has_got_a_field_lets_the_topic_grow(tmp_path: Path) -> No
     report = run(live, source, replace(TYPED, values=wider)).raise_for_failures()
     assert report.totals["undecoded"] == 0
     assert [value and value["zone"] for value in values(live)[-2:]] == [None, 8]
-    compare(context_of(live.cluster), source, ["t"], wider).raise_for_failures()
+    with_ports(compare, ports_of(live.cluster))(
+        source,
+        ["t"],
+        wider,
+    ).raise_for_failures()
     for narrower in (VALUES, by("id STRING")):
         (failure,) = run(live, source, replace(TYPED, values=narrower)).failures
         assert (failure.item, failure.code) == ("t", "INVALID_REQUEST")
@@ -104,13 +121,17 @@ def test_a_topic_stays_typed_or_of_bytes(tmp_path: Path) -> None:
     (failure,) = run(live, source, plain).failures
     assert "--format, --schema" in failure.message
     with pytest.raises(InvalidCallError, match="--format, --schema"):
-        compare(context_of(live.cluster), source, ["t"])
+        with_ports(compare, ports_of(live.cluster))(source, ["t"])
     live.cluster.topics.delete("t")
     run(live, source, replace(plain, replication_factor=3)).raise_for_failures()
     (failure,) = run(live, source).failures
     assert "values of bytes" in failure.message
     with pytest.raises(InvalidCallError, match="values of bytes"):
-        compare(context_of(live.cluster), source, ["t"], VALUES)
+        with_ports(compare, ports_of(live.cluster))(
+            source,
+            ["t"],
+            VALUES,
+        )
 
 
 def test_the_jobs_find_a_schema_that_is_none_before_they_ask_the_source(

@@ -19,7 +19,7 @@ from stratalog.engine.driver.report import Value, utc_text
 from stratalog.jobs.main import main
 from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError
 from stratalog.partitions.store import open_store
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.s3_server import S3Endpoint
 from tests.unit.cluster_harness import LiveCluster
 
@@ -219,7 +219,7 @@ def row(at_ms: int, **of_row: Any) -> dict[str, Value]:
 
 @pytest.mark.slow
 def test_nothing_is_recorded_yet(live: LiveCluster) -> None:
-    content = content_of(report(context_of(live.cluster)))
+    content = content_of(with_ports(report, ports_of(live.cluster))())
     assert (content["activity"], content["runs"]) == (None, [])
 
 
@@ -228,7 +228,7 @@ def test_a_history_that_cannot_be_read_is_no_reason_for_no_page(live: LiveCluste
     def history() -> list[dict[str, Value]]:
         raise LeaderNotAvailableError("__operations-0: no leader")
 
-    content = content_of(report(context_of(live.cluster), history))
+    content = content_of(with_ports(report, ports_of(live.cluster))(history))
     assert content["history_unread"] == "LEADER_NOT_AVAILABLE: __operations-0: no leader"
     assert partition(content, "t")["log_end"] == 7
 

@@ -19,7 +19,7 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.records import HEADERS, TIMESTAMP
 from tests.bridges.endpoint_harness import ANYWHERE, TIMEOUT_S, Seen, consumed, consumer, served
 from tests.bridges.memory_source import MemorySource
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.transact_harness import Ledger, put
 
@@ -111,7 +111,11 @@ def test_offsets_without_records_are_passed_also_at_the_end(tmp_path: Path) -> N
     source.logs[0].append("a", gaps=3)
     source.logs[0].append("b", gaps=500)
     options = MirrorOptions(replication_factor=3)
-    mirror(context_of(live.cluster), source, ["t"], options).raise_for_failures()
+    with_ports(mirror, ports_of(live.cluster))(
+        source,
+        ["t"],
+        options,
+    ).raise_for_failures()
     with served(live.cluster) as address:
         for offset in (0, 2, 6, 300):
             found = [(at, value) for at, _, _, value, _ in consumed(address, offset=offset)]

@@ -18,7 +18,7 @@ from stratalog.bridges.serve.endpoint import MOST_REQUEST_BYTES
 from stratalog.bridges.serve.fetching import MOST_BYTES
 from stratalog.bridges.serve.protocol import REQUESTS, ApiKey
 from tests.bridges.endpoint_harness import Wire, served, wire
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, live_and_shared
 
 EARLIEST, LATEST = -2, -1
@@ -381,12 +381,12 @@ def test_offsets_of_a_topic_that_was_just_made_are_known(live: LiveCluster) -> N
 def test_what_a_fetch_costs_that_finds_nothing(live: LiveCluster) -> None:
     """A look at the leader: a listing, and a read of whose root it is. Of an empty log the metadata are read, too,
     at most as often as ends of partitions are looked at, however many of them there are."""
-    context = context_of(live.cluster)
+    ports = ports_of(live.cluster)
 
     def cost(act: Callable[[], object]) -> tuple[int, int]:
-        before = context.counts()
+        before = ports.storage.counts()
         act()
-        counts = context.counts() - before
+        counts = ports.storage.counts() - before
         assert counts.requests == counts.lists + counts.reads
         return counts.lists, counts.reads
 
@@ -400,7 +400,7 @@ def test_what_a_fetch_costs_that_finds_nothing(live: LiveCluster) -> None:
         of_fetch(0, 3)
         assert (of_fetch(0, 3), of_fetch(0, 3, pause_s=5)) == ((1, 1), (1, 1))
         assert (of_fetch(1, 0), of_fetch(1, 0), of_fetch(1, 0, pause_s=1)) == ((2, 2), (1, 1), (2, 2))
-    assert cost(context.metadata.image) == (1, 1)  # of one voter
+    assert cost(ports.metadata.image) == (1, 1)  # of one voter
 
 
 @pytest.mark.slow

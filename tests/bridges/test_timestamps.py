@@ -19,7 +19,7 @@ from stratalog.jobs.produce import main as produce_job
 from stratalog.partitions.errors import InvalidRecordError, StratalogError
 from stratalog.partitions.records import TIMESTAMP
 from tests.bridges.memory_target import MemoryCluster, MemoryTarget
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
@@ -68,7 +68,11 @@ def exported(live: LiveCluster, ms: int) -> list[int | None]:
     live.cluster.append_batches("t", {0: [batch(["before"], 5000)]})
     live.cluster.append_batches("t", {0: [batch(["a"], ms * 1000)]})
     there = MemoryCluster()
-    report = export(context_of(live.cluster), MemoryTarget(there), ["t"], ExportOptions())
+    report = with_ports(export, ports_of(live.cluster))(
+        MemoryTarget(there),
+        ["t"],
+        ExportOptions(),
+    )
     before, *found = (one.timestamp_ms for one in there.topics["t"][0].slots if isinstance(one, SourceRecord))
     assert before == 5, "what comes before it is there"
     if report.failures:

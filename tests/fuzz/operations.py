@@ -28,9 +28,9 @@ from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.store.local import LocalStore
 from tests.clocks import open_by_clock
-from tests.contexts import context_of
 from tests.fuzz.oracle import APPENDED, Oracle, WrongError
 from tests.fuzz.original import COLUMNS, CUT_OFF, GROUP, REWRITTEN, TIMEOUT_S, Key, read_all, rows_of
+from tests.ports import ports_of
 from tests.unit.harness import batch
 from tests.unit.snapshot_harness import keyed
 
@@ -70,8 +70,12 @@ def open_cluster(
         folder / "cluster.toml", cluster_key=cluster_key, keeps_short=False
     )
     if in_turn:
-        context = context_of(cluster)
-        context.tasks, context.threads, context.copies = LocalTasks(1), SerialRunner(), SerialRunner()
+        ports = ports_of(cluster)
+        ports.execution.tasks, ports.storage.threads, ports.storage.copies = (
+            LocalTasks(1),
+            SerialRunner(),
+            SerialRunner(),
+        )
     return cluster
 
 

@@ -29,8 +29,8 @@ from stratalog.engine.config.key_source import KeySource
 from stratalog.engine.metadata.reassignment_plan import plan_json
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.records import type_to_json
-from tests.contexts import context_of
 from tests.fuzz.paths import coverage_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import TIERED, LiveCluster
 from tests.unit.harness import batch
 from tests.unit.snapshot_harness import keyed
@@ -98,8 +98,7 @@ def build(folder: Path, cluster_key: KeySource) -> Original:
     typed = pa.struct(
         [("carrier", pa.string()), ("distance", pa.int64()), ("legs", pa.list_(pa.field("element", pa.int32())))]
     )
-    topics.create_topic(
-        context_of(cluster),
+    with_ports(topics.create_topic, ports_of(cluster))(
         "typed",
         partitions=1,
         replication_factor=3,

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,9 @@ from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
-from tests.contexts import context_of
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until
 from tests.kafka.mirrored import new_cluster
+from tests.ports import ports_of
 
 pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).resolve().parents[2]
@@ -270,9 +269,11 @@ def test_tasks_mirror_partitions_side_by_side_and_decode_values(
     options = MirrorOptions(
         replication_factor=2, values=typed_values("json", str(schema)), bulk_offsets=1, throttle_bytes_per_s=1e9
     )
-    context = replace(context_of(cluster), tasks=Elsewhere(2))
+    ports = ports_of(cluster).with_tasks(Elsewhere(2))
     with closing(open_source(clients.address)) as source:
-        report = mirror(context, source, [topic.name], options).raise_for_failures()
+        report = mirror(
+            ports.metadata, ports.storage, ports.execution, ports.memory, source, [topic.name], options
+        ).raise_for_failures()
     assert report.totals["tasks"] == 2
     assert [(row["log_end"], row["records"], row["undecoded"]) for row in report.rows] == [(8, 5, 1)] * 3 + [
         (0, 0, 0)

@@ -12,7 +12,7 @@ from stratalog.engine.admin import topics
 from stratalog.engine.admin.quorum import snapshot_metadata
 from stratalog.engine.brokers import bring_up
 from stratalog.engine.brokers.fence import fence, unfence
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.commands import FenceBroker
 from stratalog.engine.metadata.partition_commands import AlterPartition
@@ -36,12 +36,13 @@ from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.paths import base_name
 from stratalog.partitions.producers import LAST_APPENDS, ProducerAppend
 from stratalog.partitions.records import physical_schema
+from tests.ports import with_ports
 from tests.simulation import mirroring, reading, transacting
 from tests.simulation.configuration import Operation, Shape
 from tests.simulation.oracle import Key
 from tests.simulation.remote import uncommitted
 from tests.simulation.scheduler import Driver, Violation
-from tests.simulation.world import TOPIC, SimulatedContext, World
+from tests.simulation.world import TOPIC, SimulatedStorage, World
 
 SCHEMA = physical_schema()
 _CORRUPT = {
@@ -58,7 +59,7 @@ class Actor:
 
     world: World
     driver: Driver
-    context: Context
+    ports: Ports
 
 
 Plan = Callable[[random.Random, Shape, int, int], tuple[int | str, ...]]
@@ -130,7 +131,7 @@ def deep_verify(actor: Actor, *_: int) -> str:
 
     oracle = world.oracle
     begin, before = oracle.image.next_offset, readable()
-    report = verify(actor.context, deep=True)
+    report = verify(actor.ports.metadata, actor.ports.storage, actor.ports.execution, deep=True)
     told = {failure.item.split(" ")[0] for failure in report.failures if failure.code not in _CORRUPT}
     passed_over = fenced()
     damaged = (each for each in before & readable() if each[1] not in passed_over)
@@ -231,7 +232,16 @@ def _one_acknowledged(world: World, producer: str, number: int) -> tuple[int, in
 def _append(
     actor: Actor, partition: int, tokens: Sequence[bytes], who: ProducerAppend | None, acks: str = "all"
 ) -> Report:
-    report = append_batches(actor.context, TOPIC, {partition: [batch(tokens)]}, who, acks=acks)
+    report = append_batches(
+        actor.ports.metadata,
+        actor.ports.storage,
+        actor.ports.clock,
+        actor.ports.memory,
+        TOPIC,
+        {partition: [batch(tokens)]},
+        who,
+        acks=acks,
+    )
     if any("is full" in note and "leads:" in note for note in report.notes):
         actor.world.ledger.count("full leaders resigned")
     return report
@@ -257,46 +267,52 @@ def append_once(actor: Actor, number: int, partition: int, records: int, acks: s
 
 def fence_one(actor: Actor, broker: int) -> str:
     """As a prober that did not reach it."""
-    actor.context.metadata.submit(FenceBroker(broker))
+    actor.ports.metadata.submit(FenceBroker(broker))
     return "ok"
 
 
 def shrink(actor: Actor, broker: int, partition: int) -> str:
     """As somebody whom a follower keeps waiting for too long."""
-    image = actor.context.metadata.image()
+    image = actor.ports.metadata.image()
     view = image.view(actor.world.topic_id, partition)
     if broker not in view.isr or broker == view.leader:
         return "no follower in the ISR"
-    (answer,) = actor.context.metadata.submit(AlterPartition((without(view, [broker]),)))
+    (answer,) = actor.ports.metadata.submit(AlterPartition((without(view, [broker]),)))
     return type(answer).__name__
 
 
 def isolate(actor: Actor, partition: int) -> str:
     """The leader is the last of the ISR, and is taken out of service: the partition has no leader."""
-    view = actor.context.metadata.image().view(actor.world.topic_id, partition)
+    view = actor.ports.metadata.image().view(actor.world.topic_id, partition)
     if view.leader is None:
         return "no leader"
     others = [broker for broker in view.isr if broker != view.leader]
-    actor.context.metadata.submit(AlterPartition((without(view, others),)))
-    return check_report(actor, fence(actor.context, [view.leader], force=True))
+    actor.ports.metadata.submit(AlterPartition((without(view, others),)))
+    return check_report(actor, fence(actor.ports.metadata, actor.ports.execution, [view.leader], force=True))
 
 
 def elect_one(actor: Actor, broker: int) -> str:
     """By hand; 0: the preferred replicas."""
-    return check_report(actor, elect(actor.context, [TOPIC], leader=broker or None))
+    return check_report(
+        actor,
+        elect(actor.ports.metadata, actor.ports.storage, actor.ports.execution, [TOPIC], leader=broker or None),
+    )
 
 
 def tidy(actor: Actor, *_: int) -> str:
     """Merge; delete what that hides, and in a second run what left the log in the first."""
-    done = [check_report(actor, operation(actor.context)) for operation in (merge, retain, retain)]
+    done = [
+        check_report(actor, operation(actor.ports.metadata, actor.ports.storage, actor.ports.execution))
+        for operation in (merge, retain, retain)
+    ]
     return ", ".join(done)
 
 
 def shorten_one(actor: Actor, partition: int) -> str:
     """As the driver of an append does behind its acknowledgement."""
-    image = actor.context.metadata.image()
+    image = actor.ports.metadata.image()
     view = image.view(actor.world.topic_id, partition)
-    done = shorten_log(actor.context, image, view)
+    done = shorten_log(actor.ports.storage, actor.ports.clock, image, view)
     if done is None:
         return "nothing is merged"
     for error in done.failed:
@@ -308,10 +324,16 @@ def shorten_one(actor: Actor, partition: int) -> str:
 
 def maintain_within(actor: Actor, budget_ms: int) -> str:
     """All that is due, some of it within a budget that is over after two steps."""
-    context = actor.context
+    ports = actor.ports
     report = maintain(
-        context,
-        lambda context, partitions, dry_run: snapshot_metadata(context, dry_run=dry_run),
+        ports.metadata,
+        ports.storage,
+        ports.execution,
+        ports.memory,
+        ports.events,
+        lambda storage, execution, partitions, dry_run: snapshot_metadata(
+            ports.metadata, execution, ports.memory, dry_run=dry_run
+        ),
         budget=Budget(budget_ms / 1000),
     )
     for row in report.rows:
@@ -321,34 +343,62 @@ def maintain_within(actor: Actor, budget_ms: int) -> str:
 
 def begin_again(actor: Actor, *_: int) -> str:
     """As a person who has read that a log is lost."""
-    return check_report(actor, keep_one(actor.context, None, "brokers"))
+    return check_report(
+        actor,
+        keep_one(
+            actor.ports.metadata, actor.ports.storage, actor.ports.execution, actor.ports.memory, None, "brokers"
+        ),
+    )
 
 
 def tier_uncommitted(actor: Actor, *_: int) -> str:
     """As a driver that is cut off from the table, or dies, when all is uploaded."""
-    assert isinstance(actor.context, SimulatedContext)
-    table = actor.context.table
-    return check_report(actor, tier(replace(actor.context, table=lambda *args: uncommitted(table(*args)))))
+    storage = actor.ports.storage
+    assert isinstance(storage, SimulatedStorage)
+    table = storage.table
+    cut_off = replace(storage, table=lambda *args: uncommitted(table(*args)))
+    return check_report(actor, tier(actor.ports.metadata, cut_off, actor.ports.execution))
 
 
 def reseal(actor: Actor, segment_bytes: int) -> str:
     """Segments of another size: what is uploaded from now on has other boundaries than what was before."""
-    topics.alter_configs(actor.context, TOPIC, {"segment.bytes": str(segment_bytes)})
+    topics.alter_configs(
+        actor.ports.metadata, actor.ports.storage, actor.ports.memory, TOPIC, {"segment.bytes": str(segment_bytes)}
+    )
     return "ok"
 
 
 def reassign_one(actor: Actor, partition: int, *brokers: int) -> str:
     """Other replicas for a partition."""
-    return check_report(actor, reassign(actor.context, {(TOPIC, partition): list(brokers)}))
+    return check_report(
+        actor,
+        reassign(
+            actor.ports.metadata,
+            actor.ports.storage,
+            actor.ports.execution,
+            actor.ports.memory,
+            {(TOPIC, partition): list(brokers)},
+        ),
+    )
 
 
 def create_other_topic(actor: Actor, records: int) -> str:
     """A second topic, which comes and goes, with something in it."""
     copies = min(2, actor.world.shape.brokers)
     configs = dict(actor.world.shape.topic_configs)
-    created = topics.create_topic(actor.context, OTHER, partitions=1, replication_factor=copies, configs=configs)
+    created = topics.create_topic(
+        actor.ports.metadata, actor.ports.storage, OTHER, partitions=1, replication_factor=copies, configs=configs
+    )
     tokens = actor.world.ledger.tokens((created.topic_id, 0), f"other-{actor.driver.name}", 0, records)
-    report = append_batches(actor.context, OTHER, {0: [batch(tokens)]}, None)
+    report = append_batches(
+        actor.ports.metadata,
+        actor.ports.storage,
+        actor.ports.clock,
+        actor.ports.memory,
+        OTHER,
+        {0: [batch(tokens)]},
+        None,
+    )
     check_report(actor, report)
     key = created.topic_id, 0
     return (
@@ -358,9 +408,9 @@ def create_other_topic(actor: Actor, records: int) -> str:
     )
 
 
-def _reported(operation: Callable[[Context], Report]) -> Act:
+def _reported(operation: Callable[..., Report], **options: object) -> Act:
     def act(actor: Actor, *_: int) -> str:
-        return check_report(actor, operation(actor.context))
+        return check_report(actor, with_ports(operation, actor.ports)(**options))
 
     return act
 
@@ -418,24 +468,26 @@ ACTIONS: dict[str, Action] = {
     "look": Action(_nothing, _reported(verify)),
     "heal": Action(_nothing, _reported(heal)),
     "vacuum": Action(_nothing, _reported(vacuum)),
-    "vacuum_at_once": Action(_nothing, _reported(lambda context: vacuum(context, older_than_ms=0))),
+    "vacuum_at_once": Action(_nothing, _reported(vacuum, older_than_ms=0)),
     "elect": Action(lambda rng, s, slot, i: (rng.randint(0, s.brokers),), elect_one),
-    "elect_unclean": Action(_nothing, _reported(lambda context: elect(context, unclean=True))),
+    "elect_unclean": Action(_nothing, _reported(elect, unclean=True)),
     "shrink": Action(_a_replica, shrink),
     "isolate": Action(_a_partition, isolate),
     "fence": Action(_a_broker, fence_one),
-    "fence_by_hand": Action(_a_broker, lambda a, b: check_report(a, fence(a.context, [b], force=True))),
-    "unfence": Action(_a_broker, lambda a, b: check_report(a, unfence(a.context, [b]))),
+    "fence_by_hand": Action(_a_broker, lambda a, b: check_report(a, with_ports(fence, a.ports)([b], force=True))),
+    "unfence": Action(_a_broker, lambda a, b: check_report(a, with_ports(unfence, a.ports)([b]))),
     "reassign": Action(_replicas, reassign_one),
     "cancel": Action(_nothing, _reported(cancel)),
     "create_other": Action(lambda rng, s, slot, i: (1,), create_other_topic),
-    "delete_other": Action(_nothing, _reported(lambda context: topics.delete_topic(context, OTHER))),
+    "delete_other": Action(_nothing, _reported(topics.delete_topic, name=OTHER)),
     "snapshot_metadata": Action(_nothing, _reported(snapshot_metadata)),
-    "register": Action(_a_broker, lambda a, b: check_report(a, bring_up.register_brokers(a.context, [b]))),
-    "bootstrap": Action(_a_broker, lambda a, b: check_report(a, bootstrap(a.context, [b]))),
-    "read": Action(_nothing, lambda a: reading.read_topic(a.world, a.context)),
-    "read_replica": Action(_a_replica, lambda a, b, p: reading.read_replica(a.world, a.context, b, p)),
-    "offsets": Action(_nothing, lambda a: reading.offsets(a.world, a.context)),
+    "register": Action(
+        _a_broker, lambda a, b: check_report(a, with_ports(bring_up.register_brokers, a.ports)([b]))
+    ),
+    "bootstrap": Action(_a_broker, lambda a, b: check_report(a, with_ports(bootstrap, a.ports)([b]))),
+    "read": Action(_nothing, lambda a: reading.read_topic(a.world, a.ports)),
+    "read_replica": Action(_a_replica, lambda a, b, p: reading.read_replica(a.world, a.ports, b, p)),
+    "offsets": Action(_nothing, lambda a: reading.offsets(a.world, a.ports)),
     "transact": Action(_a_transaction, transacting.transact),
     "finish": Action(_nothing, transacting.finish),
     "mirror": Action(lambda rng, s, slot, i: (rng.choice((1, 3, 8)),), mirroring.mirror),

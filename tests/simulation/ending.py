@@ -20,6 +20,7 @@ from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions import paths
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.paths import BROKER_FILE, DataName
+from tests.ports import with_ports
 from tests.simulation import reading
 from tests.simulation.actions import Actor, append_try, check_report, named_by
 from tests.simulation.content import content_of
@@ -43,7 +44,7 @@ class LoneDriver:
     def main(self, driver: Driver) -> None:
         """Bring everything in order. Raises: Violation where that does not work."""
         world = self._world
-        actor = Actor(world, driver, world.context(driver))
+        actor = Actor(world, driver, world.ports(driver))
         driver.quiet = 1  # nobody is there to interleave with
         if world.abandoned:
             return
@@ -53,17 +54,17 @@ class LoneDriver:
             raise Violation(f"I7: recovery fails: {error.code}: {error}") from error
 
     def _recover(self, actor: Actor) -> None:
-        world, context = self._world, actor.context
+        world, ports = self._world, actor.ports
         wiped = [broker for broker, root in world.roots.items() if root.get(BROKER_FILE) is None]
-        bring_up.format_roots(context.file, context.stores, wiped, context.new_id)
-        probe_brokers(context)
-        _must(bring_up.register_brokers(context))
-        held = [broker.broker_id for broker in context.metadata.image().brokers.values() if broker.fenced_by_hand]
+        bring_up.format_roots(ports.storage.file, ports.storage.stores, wiped, ports.storage.new_id)
+        probe_brokers(ports.metadata, ports.storage)
+        _must(bring_up.register_brokers(ports.metadata, ports.storage, ports.execution))
+        held = [broker.broker_id for broker in ports.metadata.image().brokers.values() if broker.fenced_by_hand]
         if held:
-            _must(unfence(context, held))
-        _must(elect(context, unclean=True))
+            _must(unfence(ports.metadata, ports.storage, ports.execution, held))
+        _must(elect(ports.metadata, ports.storage, ports.execution, unclean=True))
         if any(history.begins_again is not None for history in world.oracle.histories.values()):
-            _must(keep_one(context, None, "brokers"))
+            _must(keep_one(ports.metadata, ports.storage, ports.execution, ports.memory, None, "brokers"))
         self._delete_later_descriptions()
         if world.damage.partitions:
             self._heal(actor)
@@ -73,8 +74,8 @@ class LoneDriver:
             check_sweep(actor)
         if any(history.was_put_back for history in world.oracle.histories.values()):
             for _ in range(_TRIES):
-                replicate(context)
-                heal(context)
+                replicate(ports.metadata, ports.storage, ports.execution, ports.memory)
+                heal(ports.metadata, ports.storage, ports.execution, ports.memory)
         self._settle(actor)
         for key, producer in list(world.ledger.appends):
             for sequence, acknowledged in list(world.ledger.appends[key, producer].items()):
@@ -85,16 +86,16 @@ class LoneDriver:
             world.ledger.appends[(world.topic_id, partition), lone] = {0: False}
             world.ledger.sizes[(world.topic_id, partition), lone, 0] = 1
             self._retry(actor, (world.topic_id, partition), lone, 0)
-        if TRANSACTIONS_TOPIC in context.metadata.image().topic_ids:
+        if TRANSACTIONS_TOPIC in ports.metadata.image().topic_ids:
             world.time.ms += _LONG_MS  # every transaction that is open has run into its timeout
-            _must(finish_transactions(context))
+            _must(finish_transactions(ports.metadata, ports.storage, ports.execution, ports.memory))
         for _ in range(2):  # the leaders' segments reach the followers, where they hide appends in turn
             self._settle(actor)
             world.time.ms += _LONG_MS
             for operation in (tier, retain, vacuum):
-                check_report(actor, _must(operation(context)))
-        check_report(actor, _must(verify(context, deep=True)))
-        reading.read_topic(world, context)
+                check_report(actor, _must(with_ports(operation, ports)()))
+        check_report(actor, _must(verify(ports.metadata, ports.storage, ports.execution, deep=True)))
+        reading.read_topic(world, ports)
 
     def _delete_later_descriptions(self) -> None:
         """As the error says to a person: the metadata were put back, and a restore would take these."""
@@ -107,20 +108,22 @@ class LoneDriver:
     def _heal(self, actor: Actor) -> None:
         """All damage is named, and mended: there is a good copy of everything."""
         for _ in range(_TRIES):
-            replicate(actor.context)
-            heal(actor.context)
+            replicate(actor.ports.metadata, actor.ports.storage, actor.ports.execution, actor.ports.memory)
+            heal(actor.ports.metadata, actor.ports.storage, actor.ports.execution, actor.ports.memory)
             if not any(self._world.copies.damaged()):
                 break
         copies = self._world.copies
         damaged = list(copies.damaged())
         if damaged:
-            named_by(actor, verify(actor.context, deep=True), damaged)
+            named_by(
+                actor, verify(actor.ports.metadata, actor.ports.storage, actor.ports.execution, deep=True), damaged
+            )
         excused = {*copies.without_register()} | {each[0] for each in damaged if copies.is_nobodys_loss(each)}
         for key, broker, name in damaged:
             if key not in excused:
                 raise Violation(
                     f"I8: {name} of {self._world.invariants.name(key)} on {broker} is not mended, though there "
-                    f"are good copies: {heal(actor.context)}"
+                    f"are good copies: {with_ports(heal, actor.ports)()}"
                 )
         for key in sorted(excused):
             self._world.abandon(key)
@@ -128,7 +131,9 @@ class LoneDriver:
     def _settle(self, actor: Actor) -> None:
         """Replicate until nothing moves any more; a few runs must do."""
         for _ in range(_TRIES):
-            report = replicate(actor.context)
+            report = replicate(
+                actor.ports.metadata, actor.ports.storage, actor.ports.execution, actor.ports.memory
+            )
             check_report(actor, report)
             if report.ok and not any(row["copied_files"] for row in report.rows):
                 return

@@ -61,33 +61,36 @@ def mirror(actor: Actor, records: int) -> str:
     """From the log end on, as a run of a mirror does it, which may have looked long ago."""
     from tests.simulation.actions import check_report
 
-    world, context = actor.world, actor.context
+    world, ports = actor.world, actor.ports
     configs = {**dict(world.shape.topic_configs), "mirror.source": _SOURCE}
-    image = context.metadata.image()
+    image = ports.metadata.image()
     if MIRRORED not in image.topic_ids:
         with suppress(TopicAlreadyExistsError):
             topics.create_topic(
-                context,
+                ports.metadata,
+                ports.storage,
                 MIRRORED,
                 partitions=1,
                 replication_factor=world.shape.copies,
                 configs=configs,
                 log_starts=[_START],
             )
-        image = context.metadata.image()
+        image = ports.metadata.image()
     outcome = "?"
     for _ in range(_TRIES):
         try:
             topic = image.topic(MIRRORED)
             key = topic.topic_id, 0
-            start = leader_log(context.replicas(image.view(*key))).log_end
+            start = leader_log(ports.storage.replicas(image.view(*key))).log_end
         except StratalogError as error:
-            outcome, image = error.code, context.metadata.image()
+            outcome, image = error.code, ports.metadata.image()
             continue
         end = min(start + records, (start // 11 + 1) * 11)  # a piece is of one epoch
-        image = context.metadata.image()
+        image = ports.metadata.image()
         who = ProducerAppend("mirror", epoch_at(start), start, base_offset=start)
-        report = append_mirrored(context, image, topic, 0, [rows(start, end)], who)
+        report = append_mirrored(
+            ports.metadata, ports.storage, ports.clock, ports.memory, image, topic, 0, [rows(start, end)], who
+        )
         check_report(actor, report)
         (row,) = report.rows
         outcome = str(row["outcome"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.reading.list_offsets import list_offsets
 from stratalog.engine.reading.look import look
 from stratalog.partitions.errors import StratalogError
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-def read_topic(world: World, context: Context) -> str:
+def read_topic(world: World, ports: Ports) -> str:
     """As ``plan_read`` and a scan do it, every record."""
     from tests.simulation.world import TOPIC
 
     before = {key: dict(history.read) for key, history in world.oracle.histories.items()}
-    _, states = look(context, TOPIC)
+    _, states = look(ports.metadata, ports.storage, ports.memory, TOPIC)
     count = 0
     for state in states:
         key = state.leader.view.topic_id, state.leader.view.partition
@@ -46,14 +46,14 @@ def read_topic(world: World, context: Context) -> str:
     return f"{count} records"
 
 
-def read_replica(world: World, context: Context, broker: int, partition: int) -> str:
+def read_replica(world: World, ports: Ports, broker: int, partition: int) -> str:
     """One replica, whichever it is, below its high watermark."""
-    view = context.metadata.image().view(world.topic_id, partition)
+    view = ports.metadata.image().view(world.topic_id, partition)
     if broker not in view.replicas:
         return "no replica"
     key = view.topic_id, partition
     history = world.oracle.history(key)
-    replica = context.replicas(view).replica(broker)
+    replica = ports.storage.replicas(view).replica(broker)
     folder = f"{broker}/{replica.folder}"
     before = dict(history.read)
     log = replica.log()
@@ -67,12 +67,12 @@ def read_replica(world: World, context: Context, broker: int, partition: int) ->
     return f"{count} records"
 
 
-def offsets(world: World, context: Context) -> str:
+def offsets(world: World, ports: Ports) -> str:
     """Positions are answered; their order holds."""
     from tests.simulation.world import TOPIC
 
     specs = (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL, OffsetSpec.LATEST)
-    return "; ".join(str(list_offsets(context, TOPIC, spec)) for spec in specs)
+    return "; ".join(str(list_offsets(ports.metadata, ports.storage, ports.memory, TOPIC, spec)) for spec in specs)
 
 
 def _note_watermark(history: History, folder: str, high_watermark: int, before: dict[str, int]) -> None:

@@ -122,7 +122,7 @@ class Run:
         self.world.scheduler.spawn(name, slot, self._work)
 
     def _set_up(self, driver: Driver) -> None:
-        actor = Actor(self.world, driver, self.world.context(driver))
+        actor = Actor(self.world, driver, self.world.ports(driver))
         driver.quiet = 1
         for operation in self.configuration.setup:
             driver.operation = str(operation)
@@ -134,7 +134,7 @@ class Run:
         """
         slot = driver.slot
         operations = self.configuration.operations[slot]
-        actor = Actor(self.world, driver, self.world.context(driver))
+        actor = Actor(self.world, driver, self.world.ports(driver))
         while self._owner[slot] == driver.name and self._next[slot] < len(operations):
             operation = operations[self._next[slot]]
             driver.operation = str(operation)

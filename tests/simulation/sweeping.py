@@ -6,10 +6,9 @@ The runs were torn apart by others, by appends and by faults; whatever they have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from stratalog.engine.brokers.probe import probe_brokers
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.stored_schedule import load_stored
 from stratalog.engine.upkeep.maintenance.sweep import sweep
@@ -18,35 +17,31 @@ from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
-from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import MAINTENANCE
+from tests.ports import with_ports
 from tests.simulation.actions import Actor
 from tests.simulation.scheduler import Violation
 from tests.simulation.world import World
 
-_STEPS: dict[str, Callable[[Context, Collection[TopicIdPartition]], Report]] = {
-    "replicate": lambda context, keys: replicate(context, only=keys),
-    "merge": lambda context, keys: merge(context, only=keys),
-    "retain": lambda context, keys: retain(context, only=keys),
-}
+_STEPS: dict[str, Callable[..., Report]] = {"replicate": replicate, "merge": merge, "retain": retain}
 
 
 def check_sweep(actor: Actor) -> None:
     """Tell each step of what it would not have been told of. Raises: Violation where that changes anything."""
-    world, context = actor.world, actor.context
-    image = probe_brokers(context).image
-    times = decode(load_stored(context, image, MAINTENANCE).line)
+    world, ports = actor.world, actor.ports
+    image = probe_brokers(ports.metadata, ports.storage).image
+    times = decode(load_stored(ports.storage, image, MAINTENANCE).line)
     if not times.settled:
         return
-    ends = {key: entry.remote_end for key, entry in load_schedule(context, image).schedule.entries.items()}
-    looks, now_ms = sweep(context, image, ends), context.clock.now_ms()
+    ends = {key: entry.remote_end for key, entry in load_schedule(ports.storage, image).schedule.entries.items()}
+    looks, now_ms = sweep(ports.storage, image, ends), ports.clock.now_ms()
     for step, run in _STEPS.items():
         keys = {key for key, look in looks.items() if times.is_settled(step, key, look.digest, now_ms)}
         if not keys:
             continue
         world.ledger.count(f"sweep: {step} passed over")
         before = _files(world)
-        report = run(context, keys)
+        report = with_ports(run, ports)(only=keys)
         if (after := _files(world)) != before:
             changed = sorted(before ^ after)
             raise Violation(

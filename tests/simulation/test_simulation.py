@@ -174,7 +174,7 @@ def test_a_call_takes_effect_after_its_error_and_under_its_condition_then(
     world, answers = Run(small()).world, list[object]()
 
     def create_two(driver: Driver) -> None:
-        store = world.context(driver).stores[1]
+        store = world.ports(driver).storage.stores[1]
         try:
             answers.append(store.create("first", driver.name.encode()))
         except OutcomeUnknownError:

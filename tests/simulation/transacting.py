@@ -139,7 +139,9 @@ def transact(actor: Actor, name: str, number: int, commit: str, timeout_ms: int,
     from tests.simulation.world import TOPIC
 
     world = actor.world
-    with BatchTransaction(actor.context, name, timeout_ms) as t:
+    with BatchTransaction(
+        actor.ports.metadata, actor.ports.storage, actor.ports.execution, actor.ports.memory, name, timeout_ms
+    ) as t:
         owner = t.producer_id, t.producer_epoch
         begun = world.transactions.begun[owner] = Begun()
         for index, partition in enumerate(partitions):
@@ -161,4 +163,7 @@ def finish(actor: Actor, *_: int) -> str:
     """Whatever was left behind."""
     from tests.simulation.actions import check_report
 
-    return check_report(actor, finish_transactions(actor.context))
+    return check_report(
+        actor,
+        finish_transactions(actor.ports.metadata, actor.ports.storage, actor.ports.execution, actor.ports.memory),
+    )

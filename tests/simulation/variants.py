@@ -28,8 +28,8 @@ import stratalog.partitions.retention
 import stratalog.partitions.transactions
 import tests.simulation.content
 import tests.simulation.stores
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.log_ends import LogEnds
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.metadata.election_commands import Election, _begin_again
@@ -378,7 +378,7 @@ _transactions_of = stratalog.partitions.transactions.transactions_of
 
 
 def counted_on_trust(
-    context: Context,
+    ports: Ports,
     topic: TopicImage,
     partition: int,
     before: ReadState[TransactionStates],
@@ -461,7 +461,7 @@ def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any
 
 
 def expand_without_second_sync(
-    context: Context, works: Any, states: Mapping[TopicIdPartition, Progressed], began_s: float, notes: Any
+    ports: Ports, works: Any, states: Mapping[TopicIdPartition, Progressed], began_s: float, notes: Any
 ) -> None:
     """Both commits, and nothing between them."""
     newcomers = {
@@ -470,11 +470,14 @@ def expand_without_second_sync(
         if not state.again
     }
     added = propose(
-        context,
+        ports.metadata,
+        ports.storage,
         states,
         [adding(states[key].replicas.view, brokers) for key, brokers in newcomers.items() if brokers],
     )
-    propose(context, states, [joined(states[key].replicas.view, newcomers[key]) for key in added])
+    propose(
+        ports.metadata, ports.storage, states, [joined(states[key].replicas.view, newcomers[key]) for key in added]
+    )
 
 
 def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:

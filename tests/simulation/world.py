@@ -14,8 +14,10 @@ import msgspec
 from stratalog.engine.admin import topics
 from stratalog.engine.brokers import bring_up
 from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.tasks import TaskRunner
+from stratalog.engine.driver.execution import execution_on
+from stratalog.engine.driver.opening import Ports
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.driver.tasks import Silent
 from stratalog.engine.metadata.commands import Command
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.bootstrap import bootstrap as bootstrap_quorum
@@ -130,8 +132,8 @@ class CoarseClient(MetadataClient):
 
 
 @dataclass(slots=True)
-class SimulatedContext(Context):
-    """The product's context; its remote tables are in memory."""
+class SimulatedStorage(Storage):
+    """The product's storage; its remote tables are in memory."""
 
     table: Callable[[TopicImage, Store], DeltaTopicTable] | None = None
 
@@ -226,7 +228,7 @@ class World:
                 return found[1]
         raise AssertionError(f"{name} is on no voter")
 
-    def context(self, driver: Driver) -> Context:
+    def ports(self, driver: Driver) -> Ports:
         """A driver's hold on the cluster, as ``Cluster.open`` would give it."""
         numbers = iter(range(1, 1_000_000))
         self._ids += 1
@@ -252,7 +254,6 @@ class World:
             new_id=new_id,
         )
         log.oracle = self.oracle
-        tasks: TaskRunner = SerialTasks()
 
         def send(effect: Callable[[], bool]) -> None:
             self.send(driver, "commit", self.remote, "table", effect)
@@ -261,22 +262,24 @@ class World:
             state = self.tables[topic.topic_id]
             return MemoryTopicTable(remote, topic.name, topic.topic_id, state, driver, self.now_ms, send)
 
-        return SimulatedContext(
+        storage = SimulatedStorage(
             file=self.file,
             stores=stores,
             remote=view(self.remote),
-            metadata=MetadataClient(log, clock, _unheard)
-            if self.configuration.fine_metadata
-            else CoarseClient(log, clock, _unheard, driver),
-            clock=clock,
+            table_clock=clock,
             new_id=new_id,
             rng=random.Random(f"{self.configuration.seed} {prefix} context"),
-            tasks=tasks,
             threads=SerialRunner(),
             copies=SerialRunner(),
             prober=SerialProber(),
             table=table,
         )
+        metadata = (
+            MetadataClient(log, clock, _unheard)
+            if self.configuration.fine_metadata
+            else CoarseClient(log, clock, _unheard, driver)
+        )
+        return Ports(metadata, *execution_on(storage, SerialTasks(), clock, Silent()))
 
 
 class Formatted:
@@ -314,22 +317,23 @@ class Formatted:
         log = WatchedLog(CLUSTER, voters, clock=clock, rng=random.Random(0), new_id=new_id)
         log.oracle = self.oracle
         bootstrap_quorum(CLUSTER, log, voters, {})
-        context = Context(
+        storage = Storage(
             file=self.file,
             stores=stores,
             remote=SimStore(Root("remote"), driver, clock.now_ms, lambda *_: None),
-            metadata=MetadataClient(log, clock, _unheard),
-            clock=clock,
+            table_clock=clock,
             new_id=new_id,
             rng=random.Random(0),
-            tasks=SerialTasks(),
             threads=SerialRunner(),
             prober=SerialProber(),
         )
-        bring_up.register_brokers(context).raise_for_failures()
-        topics.alter_configs(context, None, dict(shape.cluster_configs))
+        metadata = MetadataClient(log, clock, _unheard)
+        ports = Ports(metadata, *execution_on(storage, SerialTasks(), clock, Silent()))
+        bring_up.register_brokers(ports.metadata, ports.storage, ports.execution).raise_for_failures()
+        topics.alter_configs(ports.metadata, ports.storage, ports.memory, None, dict(shape.cluster_configs))
         created = topics.create_topic(
-            context,
+            ports.metadata,
+            ports.storage,
             TOPIC,
             partitions=shape.partitions,
             replication_factor=shape.copies,

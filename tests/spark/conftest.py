@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import Cluster
+from stratalog.jobs.jars import with_delta
 from tests.bare_python import wheel_of_checkout
 from tests.spark.streams import stream_cluster, topic_of_its_own
 from tests.spark_session import ON_CONNECT
@@ -25,6 +26,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests take either kind of session, but for those that are marked with the reason."""
     for item in items:
+        if item.get_closest_marker("delta") is not None and not with_delta():
+            item.add_marker(pytest.mark.skip(reason="Delta has no build for this Spark"))
         mark = item.get_closest_marker("classic")
         if ON_CONNECT and mark is not None:
             item.add_marker(pytest.mark.skip(reason=f"of classic sessions alone: {mark.args[0]}"))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pyspark.sql.types import StructType
 
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import open_context
+from stratalog.engine.driver.opening import Ports, open_ports
 from stratalog.engine.spark import stream_sink
 from stratalog.engine.spark.format import StratalogDataSource
 from stratalog.partitions.clock import SystemClock
@@ -30,10 +29,10 @@ class Dying(StratalogDataSource):
         return super().streamWriter(schema, overwrite)
 
 
-def _open(file: str, *_: str | None) -> Context:
+def _open(file: str, *_: str | None) -> Ports:
     from stratalog import load_cluster_file
 
-    return open_context(load_cluster_file(file), clock=SystemClock(), new_id=random_id, opener=opener, key=None)
+    return open_ports(load_cluster_file(file), clock=SystemClock(), new_id=random_id, opener=opener, key=None)
 
 
 def main(folder: Path) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from stratalog import Cluster, spark_session
 from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.partitions.store import open_store
-from tests.contexts import context_of
+from tests.ports import ports_of
 
 CONFIGS = {
     "remote.storage.enable": "true",
@@ -77,13 +77,13 @@ def main(path: str, *options: str) -> None:
 
     def pickled(cluster: Cluster) -> object:
         """What travels to executors, and what each thing says of itself."""
-        context, image = context_of(cluster), cluster.image
+        ports, image = ports_of(cluster), cluster.image
         replicas_of, table = (
-            context.replicas_of(image, image.topics.values()),
-            context.remote_table(image.topic("t")),
+            ports.storage.replicas_of(image, image.topics.values()),
+            ports.storage.remote_table(image.topic("t")),
         )
         sent = (cluster.stores, file, replicas_of, cluster.plan_read("t"), table)
-        return sent, pickle.dumps(sent), cloudpickle.dumps(sent), cluster, context, vars(table)
+        return sent, pickle.dumps(sent), cloudpickle.dumps(sent), cluster, ports, vars(table)
 
     if "format" in options:
         cluster = Cluster.format(path, spark)

@@ -60,7 +60,7 @@ def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
 
 
 def wide(cluster: Cluster, name: str) -> bool:
-    return cluster.image.topic(name).topic_id in cluster._context.wide_topics
+    return cluster.image.topic(name).topic_id in cluster._ports.memory.wide_topics
 
 
 # ----------------------------------------------------------------------------------- few rows
@@ -160,7 +160,7 @@ def test_a_partition_that_is_tried_again_gets_the_rows_that_were_fetched(
     random = spark.range(50).selectExpr("cast(rand() AS STRING) AS value", "id % 3 AS p")
     columns = RecordColumns(partition="p")
     records = to_records(random, columns, what="it", partitions=3, key_type=BINARY, value_type=BINARY)
-    tasks = FrameTasks(cluster._context, image, records, ())
+    tasks = FrameTasks(cluster._ports.storage, cluster._ports.execution, cluster._ports.memory, image, records, ())
     got: list[tuple[int, list[object]]] = []
 
     def task(partition: int, batches: Iterator[pa.RecordBatch]) -> TaskResult:
@@ -223,7 +223,14 @@ def test_batches_of_narrow_records_are_bounded_by_their_number_while_they_are_ap
         value_type=BINARY,
     )
     with setting(spark, BYTES_SETTING, "1b"):
-        FrameTasks(cluster._context, cluster.image.topic(name), records, ()).run(task, [0, 1, 2])
+        FrameTasks(
+            cluster._ports.storage,
+            cluster._ports.execution,
+            cluster._ports.memory,
+            cluster.image.topic(name),
+            records,
+            (),
+        ).run(task, [0, 1, 2])
         assert spark.conf.get(BYTES_SETTING) == "1b"
     assert seen.value == 1
 

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.spark
 VALUE = "n BIGINT, carrier STRING, delay DOUBLE, at TIMESTAMP"
 
 
+@pytest.mark.delta
 def test_a_log_lives_through_it_all_and_is_its_source_row_for_row(spark: SparkSession, tmp_path: Path) -> None:
     """What a person gets: the demo's steps on small data; the bytes of a bootstrap with and without
     KIP-1023; the remote table with plain delta-spark and with deltalake."""

@@ -68,6 +68,7 @@ def test_batches_have_limits_and_tell_their_group(
     assert cluster.groups.lag("etl").totals["lag"] == 0
 
 
+@pytest.mark.delta
 def test_a_batch_that_failed_after_its_write_is_in_delta_once_also_from_the_remote_tier(
     cluster: Cluster, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.reading.bounds import Bound
 from stratalog.partitions.declared import declared
 from tests.bridges.memory_source import MemorySource
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.spark.spark_cluster import TIERED, format_cluster
 from tests.spark.streams import Seen, limits, to_its_end
 
@@ -35,9 +35,17 @@ VALUES = TypedValues(JsonValues(declared("id LONG")))
 def live(
     cluster: Cluster, spark: SparkSession, source: MemorySource, start: Bound = None, end: Bound = None
 ) -> DataFrame:
-    context = context_of(cluster)
-    plan = plan_live(context, look_live(context, source, "t", VALUES), start, end)
-    return live_frame(context, spark, plan, VALUES)
+    ports = ports_of(cluster)
+    plan = plan_live(
+        ports.metadata,
+        ports.storage,
+        ports.clock,
+        ports.memory,
+        look_live(ports.metadata, ports.storage, ports.clock, ports.memory, source, "t", VALUES),
+        start,
+        end,
+    )
+    return live_frame(ports.metadata, ports.storage, ports.clock, ports.memory, spark, plan, VALUES)
 
 
 def test_history_in_both_tiers_and_the_newest_records_are_one_frame(spark: SparkSession, tmp_path: Path) -> None:
@@ -47,7 +55,11 @@ def test_history_in_both_tiers_and_the_newest_records_are_one_frame(spark: Spark
     for number in range(2):
         for log in source.logs:
             log.append(f'{{"id": {number}}}', None, gaps=1)
-        mirror(context_of(cluster), source, ["t"], options)
+        with_ports(mirror, ports_of(cluster))(
+            source,
+            ["t"],
+            options,
+        )
         if number == 0:
             cluster.topics.alter_configs("t", TIERED)
             cluster.tier()
@@ -62,7 +74,7 @@ def test_history_in_both_tiers_and_the_newest_records_are_one_frame(spark: Spark
     assert [tuple(row) for row in rows.collect()] == [(p, *row) for p in (0, 1) for row in expected]
     assert live(cluster, spark, source, {0: 4, 1: 7}, {0: 7, 1: 8}).count() == 3
     assert live(cluster, spark, source, "2023-11-14T22:13:20.004", "2023-11-14T22:13:20.007").count() == 2
-    mirror(context_of(cluster), source, ["t"], options)
+    with_ports(mirror, ports_of(cluster))(source, ["t"], options)
     assert sorted(map(str, live(cluster, spark, source).collect())) == sorted(map(str, found.collect()))
 
 
@@ -90,12 +102,20 @@ def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: Spark
     log = source.logs[0]
     log.append('{"id": 0}', '{"id": 1}')
     options = MirrorOptions(replication_factor=2, values=VALUES)
-    mirror(context_of(cluster), source, ["t"], options)
+    with_ports(mirror, ports_of(cluster))(source, ["t"], options)
     log.append('{"id": 2}', gaps=1)
 
     def run() -> None:
         given = {"startingOffsets": "earliest", "maxRowsPerTrigger": "3"}
-        writer = for_each_live_batch(context_of(cluster), spark, "t", source, VALUES, seen, given)
+        writer = for_each_live_batch(
+            ports_of(cluster),
+            spark,
+            "t",
+            source,
+            VALUES,
+            seen,
+            given,
+        )
         to_its_end(writer, tmp_path / "checkpoint")
 
     run()
@@ -104,7 +124,7 @@ def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: Spark
     seen.fail = True
     with pytest.raises(StreamingQueryException, match="killed"):
         run()
-    mirror(context_of(cluster), source, ["t"], options)
+    with_ports(mirror, ports_of(cluster))(source, ["t"], options)
     log.start = log.end
     run()
     assert seen.batches[2:] == [[(4, 4), (5, 5)]]
@@ -119,9 +139,26 @@ def test_two_streams_of_a_session_read_their_own_topics(spark: SparkSession, tmp
     for name, values in (("t", "ab"), ("u", "xyz")):
         source, seen = MemorySource(name=name), Seen("value")
         source.logs[0].append(*values)
-        mirror(context_of(cluster), source, [name], MirrorOptions(replication_factor=2))
+        with_ports(mirror, ports_of(cluster))(
+            source,
+            [name],
+            MirrorOptions(replication_factor=2),
+        )
         given = {"startingOffsets": "earliest"}
-        made.append((for_each_live_batch(context_of(cluster), spark, name, source, None, seen, given), seen))
+        made.append(
+            (
+                for_each_live_batch(
+                    ports_of(cluster),
+                    spark,
+                    name,
+                    source,
+                    None,
+                    seen,
+                    given,
+                ),
+                seen,
+            )
+        )
     for number, (writer, _) in enumerate(made):
         to_its_end(writer, tmp_path / f"checkpoint-{number}")
     assert SparkSession.getActiveSession() is spark, "a batch's own session is over"

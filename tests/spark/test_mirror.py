@@ -16,7 +16,7 @@ from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.partitions.declared import declared
 from stratalog.partitions.errors import PolicyViolationError
 from tests.bridges.memory_source import MemorySource
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.spark.spark_cluster import TIERED, format_cluster
 
 if TYPE_CHECKING:
@@ -30,7 +30,11 @@ def test_spark_reads_the_records_of_a_mirror_at_their_offsets(spark: SparkSessio
     source = MemorySource()
     source.logs[0].append("a", "b", gaps=2)
     source.logs[0].append("c", None, gaps=1)
-    mirror(context_of(cluster), source, ["t"], MirrorOptions(replication_factor=2)).raise_for_failures()
+    with_ports(mirror, ports_of(cluster))(
+        source,
+        ["t"],
+        MirrorOptions(replication_factor=2),
+    ).raise_for_failures()
     cluster.topics.alter_configs("t", TIERED)
     for _ in range(2):
         found = cluster.read("t").orderBy("offset").collect()
@@ -54,10 +58,10 @@ def test_executors_mirror_what_is_new_in_many_partitions_and_decode_it(
         log.append('{"id": 2}')
     values = TypedValues(JsonValues(declared("id LONG")))
     options = MirrorOptions(replication_factor=2, values=values, bulk_offsets=1)
-    report = mirror(context_of(cluster), source, ["t"], options).raise_for_failures()
+    report = with_ports(mirror, ports_of(cluster))(source, ["t"], options).raise_for_failures()
     assert report.totals["tasks"]
     assert [(row["records"], row["undecoded"], row["gaps"]) for row in report.rows] == [(4, 1, 2)] * 3
-    compare(context_of(cluster), source, ["t"], values).raise_for_failures()
+    with_ports(compare, ports_of(cluster))(source, ["t"], values).raise_for_failures()
     found = cluster.read("t").orderBy("partition", "offset").select("offset", "value.id", "value._undecoded")
     assert [tuple(row) for row in found.collect()] == [
         (0, 1, None),

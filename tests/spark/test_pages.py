@@ -37,6 +37,7 @@ def without_costs(printed: str) -> list[str]:
     return [re.sub(costs, "costs", line) for line in printed.splitlines() if line.strip()]
 
 
+@pytest.mark.delta
 def test_the_code_in_the_tutorial_runs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_the_code_in_the_tutorial_runs(
     assert names["cluster"].groups.committed("dashboard")["trips", 0].offset == 1
 
 
+@pytest.mark.delta
 @pytest.mark.connect
 def test_the_names_of_the_delta_page_are_made_and_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

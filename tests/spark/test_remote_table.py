@@ -33,7 +33,7 @@ from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.delta]
 
 VALUE = pa.struct(
     [

@@ -75,6 +75,7 @@ def test_an_optimize_by_spark_is_taken_back_and_no_reader_sees_a_record_twice(
     assert streamed() == wanted
 
 
+@pytest.mark.delta
 def test_a_delete_by_spark_is_refused_and_restored_as_the_error_says(
     spark: SparkSession, tiered: DeltaTopicTable
 ) -> None:

@@ -85,6 +85,7 @@ def named_by_environment(s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: p
     return file
 
 
+@pytest.mark.delta
 def test_a_server_that_the_environment_alone_names(spark: SparkSession, named_by_environment: Path) -> None:
     """Spark's tasks, its Parquet reader and its Delta tables go there."""
     roots = load_cluster_file(named_by_environment).roots
@@ -143,6 +144,7 @@ def rows(frame: DataFrame) -> Counter[tuple[object, ...]]:
     return Counter(tuple(row) for row in frame.collect())
 
 
+@pytest.mark.delta
 @pytest.mark.connect
 def test_a_log_lives_on_folders_and_buckets_alike(
     cluster: Cluster, spark: SparkSession, s3_endpoint: S3Endpoint

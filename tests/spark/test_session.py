@@ -61,6 +61,7 @@ def test_workers_run_the_same_python(spark: SparkSession) -> None:
     assert {row.executable for row in workers} == {sys.executable}
 
 
+@pytest.mark.delta
 @pytest.mark.long("starts a JVM of its own")
 @pytest.mark.spark
 @pytest.mark.classic("it starts a session of its own")

@@ -33,7 +33,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.local import LocalStore
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.spark.spark_cluster import TIERED, ordered, write_cluster_file
 from tests.spark.streams import Numbers, patiently, topic_of_its_own
 from tests.spark_session import ON_CONNECT
@@ -202,10 +202,10 @@ def files_of_numbers(spark: SparkSession, folder: Path) -> DataFrame:
 
 def producers(cluster: Cluster, topic: str) -> set[str]:
     """The producers that a topic knows."""
-    context = context_of(cluster)
+    ports = ports_of(cluster)
     found: set[str] = set()
     for view in cluster.image.views(topic):
-        replicas = context.replicas(view)
+        replicas = ports.storage.replicas(view)
         found |= replicas.leader.producers(look_at_leader(replicas)).keys()
     return found
 

@@ -81,6 +81,7 @@ def test_an_error_of_the_format_is_a_sentence(
 
 
 @pytest.mark.skipif(spark_version() < SINK, reason="the sink of a stream needs Spark 4.1")
+@pytest.mark.delta
 @pytest.mark.long("four queries, from files to Delta")
 def test_a_new_field_of_json_files_reaches_delta(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path

@@ -21,6 +21,7 @@ def rows(frame: DataFrame) -> list[str]:
     return sorted(str(row) for row in frame.where("value IS NOT NULL").select(*columns).collect())
 
 
+@pytest.mark.delta
 def test_spark_reads_the_table_of_snapshots(spark: SparkSession, tmp_path: Path) -> None:
     """Made in memory and by Spark, replaced by the next one, and time travel to the one before."""
     cluster = format_cluster(spark, tmp_path)

@@ -99,6 +99,7 @@ def test_no_column_of_a_system_view_needs_quotes(cluster: Cluster, spark: SparkS
 # ----------------------------------------------------------------------------- names in the schema stratalog
 
 
+@pytest.mark.delta
 def test_topics_have_names_beside_delta_s_catalog(cluster: Cluster, spark: SparkSession) -> None:
     """In the session as ``spark_session`` makes it, with Parquet's pruning; the views do not move on by
     themselves.
@@ -146,6 +147,7 @@ def logs(spark: SparkSession) -> Iterator[str]:
     spark.conf.set(OWN_CATALOG, before)
 
 
+@pytest.mark.delta
 def test_the_remote_table_is_an_external_table_under_spark_s_and_delta_s_catalog(
     cluster: Cluster, spark: SparkSession, logs: str
 ) -> None:
@@ -183,6 +185,7 @@ def test_delta_spark_reads_the_remote_table_and_its_compaction_is_taken_back(
     assert cluster.verify(deep=True).ok
 
 
+@pytest.mark.delta
 def test_a_view_of_both_tiers_stays_right_when_more_is_tiered(
     cluster: Cluster, spark: SparkSession, logs: str
 ) -> None:
@@ -210,6 +213,7 @@ def test_a_view_of_both_tiers_stays_right_when_more_is_tiered(
     assert topic["table"] == again["stratalog.table"]
 
 
+@pytest.mark.delta
 def test_a_view_of_both_tiers_says_what_a_catalog_cannot_do(
     cluster: Cluster, spark: SparkSession, logs: str
 ) -> None:
@@ -234,6 +238,7 @@ def test_a_view_of_both_tiers_says_what_a_catalog_cannot_do(
         cluster.catalog.create_view("logs.trips", "trips")
 
 
+@pytest.mark.delta
 @pytest.mark.classic("the second catalog is set up in the JVM")
 def test_names_of_three_parts_in_a_second_catalog(cluster: Cluster, spark: SparkSession, logs: str) -> None:
     """One as Unity Catalog's is: Delta's, over a catalog that is not Spark's own name."""

@@ -108,6 +108,7 @@ def test_a_listener_sees_the_lag_behind_the_log_whatever_the_limit_of_batches(
     assert told[-1]["topics"]["rides-b"]["partitions"]["0"]["offset"] == 10
 
 
+@pytest.mark.delta
 @pytest.mark.skipif(spark_version() < SINK, reason="a stream's sink takes Spark 4.1")
 def test_to_table_is_refused_and_says_what_names_a_topic(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path

@@ -83,7 +83,9 @@ def test_the_sinks_do_the_same(cluster: Cluster, spark: SparkSession, caplog: py
         t.append("sunk", wide)
 
     rows = spark.range(1).selectExpr("0 AS partition", f"named_struct('n', 1L, 'a', {INNER}) AS value")
-    write: Any = rows.write.format("stratalog").mode("append").option("cluster", str(cluster._context.file.path))
+    write: Any = (
+        rows.write.format("stratalog").mode("append").option("cluster", str(cluster._ports.storage.file.path))
+    )
     with pytest.raises(Exception, match=r"no field 'value\.a\.z'"):
         write.save("sunk")
     write.option("onUnknownField", "drop").save("sunk")
@@ -106,7 +108,7 @@ def test_the_sink_of_a_stream_does_the_same(
     rows.write.parquet(str(tmp_path / "rows"))
     stream: Any = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "rows")).writeStream
     stream = stream.format("stratalog").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    stream = stream.options(cluster=str(cluster._context.file.path), onUnknownField=policy, producer=policy)
+    stream = stream.options(cluster=str(cluster._ports.storage.file.path), onUnknownField=policy, producer=policy)
     query = stream.trigger(availableNow=True).start(name)
     if stored is None:
         with pytest.raises(Exception, match=r"no field 'value\.a\.z'"):
@@ -126,7 +128,7 @@ def test_a_running_query_ends_before_it_passes_records_with_a_new_field(
 
     def started(checkpoint: str, **options: str) -> Any:
         reader: Any = spark.readStream.format("stratalog").option("startingOffsets", "earliest")
-        frame = reader.options(cluster=str(cluster._context.file.path), **options).load("streamed")
+        frame = reader.options(cluster=str(cluster._ports.storage.file.path), **options).load("streamed")
         sink = frame.writeStream.foreachBatch(
             lambda batch, _: seen.extend(row.value.asDict() for row in batch.select("value").collect())
         )

@@ -33,7 +33,7 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
 from tests.clocks import FolderByClock
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.harness import batch
 
 TIERED = {
@@ -333,14 +333,14 @@ def offsets_of(appended: Report) -> dict[int, tuple[int, int]]:
 def fence(live: LiveCluster, *brokers: int) -> None:
     """By hand, so that a probe does not bring them back."""
     for broker in brokers:
-        context_of(live.cluster).metadata.submit(FenceBroker(broker, by_hand=True))
+        ports_of(live.cluster).metadata.submit(FenceBroker(broker, by_hand=True))
 
 
 def unfence(live: LiveCluster, *brokers: int) -> None:
     """As their roots were, without a look at them."""
     for broker in brokers:
         epoch = live.cluster.image.broker(broker).broker_epoch
-        context_of(live.cluster).metadata.submit(UnfenceBroker(broker, epoch))
+        ports_of(live.cluster).metadata.submit(UnfenceBroker(broker, epoch))
 
 
 def live_and_shared(built: Callable[[Path], LiveCluster]) -> tuple[Any, Any]:

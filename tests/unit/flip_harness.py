@@ -32,7 +32,7 @@ from stratalog.partitions.segment_check import verify_segment
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.protocol import StoredObject
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.tampering import Spot
@@ -172,8 +172,12 @@ class Stage:
     def _driver(self) -> Cluster:
         """Another one, which does one thing after the other."""
         driver = self.live.driver()
-        context = context_of(driver)
-        context.tasks, context.threads, context.prober = LocalTasks(1), SerialRunner(), SerialProber()
+        ports = ports_of(driver)
+        ports.execution.tasks, ports.storage.threads, ports.storage.prober = (
+            LocalTasks(1),
+            SerialRunner(),
+            SerialProber(),
+        )
         return driver
 
     def _check(self, trial: Trial, *, heals: bool) -> None:

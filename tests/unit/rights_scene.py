@@ -18,7 +18,7 @@ from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError
 from stratalog.partitions.paths import BROKER_FILE, METADATA_TOPIC, SCHEDULES, base_name, is_probe
 from stratalog.partitions.records import type_to_json
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.faulty_store import Faults
 from tests.unit.restore_harness import Heir
@@ -138,7 +138,7 @@ def export(live: Guarded, driver: Cluster) -> Report:
 
 def grow(live: Guarded, driver: Cluster) -> object:
     wider = pa.struct([("a", pa.string()), ("b", pa.string())])
-    return alter_topic(context_of(driver), "w", value_schema=type_to_json(wider))
+    return alter_topic(ports_of(driver).metadata, "w", value_schema=type_to_json(wider))
 
 
 def vote_with(live: Guarded, *voters: int) -> None:
@@ -176,7 +176,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.groups.lag("g"),
         lambda live, driver: driver.groups.list(),
     ),
-    "read_snapshot": (lambda live, driver: locate(context_of(driver), "s", None),),
+    "read_snapshot": (lambda live, driver: with_ports(locate, ports_of(driver))("s", None),),
     "snapshots, metrics": (
         lambda live, driver: driver.snapshots(),
         lambda live, driver: driver.metrics(),
@@ -346,7 +346,12 @@ def has_three_voters_and_one_is_new(live: Guarded) -> None:
 
 def has_typed_topic(live: Guarded) -> None:
     narrow = type_to_json(pa.struct([("a", pa.string())]))
-    create_topic(context_of(live.cluster), "w", partitions=1, replication_factor=1, value_schema=narrow)
+    with_ports(create_topic, ports_of(live.cluster))(
+        "w",
+        partitions=1,
+        replication_factor=1,
+        value_schema=narrow,
+    )
 
 
 def is_stuck(live: Guarded) -> None:

@@ -34,7 +34,7 @@ def test_every_topic_is_a_row(live: LiveCluster) -> None:
 
 def test_a_topic_whose_partitions_nobody_has_committed_is_a_row(live: LiveCluster) -> None:
     """A stranger's record; this project commits a topic with its partitions."""
-    live.cluster._context.metadata.with_log(lambda log: log.commit([TopicRecord("bare", "b" * 32)]))
+    live.cluster._ports.metadata.with_log(lambda log: log.commit([TopicRecord("bare", "b" * 32)]))
     rows = rows_of(live.driver().topics.list().raise_for_failures(), "topic", "partitions", "replication_factor")
     assert ("bare", 0, 0) in rows
 

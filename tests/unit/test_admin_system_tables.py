@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.engine.admin.system_tables import OFFSETS, SYSTEM_TABLES, offset_rows
 from stratalog.partitions.errors import UnknownTopicOrPartitionError
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
 
@@ -34,7 +34,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
 
 
 def rows(live: LiveCluster, table: str, topic: str | None = None) -> list[dict[str, object]]:
-    return [dict(row) for row in SYSTEM_TABLES[table].rows(context_of(live.cluster), topic)]
+    return [dict(row) for row in with_ports(SYSTEM_TABLES[table].rows, ports_of(live.cluster))(topic)]
 
 
 @pytest.mark.parametrize("table", SYSTEM_TABLES)
@@ -90,11 +90,14 @@ def test_a_replica_that_cannot_be_looked_at_has_nulls_and_its_role_says_so(live:
 
 
 def test_offsets_of_positions_and_times(live: LiveCluster) -> None:
-    context = context_of(live.cluster)
-    found = [(row.get("partition"), row.get("offset")) for row in offset_rows(context, "t", "latest")]
+    ports = ports_of(live.cluster)
+    found = [
+        (row.get("partition"), row.get("offset"))
+        for row in offset_rows(ports.metadata, ports.storage, ports.memory, "t", "latest")
+    ]
     assert found == [(0, 4), (1, 0)]
-    last, none = OFFSETS.tuples(offset_rows(context, "t", "last-tiered"))
+    last, none = OFFSETS.tuples(offset_rows(ports.metadata, ports.storage, ports.memory, "t", "last-tiered"))
     assert last[:3] == ("t", 0, 1)
     assert none == ("t", 1, None, None, None, "nothing is tiered yet")
-    (first, _) = OFFSETS.tuples(offset_rows(context, "t", "1970-01-01"))
+    (first, _) = OFFSETS.tuples(offset_rows(ports.metadata, ports.storage, ports.memory, "t", "1970-01-01"))
     assert first[:4] == ("t", 0, 0, "1970-01-01T00:00:00.001000+00:00")

@@ -16,7 +16,7 @@ from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.tiering.remote_file import read_remote
 from tests.clocks import open_by_clock
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import batch
 from tests.unit.test_upkeep_bootstrap import LAST_TIERED
@@ -74,7 +74,7 @@ class World:
         return view
 
     def log(self, broker: int) -> ReplicaLog:
-        return context_of(self.cluster).replicas(self.view).replica(broker).log()
+        return ports_of(self.cluster).storage.replicas(self.view).replica(broker).log()
 
     def wiped(self, broker: int) -> None:
         """The broker lost its disk; an empty one is in its place."""
@@ -113,11 +113,11 @@ def test_a_scenario_comes_out_as_written(world: World, file: Path, way: str) -> 
     """KIP-1023, "Follower Fetch Scenarios"."""
     scenario = tomllib.loads(file.read_text())
     world.run(scenario["history"])
-    context = context_of(world.cluster)
+    ports = ports_of(world.cluster)
     leader, follower = world.view.leader, next(b for b in world.view.replicas if b != world.view.leader)
     check_replica(world.log(leader), scenario["leader"])
 
-    table = context.remote_table(world.cluster.image.topic("t"))
+    table = ports.storage.remote_table(world.cluster.image.topic("t"))
     segments = table.load().of_partition(0)
     named = {f"{segment.base_offset}-{segment.next_offset - 1}": segment for segment in segments}
     assert list(named) == scenario["remote"]["segments"]

@@ -14,7 +14,7 @@ from stratalog.jobs import brokers as job
 from stratalog.partitions.errors import InvalidCallError, UnknownBrokerError
 from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.root import format_root
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, codes, live_and_shared, rows_of, the_failure
 
 
@@ -84,13 +84,13 @@ def test_fencing_again_changes_nothing(live: LiveCluster) -> None:
 
 
 def test_a_broker_that_a_probe_has_fenced_can_be_held(live: LiveCluster) -> None:
-    context = context_of(live.cluster)
+    ports = ports_of(live.cluster)
     broker_file = live.store(2).read(BROKER_FILE)
     live.store(2).delete([BROKER_FILE])
-    probe_brokers(context)
+    probe_brokers(ports.metadata, ports.storage)
     assert rows_of(live.cluster.brokers.fence(2), "was") == [("fenced",)]
     live.store(2).create(BROKER_FILE, broker_file)
-    probe_brokers(context)
+    probe_brokers(ports.metadata, ports.storage)
     assert live.cluster.image.brokers[2].fenced_by_hand
 
 
@@ -224,13 +224,13 @@ def test_a_root_moved_while_its_broker_was_fenced_comes_back_as_a_trusted_copy(d
     """Nothing is copied: it has what it had when it was fenced, and lacks what came later."""
     disks.cluster.brokers.fence(2).raise_for_failures()
     move(disks, 2)
-    probe_brokers(context_of(disks.cluster))
+    with_ports(probe_brokers, ports_of(disks.cluster))()
     assert disks.cluster.image.brokers[2].fenced_by_hand
     report = disks.cluster.bootstrap(2, trust_copy=True).raise_for_failures()
     assert report.totals["copied_bytes"] == 0
     assert all(disks.isr(partition=p) == {1, 2, 3} for p in range(3))
     assert states(disks.cluster.brokers.list()) == {1: "ok", 2: "ok", 3: "ok"}
-    assert probe_brokers(context_of(disks.cluster)).notes == ()
+    assert with_ports(probe_brokers, ports_of(disks.cluster))().notes == ()
 
 
 def test_the_last_member_moved_and_trusted_leads_again_with_all_it_had(disks: LiveCluster) -> None:
@@ -249,7 +249,7 @@ def test_trust_comes_in_time_also_when_a_probe_was_faster(disks: LiveCluster) ->
     disks.topic("alone", copies=1, partitions=3)
     partition = led_by(disks, 2, "alone")
     disks.append({partition: ["a"]}, "alone").raise_for_failures()
-    probe_brokers(context_of(move(disks, 2).cluster))
+    with_ports(probe_brokers, ports_of(move(disks, 2).cluster))()
     assert disks.replicas("alone", partition).view.isr == ()
     disks.cluster.brokers.register([2], trust_copy=True).raise_for_failures()
     assert disks.leader("alone", partition) == 2
@@ -285,11 +285,11 @@ def test_a_cluster_that_was_moved_as_a_whole_waits_for_a_person(disks: LiveClust
     disks.file, disks.folder = there / "cluster.toml", there
     disks.cluster = disks.driver()
     with disks.unchanged():
-        (note,) = probe_brokers(context_of(disks.cluster)).notes
+        (note,) = with_ports(probe_brokers, ports_of(disks.cluster))().notes
         assert codes(disks.cluster.brokers.register(check=False)) == {"STALE_BROKER_EPOCH": 3}
     assert "--trust-copy" in note
     disks.cluster.bootstrap([1, 2, 3], trust_copy=True).raise_for_failures()
-    assert probe_brokers(context_of(disks.cluster)).notes == ()
+    assert with_ports(probe_brokers, ports_of(disks.cluster))().notes == ()
     assert all(disks.isr(partition=p) == {1, 2, 3} for p in range(3))
     assert disks.read() == {p: [f"a{p}"] for p in range(3)}
 

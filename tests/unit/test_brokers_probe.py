@@ -15,7 +15,7 @@ import pytest
 from stratalog import Cluster
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.cluster.parts import with_parts
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.partition_commands import Altered, AlterPartition, PartitionAnswer, RefusedPartition
@@ -26,7 +26,7 @@ from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.probing import SerialProber, ThreadProber
 from stratalog.partitions.root import BrokerFile, format_root
 from stratalog.partitions.runner import Failed, Outcome
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import CHANGES, Faults
 
@@ -40,12 +40,12 @@ def live(request: pytest.FixtureRequest, tmp_path: Path) -> LiveCluster:
     return made
 
 
-def context(cluster: Cluster) -> Context:
-    return context_of(cluster)
+def context(cluster: Cluster) -> Ports:
+    return ports_of(cluster)
 
 
 def probe(live: LiveCluster) -> ProbedMetadata:
-    return probe_brokers(context(live.cluster))
+    return with_ports(probe_brokers, context(live.cluster))()
 
 
 def batches(live: LiveCluster) -> int:
@@ -84,7 +84,7 @@ def test_an_idle_probe_is_a_read_of_the_metadata_and_one_look_at_each_root(live:
     image = driver.image
     with live.unchanged():
         before = {broker: store.counts.snapshot() for broker, store in driver.stores.items()}
-        assert probe_brokers(context(driver)) == ProbedMetadata(image, ())
+        assert with_ports(probe_brokers, context(driver))() == ProbedMetadata(image, ())
         asked = {broker: store.counts - before[broker] for broker, store in driver.stores.items()}
     for follower in (2, 3):
         assert (asked[follower].requests, asked[follower].reads, asked[follower].read_bytes) == (1, 1, 0)
@@ -172,7 +172,7 @@ def test_a_root_that_hangs_is_fenced_after_the_deadline_and_holds_nobody_up(tmp_
         driver = with_parts(
             Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root, prober=ThreadProber(wait)
         ).open(live.file)
-        probed = probe_brokers(context(driver))
+        probed = with_ports(probe_brokers, context(driver))()
         assert probed.notes == ("broker 2 is fenced: REQUEST_TIMED_OUT: memory://b2: no answer in 2.5 s",)
         assert probed.image.brokers[2].fenced
         assert deadlines == [9, 2.5], "the default before the cluster's metadata is known"
@@ -209,7 +209,7 @@ class CutOff(SerialProber):
 
 @pytest.mark.parametrize("silent", [(1,), (1, 2), (1, 2, 3)])
 def test_who_does_not_reach_the_metadata_voters_commits_nothing(live: LiveCluster, silent: Sequence[int]) -> None:
-    context(live.cluster).prober = CutOff(*silent)
+    context(live.cluster).storage.prober = CutOff(*silent)
     with live.unchanged():
         (note,) = probe(live).notes
     assert note.startswith("nothing was changed: this driver cannot reach")
@@ -337,7 +337,7 @@ def test_brokers_that_only_the_metadata_or_only_the_file_knows_are_left_alone(li
         live.root(4).mkdir()
     driver = live.driver()
     with live.unchanged():
-        probed = probe_brokers(context(driver))
+        probed = with_ports(probe_brokers, context(driver))()
     assert probed.notes == (
         f"broker 3 is registered and not in {live.file}: it is left as it is",
         f"broker 4 of {live.file} was never registered: format it, or take it out of the file",
@@ -383,7 +383,7 @@ def test_a_broker_that_is_registered_between_look_and_commit_is_looked_at_again(
     disks.wipe(2)
     other = disks.driver()
     prober = Interrupted(lambda: other.brokers.add([2]).raise_for_failures())
-    context(disks.cluster).prober = prober
+    context(disks.cluster).storage.prober = prober
     probed = probe(disks)
     assert (probed.notes, prober.probes) == ((), 2)
     assert not probed.image.brokers[2].fenced
@@ -399,7 +399,7 @@ def test_a_broker_that_is_always_registered_anew_is_reported(live: LiveCluster) 
             other.brokers.add([2]).raise_for_failures()
             return found
 
-    context(live.cluster).prober = Restless(2)
+    context(live.cluster).storage.prober = Restless(2)
     with pytest.raises(StaleBrokerError, match="probe its root again"):
         probe(live)
 
@@ -408,7 +408,9 @@ def test_two_drivers_that_settle_the_same_commit_it_once(live: LiveCluster) -> N
     live.wipe(2)
     other = live.driver()
     first: list[ClusterImage] = []
-    context(live.cluster).prober = Interrupted(lambda: first.append(probe_brokers(context(other)).image))
+    context(live.cluster).storage.prober = Interrupted(
+        lambda: first.append(with_ports(probe_brokers, context(other))().image)
+    )
     second = probe(live).image
     assert second.brokers[2].fenced
     assert replace(second, next_offset=first[0].next_offset) == first[0]  # no epoch was raised twice

@@ -18,7 +18,7 @@ from bench.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster
 from bench.counting import LIST, READ, STAT
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.tiering import topic_table
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 
 IDLE = next(scenario for scenario in SCENARIOS if scenario.what == "idle sync")
 IDLE_TIER = next(scenario for scenario in SCENARIOS if scenario.what == "idle tier")
@@ -99,9 +99,9 @@ def test_brokers_that_are_as_registered_cost_a_stat_each(tmp_path: Path, partiti
     IDLE.prepare(made, partitions, 1)
     driver = made.driver()
     image = driver.image
-    known = made.calls_of(lambda: probe_brokers(context_of(driver), image))
+    known = made.calls_of(lambda: with_ports(probe_brokers, ports_of(driver))(image))
     assert known == Counter({STAT: BROKERS})
-    unknown = made.calls_of(lambda: probe_brokers(context_of(driver)))
+    unknown = made.calls_of(lambda: with_ports(probe_brokers, ports_of(driver))())
     assert unknown == known + Counter({LIST: 1, READ: 1})  # the metadata, and the root of its voter
 
 

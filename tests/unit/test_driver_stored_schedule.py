@@ -13,7 +13,7 @@ from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.paths import MAINTENANCE, SCHEDULES
 from stratalog.partitions.store.memory import MemoryStore
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 
 LINE = b'[1,{"a":[[0,[1,5]]]}]'
@@ -60,15 +60,15 @@ def test_one_kind_is_never_taken_for_another() -> None:
 
 
 def saved(live: LiveCluster, line: bytes, *, once: bool = False) -> None:
-    context = context_of(live.driver())
-    image = context.metadata.image()
-    stored = load_stored(context, image, MAINTENANCE)
-    assert save_stored(context, image, MAINTENANCE, stored, lambda _: line, once=once) is None
+    ports = ports_of(live.driver())
+    image = ports.metadata.image()
+    stored = load_stored(ports.storage, image, MAINTENANCE)
+    assert save_stored(ports.storage, image, MAINTENANCE, stored, lambda _: line, once=once) is None
 
 
 def loaded(live: LiveCluster) -> bytes:
-    context = context_of(live.driver())
-    return load_stored(context, context.metadata.image(), MAINTENANCE).line
+    ports = ports_of(live.driver())
+    return load_stored(ports.storage, ports.metadata.image(), MAINTENANCE).line
 
 
 def holders(live: LiveCluster) -> list[int]:
@@ -129,9 +129,11 @@ def test_a_copy_that_is_torn_is_passed_over(tmp_path: Path) -> None:
 
 def test_two_drivers_put_their_changes_on_top_of_each_other(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
-    context = context_of(live.driver())
-    image = context.metadata.image()
-    both = [load_stored(context, image, MAINTENANCE) for _ in range(2)]
+    ports = ports_of(live.driver())
+    image = ports.metadata.image()
+    both = [load_stored(ports.storage, image, MAINTENANCE) for _ in range(2)]
     for number, stored in enumerate(both):
-        assert save_stored(context, image, MAINTENANCE, stored, lambda line, n=number: line + b"%d" % n) is None
+        assert (
+            save_stored(ports.storage, image, MAINTENANCE, stored, lambda line, n=number: line + b"%d" % n) is None
+        )
     assert loaded(live) == b"01"

@@ -24,7 +24,7 @@ from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, partition_for
 from stratalog.jobs.main import job_of, main
 from stratalog.partitions.errors import StorageAuthorizationError
 from tests.bridges.test_page import content_of
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.faulty_store import Faults
 from tests.unit.test_metrics_job import of, samples
@@ -453,7 +453,7 @@ def test_a_lag_that_nobody_can_read_is_not_0(tmp_path: Path) -> None:
         assert report.totals["records-lag-max"] == 3
         figures = ("ActiveBrokerCount", "FencedBrokerCount", "OfflineLogDirectoryCount")
         assert [report.totals[name] for name in figures] == [3, 1, 1]
-        probe_brokers(context_of(live.driver()))  # which fences it
+        with_ports(probe_brokers, ports_of(live.driver()))()  # which fences it
         fenced = live.driver().health().totals
         assert [fenced[name] for name in figures] == [3, 1, 1]
         assert report.lags == {(group, "t"): 3}

@@ -22,7 +22,7 @@ from stratalog.partitions.paths import MAINTENANCE
 from stratalog.partitions.store import StoredObject
 from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.delta_table import DeltaTopicTable
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, fence
 from tests.unit.test_health import HOUR_MS, SMALL, files
 from tests.unit.test_upkeep_bad_remote import table_of
@@ -199,8 +199,8 @@ def test_the_memory_survives_the_broker_that_holds_it(live: LiveCluster, broker:
 
 
 def times(live: LiveCluster) -> object:
-    context = context_of(live.driver())
-    return decode(load_stored(context, context.metadata.image(), MAINTENANCE).line)
+    ports = ports_of(live.driver())
+    return decode(load_stored(ports.storage, ports.metadata.image(), MAINTENANCE).line)
 
 
 @contextmanager
@@ -230,15 +230,24 @@ def test_a_failure_by_hand_stays_until_the_job_has_succeeded_there(live: LiveClu
 def test_a_run_that_others_have_disturbed_forgets_no_failure(live: LiveCluster) -> None:
     """Nobody knows how it would have ended there; the other partitions have succeeded."""
     live.topic("u")
-    context = context_of(live.driver())
-    context.metadata.image()
+    ports = ports_of(live.driver())
+    ports.metadata.image()
 
     def run(*failures: Failure) -> Callable[[], Report]:
         return lambda: Report("merge", (), failures)
 
-    remembered(context, "merge", None, run(*(Failure(f"{one}-0", "STORAGE_ERROR", "") for one in "tu")))
+    remembered(
+        ports.metadata,
+        ports.storage,
+        ports.clock,
+        "merge",
+        None,
+        run(*(Failure(f"{one}-0", "STORAGE_ERROR", "") for one in "tu")),
+    )
     assert [*found(live)] == ["upkeep-failing"]
-    remembered(context, "merge", None, run(Failure("t-0", SourceChangedError.code, "")))
+    remembered(
+        ports.metadata, ports.storage, ports.clock, "merge", None, run(Failure("t-0", SourceChangedError.code, ""))
+    )
     (one,) = live.driver().health().findings
     assert "t-0" in one.what
     assert "u-0" not in one.what
@@ -247,9 +256,9 @@ def test_a_run_that_others_have_disturbed_forgets_no_failure(live: LiveCluster) 
         raise SourceChangedError("a file is gone")
 
     with pytest.raises(SourceChangedError):
-        remembered(context, "merge", None, disturbed)
+        remembered(ports.metadata, ports.storage, ports.clock, "merge", None, disturbed)
     assert [*found(live)] == ["upkeep-failing"]
-    remembered(context, "merge", None, run())
+    remembered(ports.metadata, ports.storage, ports.clock, "merge", None, run())
     assert found(live) == {}
 
 
@@ -291,10 +300,12 @@ def test_what_failed_by_hand_is_due_for_maintain_though_nothing_has_changed(live
 
 def test_a_job_that_goes_well_again_and_again_writes_nothing_to_the_memory(live: LiveCluster) -> None:
     before = load_stored(
-        context_of(live.driver()), context_of(live.driver()).metadata.image(), MAINTENANCE
+        ports_of(live.driver()).storage, ports_of(live.driver()).metadata.image(), MAINTENANCE
     ).version
     for _ in range(2):
         for job in ("replicate", "merge", "retain", "vacuum", "verify"):
             getattr(live.driver(), job)()
-    after = load_stored(context_of(live.driver()), context_of(live.driver()).metadata.image(), MAINTENANCE).version
+    after = load_stored(
+        ports_of(live.driver()).storage, ports_of(live.driver()).metadata.image(), MAINTENANCE
+    ).version
     assert after == before

@@ -18,6 +18,7 @@ from stratalog.engine.admin.history import EventFilter
 from stratalog.engine.cluster.brokers import Brokers
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
+from stratalog.engine.cluster.looks import Looks
 from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
@@ -30,7 +31,7 @@ from stratalog.jobs.main import main
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import InvalidCallError, InvalidTopicError, UnknownTopicOrPartitionError
 from stratalog.partitions.version import VERSION
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 from tests.unit.restore_harness import Heir, partly_tiered
@@ -92,8 +93,8 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 READING = {
-    *("Jobs.plan_replicas", "Jobs.reassignments", "Jobs.discarded", "Jobs.history", "Jobs.new_events"),
-    *("Jobs.snapshots", "Jobs.metrics", "Topics.list", "Topics.describe", "Topics.troubled"),
+    *("Jobs.plan_replicas", "Looks.reassignments", "Looks.discarded", "Jobs.history", "Looks.new_events"),
+    *("Looks.snapshots", "Looks.metrics", "Topics.list", "Topics.describe", "Topics.troubled"),
     *("Brokers.list", "Quorum.describe", "Groups.list"),
     *("Groups.committed", "Groups.lag", "Groups.lag_frame", "Groups.lag_metrics", "Transactions.list"),
     *("Transactions.describe", "Transactions.find_hanging"),
@@ -104,7 +105,7 @@ IN_THE_LOG = {"Transactions.begin"}
 def test_every_operation_of_the_door_is_framed_but_those_that_read_or_are_in_the_log() -> None:
     framed: set[str] = set()
     others: set[str] = set()
-    for group in (Jobs, Topics, Brokers, Quorum, Groups, Transactions):
+    for group in (Jobs, Looks, Topics, Brokers, Quorum, Groups, Transactions):
         for name, method in vars(group).items():
             if isfunction(method) and not name.startswith("_"):
                 (framed if hasattr(method, "__wrapped__") else others).add(f"{group.__name__}.{name}")
@@ -283,7 +284,7 @@ def test_an_event_costs_as_much_as_an_append(live: LiveCluster) -> None:
         live.cluster.append_batches("t", rows).raise_for_failures()
     with live.cluster.measured() as changed:
         live.cluster.topics.alter_configs("t", {"retention.ms": "2"})
-    context_of(live.cluster).operations_log = None
+    ports_of(live.cluster).events = None
     with live.cluster.measured() as silent:
         live.cluster.topics.alter_configs("t", {"retention.ms": "3"})
     assert changed.counts.requests - silent.counts.requests <= append.counts.requests
@@ -345,7 +346,7 @@ def test_the_history_of_the_delta_table_tells_when_an_offset_arrived(live: LiveC
         live.cluster.tier().raise_for_failures()
     live.cluster.topics.delete_records("t", {0: 2})
     live.cluster.retain().raise_for_failures()
-    table = context_of(live.cluster).remote_table(live.cluster.image.topic("t"))
+    table = ports_of(live.cluster).storage.remote_table(live.cluster.image.topic("t"))
     removed, second, first, *_ = DeltaTable(table.uri).history()
     assert first["userMetadata"] == "tier; adds t-0 [0, 2), t-1 [0, 1)"
     assert (first["stratalog.topic"], first["stratalog.operation"]) == ("t", "tier")

@@ -50,3 +50,10 @@ def test_sessions_have_the_sets_that_were_fetched(tmp_path: Path) -> None:
     (tmp_path / azure).parent.mkdir()
     (tmp_path / azure).touch()
     assert list(jars.session_jars(tmp_path)) == [*always, tmp_path / azure]
+
+
+def test_a_spark_for_which_delta_has_no_build_gets_all_other_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = jars.pinned_jars()
+    monkeypatch.setattr(jars, "WITH_DELTA", ("4.0",))
+    rest = jars.pinned_jars()
+    assert [jar for jar in every if jar not in rest] == [jar for jar in every if jar.parts[0] == jars.DELTA] != []

@@ -11,7 +11,7 @@ from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassi
 from stratalog.jobs.elect import main as elect
 from stratalog.jobs.reassign import main as reassign
 from stratalog.jobs.reassign import moves, rate
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.jobs_harness import report
 
@@ -137,7 +137,7 @@ def test_status_and_cancel(live: LiveCluster, capsys: pytest.CaptureFixture[str]
     before = replicas(live)
     new = ({1, 2, 3, 4} - {*before[0]}).pop()
     wanted = Reassignment(live.replicas().view.topic_id, 0, (before[0][0], new))
-    context_of(live.cluster).metadata.submit(AlterPartitionReassignments((wanted,)))  # and the driver died
+    ports_of(live.cluster).metadata.submit(AlterPartitionReassignments((wanted,)))  # and the driver died
     assert reassign(at(live, "--status", "--json")) == 0
     (row,) = report(capsys)["rows"]
     assert (row["newcomer"], row["state"], row["records_behind"]) == (new, "joining", 1)

@@ -207,7 +207,7 @@ def test_nobody_reaches_behind_the_door() -> None:
         *MODULES,
         *(path.relative_to(ROOT) for name in ("bench", "demo") for path in (ROOT / name).rglob("*.py")),
     ]
-    behind = re.compile(r"(?<!\bself)\._context\b")
+    behind = re.compile(r"(?<!\bself)\._ports\b")
     assert [str(module) for module in outside if behind.search((ROOT / module).read_text(encoding="utf-8"))] == []
 
 

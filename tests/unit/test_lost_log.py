@@ -14,7 +14,7 @@ from stratalog.engine.metadata.partition_commands import MarkWritten, RefusedPar
 from stratalog.engine.replication.lost_log import LogLostError, check_not_lost
 from stratalog.partitions.errors import CorruptionError, ElectionNotNeededError
 from stratalog.partitions.paths import DataName
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure
 from tests.unit.restore_harness import partly_tiered, restored
 
@@ -266,7 +266,12 @@ def moved(folder: Path) -> LiveCluster:
 def of_a_mirror(folder: Path) -> LiveCluster:
     """It begins at another offset than 0, and nothing has come yet."""
     live = LiveCluster(folder)
-    topics.create_topic(context_of(live.cluster), "t", partitions=1, replication_factor=3, log_starts=[70])
+    with_ports(topics.create_topic, ports_of(live.cluster))(
+        "t",
+        partitions=1,
+        replication_factor=3,
+        log_starts=[70],
+    )
     live.cluster.replicate().raise_for_failures()
     live.append(["v70"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
@@ -276,7 +281,12 @@ def of_a_mirror(folder: Path) -> LiveCluster:
 def of_a_mirror_and_gone(folder: Path) -> LiveCluster:
     """No record was there; it begins where it would have begun."""
     live = LiveCluster(folder)
-    topics.create_topic(context_of(live.cluster), "t", partitions=1, replication_factor=3, log_starts=[70])
+    with_ports(topics.create_topic, ports_of(live.cluster))(
+        "t",
+        partitions=1,
+        replication_factor=3,
+        log_starts=[70],
+    )
     live.cluster.replicate().raise_for_failures()
     lose(live)
     return live
@@ -378,7 +388,7 @@ def test_one_commit_marks_all_partitions_and_few_follow(tmp_path: Path) -> None:
 
 def test_a_mark_counts_under_the_leader_epoch_of_which_it_is(tmp_path: Path) -> None:
     live = written(tmp_path)
-    view, metadata = live.replicas().view, context_of(live.cluster).metadata
+    view, metadata = live.replicas().view, ports_of(live.cluster).metadata
     assert metadata.submit(MarkWritten((WrittenUpTo(*view.key, 50, view.leader_epoch - 1),))) == 0
     assert metadata.submit(MarkWritten((WrittenUpTo(*view.key, 3, view.leader_epoch),))) == 0
     assert metadata.submit(MarkWritten((WrittenUpTo("0" * 32, 0, 3, view.leader_epoch),))) == 0
@@ -392,7 +402,7 @@ def test_a_log_of_which_no_records_are_known_does_not_begin_again(tmp_path: Path
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill(["v0"])
-    metadata = context_of(live.cluster).metadata
+    metadata = ports_of(live.cluster).metadata
     (refused,) = metadata.submit(ElectLeaders((Election(*live.replicas().view.key, lost=True),)))
     assert isinstance(refused, RefusedPartition)
     assert isinstance(refused.error, ElectionNotNeededError)

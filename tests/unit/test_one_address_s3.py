@@ -15,7 +15,7 @@ from stratalog import Cluster
 from stratalog.partitions.store import s3_connection, s3_session
 from stratalog.tiering.delta_options import storage_options
 from stratalog.tiering.iceberg_table import iceberg_properties
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.s3_server import S3Endpoint
 from tests.unit.cluster_harness import TIERED
 from tests.unit.harness import batch
@@ -149,7 +149,7 @@ def test_all_jobs_go_to_the_server_that_one_thing_names(
     cluster.heal().raise_for_failures()
     assert cluster.verify(deep=True).raise_for_failures().ok
 
-    table = context_of(cluster).remote_table(cluster.image.topic("t"))
+    table = ports_of(cluster).storage.remote_table(cluster.image.topic("t"))
     options = cluster.file.remote_storage
     found = DeltaTable(table.uri, storage_options=storage_options(table.uri, options))
     assert sorted(found.to_pyarrow_table()["value"].to_pylist()) == [b"a", b"b"]

@@ -21,7 +21,7 @@ from stratalog.partitions.errors import ClusterKeyError, CorruptionError, Unsign
 from stratalog.partitions.paths import DESCRIPTIONS, ClaimName
 from stratalog.partitions.root import format_root
 from stratalog.partitions.store.local import LocalStore
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.restore_harness import Heir, partly_tiered
 
@@ -287,7 +287,7 @@ def test_the_key_is_in_nothing_that_is_stored_or_shown(tmp_path: Path, capfd: py
     driver = live.driver()
     reports = [driver.tier(), driver.verify(deep=True), driver.quorum.snapshot(), driver.quorum.describe()]
     shown = [str(report) + report.to_json() for report in reports]
-    shown += [repr(context_of(driver)), str(capfd.readouterr())]
+    shown += [repr(ports_of(driver)), str(capfd.readouterr())]
     spellings = [SECRET, TEXT.encode(), SECRET.hex().encode(), repr(SECRET).encode()]
     stored = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert any(b"log.segment.tag" in content for content in stored)

@@ -158,7 +158,7 @@ def test_an_operation_that_fails_raises_with_its_report(
     if name in ("sign", "restore"):
         monkeypatch.setenv("STRATALOG_CLUSTER_KEY", "ab" * 32)
         monkeypatch.setattr("stratalog.engine.cluster.load_cluster_file", lambda *_: cluster.file)
-        monkeypatch.setattr("stratalog.engine.cluster.open_context", lambda *_, **__: cluster._context)
+        monkeypatch.setattr("stratalog.engine.cluster.open_ports", lambda *_, **__: cluster._ports)
     call = method(cluster, name)
     with pytest.raises(OperationFailedError) as told:
         call(*given, **more)
@@ -179,7 +179,7 @@ def test_an_operation_that_is_done_answers_with_a_report_that_is_true(
     if name in ("sign", "restore"):
         monkeypatch.setenv("STRATALOG_CLUSTER_KEY", "ab" * 32)
         monkeypatch.setattr("stratalog.engine.cluster.load_cluster_file", lambda *_: cluster.file)
-        monkeypatch.setattr("stratalog.engine.cluster.open_context", lambda *_, **__: cluster._context)
+        monkeypatch.setattr("stratalog.engine.cluster.open_ports", lambda *_, **__: cluster._ports)
     answer = method(cluster, name)(*given, **more)
     assert answer.ok
     assert answer

@@ -15,7 +15,7 @@ from stratalog.engine.admin.topics import alter_topic, create_topic
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.records import physical_schema, type_to_json
 from stratalog.snapshots.reader import read_snapshot
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import TIERED, LiveCluster, rows_of, the_failure
 from tests.unit.segments import records
 
@@ -32,8 +32,7 @@ class Typed(LiveCluster):
     """Topic ``t`` with keys ``KEY`` and values ``NARROW``."""
 
     def begin(self, *, partitions: int = 1, **configs: str) -> Typed:
-        create_topic(
-            context_of(self.cluster),
+        with_ports(create_topic, ports_of(self.cluster))(
             "t",
             partitions=partitions,
             replication_factor=2,
@@ -44,7 +43,7 @@ class Typed(LiveCluster):
         return self
 
     def grow(self, value: pa.DataType = WIDE) -> tuple[str, ...]:
-        return alter_topic(context_of(self.cluster), "t", value_schema=type_to_json(value))
+        return alter_topic(ports_of(self.cluster).metadata, "t", value_schema=type_to_json(value))
 
     def put(self, value: Mapping[str, Any] | None, of: pa.DataType, *, key: int = 0, partition: int = 0) -> None:
         """One append of one record by a producer that knows the type ``of``."""
@@ -99,16 +98,16 @@ def test_a_batch_is_of_a_schema_that_the_declared_one_grew_from(live: Typed, of:
 
 def test_nothing_changes_without_a_schema_and_in_a_dry_run(live: Typed) -> None:
     live.begin()
-    context = context_of(live.cluster)
+    ports = ports_of(live.cluster)
     with live.unchanged():
         with pytest.raises(InvalidCallError, match="topic 't': give the type of its key, or of its value"):
-            alter_topic(context, "t")
-        assert alter_topic(context, "t", value_schema=type_to_json(WIDE), dry_run=True) == (
+            alter_topic(ports.metadata, "t")
+        assert alter_topic(ports.metadata, "t", value_schema=type_to_json(WIDE), dry_run=True) == (
             "value.in.b",
             "value.y",
         )
         with pytest.raises(InvalidCallError, match="would be removed"):
-            alter_topic(context, "t", value_schema=type_to_json(pa.struct([("n", pa.int64())])))
+            alter_topic(ports.metadata, "t", value_schema=type_to_json(pa.struct([("n", pa.int64())])))
 
 
 def test_merged_files_hold_what_both_schemas_held(live: Typed) -> None:
@@ -140,7 +139,7 @@ def test_other_readers_of_the_remote_table_see_what_ours_do(live: Typed) -> None
     live.cluster.tier().raise_for_failures()
     live.cluster.topics.delete_records("t", {0: 1}).raise_for_failures()
     live.cluster.retain().raise_for_failures()
-    table = context_of(live.cluster).remote_table(live.cluster.image.topic("t"))
+    table = ports_of(live.cluster).storage.remote_table(live.cluster.image.topic("t"))
     rows = [
         (0, 1, None),
         (0, 2, NEW),
@@ -194,7 +193,7 @@ def test_a_snapshot_run_that_began_before_the_schema_grew_drops_no_field(
     image = late.image
     live.grow()
     live.put(NEW, WIDE, key=1)
-    monkeypatch.setattr(context_of(late).metadata, "image", lambda *_: image)
+    monkeypatch.setattr(ports_of(late).metadata, "image", lambda *_: image)
     assert "STALE_METADATA" in the_failure(late.snapshot("t", by_hand=True, check=False))
     assert not live.log(live.leader()).listing.checkpoints
     live.cluster.snapshot("t", by_hand=True).raise_for_failures()
@@ -208,11 +207,13 @@ def test_a_tier_run_that_began_before_the_schema_grew_leaves_a_table_that_has_th
     live.begin().put(OLD, NARROW)
     live.cluster.tier().raise_for_failures()
     late = live.driver()
-    fresh, images = context_of(late).metadata.image, [late.image]
+    fresh, images = ports_of(late).metadata.image, [late.image]
     live.grow()
     live.put(NEW, WIDE)
-    monkeypatch.setattr(context_of(late).metadata, "image", lambda *_: images.pop() if images else fresh())
+    monkeypatch.setattr(ports_of(late).metadata, "image", lambda *_: images.pop() if images else fresh())
     assert late.tier().raise_for_failures().totals["uploaded_files"] == 1
     assert not images
-    found = DeltaTable(context_of(live.cluster).remote_table(live.cluster.image.topic("t")).uri).to_pyarrow_table()
+    found = DeltaTable(
+        ports_of(live.cluster).storage.remote_table(live.cluster.image.topic("t")).uri
+    ).to_pyarrow_table()
     assert found.sort_by("offset").column("value").to_pylist() == [OLD_READ, NEW]

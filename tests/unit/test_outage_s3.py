@@ -32,7 +32,7 @@ from stratalog.partitions.store import Store, StoreOptions, open_store, s3_sessi
 from stratalog.tiering import delta_options
 from stratalog.tiering.remote_file import remote_file
 from stratalog.tiering.remote_log import RemoteLog
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.s3_proxy import (
     Passing,
     S3Proxy,
@@ -105,14 +105,18 @@ class Behind:
     def in_turn(self) -> Cluster:
         """Another driver, which does one thing after the other."""
         driver = Cluster.open(self.file)
-        context = context_of(driver)
-        context.tasks, context.threads, context.prober = LocalTasks(1), SerialRunner(), SerialProber()
+        ports = ports_of(driver)
+        ports.execution.tasks, ports.storage.threads, ports.storage.prober = (
+            LocalTasks(1),
+            SerialRunner(),
+            SerialProber(),
+        )
         return driver
 
     def remote_log(self, topic: str = "t") -> RemoteLog:
         """What the table says, past the proxy."""
         uri = f"s3://{self.endpoint.bucket}/{self.prefix}/{self.folder(topic)}"
-        table = context_of(self.cluster).remote_table(self.cluster.image.topic(topic))
+        table = ports_of(self.cluster).storage.remote_table(self.cluster.image.topic(topic))
         return table._fold(DeltaTable(uri, storage_options=delta_options.storage_options(uri, self.options)))
 
     def remote_values(self, topic: str = "t", partition: int = 0) -> list[str]:
@@ -391,7 +395,7 @@ def test_no_secret_is_in_what_runs_say_and_leave(
     behind = cluster_behind(proxy, s3_endpoint, tmp_path, tmp_path.name)
     behind.tiered()
     behind.fill("a")
-    said = [str(behind.cluster.tier()), repr(behind.cluster), repr(context_of(behind.cluster))]
+    said = [str(behind.cluster.tier()), repr(behind.cluster), repr(ports_of(behind.cluster))]
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", WRONG_KEY)
     s3_session._session.cache_clear()  # as in a process of its own
@@ -426,7 +430,7 @@ def said_by_failing_runs(behind: Behind) -> list[str]:
             said += [report.to_json(), str(report), report._repr_html_(), raised(report.raise_for_failures)]
         said += [raised(lambda: behind.cluster.plan_read("t", OffsetSpec.LAST_TIERED))]
         said += [raised(lambda: behind.cluster.topics.delete("t"))]
-        said += [raised(lambda: context_of(behind.cluster).remote_store("").list(""))]
+        said += [raised(lambda: ports_of(behind.cluster).storage.remote_store("").list(""))]
     return said
 
 

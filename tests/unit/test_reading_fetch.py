@@ -24,7 +24,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.runner import Done, Failed
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 
@@ -149,7 +149,7 @@ def test_a_row_group_is_one_request_and_is_asked_for_once(live: LiveCluster, fau
 def test_nothing_is_kept_beyond_the_bound(live: LiveCluster) -> None:
     fetching = Fetching()
     fetching.reader._groups = BoundedCache(1)
-    context_of(live.cluster).fetching = fetching
+    ports_of(live.cluster).memory.fetching = fetching
     for _ in range(2):
         assert values(live.cluster.fetch("t", 0, 0)) == [f"a{number}" for number in range(5)]
     assert fetching.reader._groups.weight == 0

@@ -25,7 +25,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.offsets import UnknownOffset
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import StoreCounts
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.nearest_harness import RACKS, out_of_sync, racked, unaware
@@ -167,7 +167,10 @@ def test_a_stale_view_of_the_leader_is_looked_at_again(live: LiveCluster) -> Non
     known = live.cluster.image
     live.driver().elect("t", leader=3).raise_for_failures()
     live.append(["g"], driver=live.driver()).raise_for_failures()
-    (outcome,) = fetch_many(context_of(live.cluster), {("t", 0): 6}, known=known)
+    (outcome,) = with_ports(fetch_many, ports_of(live.cluster))(
+        {("t", 0): 6},
+        known=known,
+    )
     assert isinstance(outcome, Done)
     assert (values(outcome.value), outcome.value.broker) == ("g", 3)
 

@@ -13,7 +13,7 @@ from stratalog.engine.reading.plan_read import plan_again
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.partitions.errors import OffsetNotAvailableError, OffsetOutOfRangeError, RetriableError
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of
 from tests.unit.stream_harness import source
 
@@ -94,9 +94,15 @@ def test_a_plan_that_was_made_before_waits_for_it_too(live: LiveCluster) -> None
     plan: ReadPlan = live.cluster.plan_read("t")
     elect_unaware(live)
     with pytest.raises(OffsetNotAvailableError):
-        plan_again(context_of(live.cluster), plan, ClientMetadata())
+        with_ports(plan_again, ports_of(live.cluster))(
+            plan,
+            ClientMetadata(),
+        )
     live.append(["e"]).raise_for_failures()
-    again = plan_again(context_of(live.cluster), plan, ClientMetadata())
+    again = with_ports(plan_again, ports_of(live.cluster))(
+        plan,
+        ClientMetadata(),
+    )
     assert [(part.start, part.end) for part in again] == [(part.start, part.end) for part in plan]
 
 

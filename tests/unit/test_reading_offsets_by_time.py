@@ -19,7 +19,7 @@ from stratalog.engine.reading.look import look
 from stratalog.engine.reading.positions import FirstAt
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import batch
@@ -109,7 +109,7 @@ def test_the_answers_are_those_of_a_walk_through_all_files(tmp_path: Path, seed:
         if number == 10:
             only_remote(live)
     live.cluster.transactions.begin("y").append_batches("t", {0: [batch(["open"], 8_999)]}).raise_for_failures()
-    (state,) = look(context_of(live.cluster), "t")[1]
+    (state,) = with_ports(look, ports_of(live.cluster))("t")[1]
     bounds = [piece.max_timestamp_us for piece in state.readable.pieces]
     assert None in bounds
     assert len(bounds) > bounds.count(None) + 1, "of both tiers"

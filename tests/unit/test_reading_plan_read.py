@@ -15,7 +15,7 @@ from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.partitions.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.segment import forget
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import TIERED, LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import batch
@@ -61,7 +61,10 @@ def covered(plan: ReadPlan) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def again(cluster: Cluster, plan: ReadPlan, rack: str | None = None) -> ReadPlan:
-    return plan_again(context_of(cluster), plan, ClientMetadata(rack=rack))
+    return with_ports(plan_again, ports_of(cluster))(
+        plan,
+        ClientMetadata(rack=rack),
+    )
 
 
 def values(live: LiveCluster, plan: ReadPlan) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.engine.records.transact import Transaction
 from stratalog.partitions.store.protocol import StoreCounts
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
@@ -85,7 +85,7 @@ def test_what_the_leader_surely_holds_takes_no_remote_tier(tmp_path: Path) -> No
     with live.cluster.transactions.begin("x") as t:
         put(t, "f")
     live.cluster.replicate("t").raise_for_failures()
-    remote = context_of(live.cluster).remote
+    remote = ports_of(live.cluster).storage.remote
     assert remote is not None
 
     def start(last: int) -> tuple[int, StoreCounts]:

@@ -18,7 +18,7 @@ from stratalog.engine.reading.plan_read import plan_again
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.partitions.lookup import TimeRange
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
@@ -113,7 +113,10 @@ def test_an_empty_range_plans_no_file_and_asks_no_remote_table(tmp_path: Path) -
 
 
 def again(live: LiveCluster, plan: ReadPlan) -> ReadPlan:
-    return plan_again(context_of(live.cluster), plan, ClientMetadata())
+    return with_ports(plan_again, ports_of(live.cluster))(
+        plan,
+        ClientMetadata(),
+    )
 
 
 @pytest.mark.slow

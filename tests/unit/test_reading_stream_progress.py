@@ -12,7 +12,7 @@ from stratalog.engine.reading.stream_source import StreamProgress
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, partition_for
 from stratalog.partitions.errors import InvalidGroupIdError, StorageError
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.faulty_store import Faults
 
@@ -31,7 +31,7 @@ def at(live: LiveCluster, *offsets: int) -> StreamOffsets:
 
 
 def progress(live: LiveCluster) -> StreamProgress:
-    return StreamProgress(context_of(live.driver()), "g")
+    return with_ports(StreamProgress, ports_of(live.driver()))("g")
 
 
 def test_lag_is_what_the_stream_has_not_processed(live: LiveCluster) -> None:
@@ -111,7 +111,7 @@ def test_a_group_never_goes_back(live: LiveCluster) -> None:
 def test_what_has_been_reported_costs_nothing(live: LiveCluster) -> None:
     told, done = progress(live), at(live, 2, 2)
     told.report(done)
-    stores = list(told._context.stores.values())
+    stores = list(told._storage.stores.values())
     before = [store.counts.requests for store in stores]
     told.report(done)
     assert [store.counts.requests for store in stores] == before
@@ -134,4 +134,4 @@ def test_what_goes_wrong_is_said_once_and_stops_nobody(
 
 def test_a_group_that_no_group_can_be_called_is_an_error_at_once(live: LiveCluster) -> None:
     with pytest.raises(InvalidGroupIdError):
-        StreamProgress(context_of(live.driver()), "")
+        with_ports(StreamProgress, ports_of(live.driver()))("")

@@ -183,7 +183,7 @@ def test_an_empty_trigger_opens_no_file(live: LiveCluster) -> None:
     query.batch()
     assert query.done is not None
     query.source.latest(query.done, None, None)
-    stores = query.source._context.all_stores
+    stores = query.source._storage.all_stores
     before = [store.counts.snapshot() for store in stores]
     query.source.latest(query.done, None, None)
     spent = [store.counts - earlier for store, earlier in zip(stores, before, strict=True)]

@@ -9,7 +9,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from stratalog.engine.reading.stream_source import StreamProgress
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.harness import batch
 from tests.unit.stream_harness import Query, source
@@ -165,7 +165,7 @@ def test_a_group_is_told_of_all_topics(live: LiveCluster) -> None:
     query = Query(live, subscribe="trips-a,rides")
     query.batch()
     assert query.done is not None
-    StreamProgress(context_of(live.driver()), "g").report(query.done)
+    with_ports(StreamProgress, ports_of(live.driver()))("g").report(query.done)
     assert rows_of(live.cluster.groups.lag("g"), "topic", "partition", "committed", "lag") == [
         ("rides", 0, 1, 0),
         ("trips-a", 0, 1, 0),

@@ -13,7 +13,7 @@ from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stratalog.engine.state.keyed import TRANSACTIONS
 from stratalog.partitions.paths import CheckpointName, DataName, parse_name
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.transact_harness import Ledger, put
 
 HOUR_S = 3600
@@ -27,7 +27,7 @@ def live(tmp_path: Path) -> Ledger:
 def commit(live: Ledger, driver: Cluster, times: int, every_s: float) -> list[int]:
     """Of one group, with the work behind each; the requests of each."""
     counts = []
-    behind = context_of(driver).behind_appends
+    behind = ports_of(driver).memory.behind_appends
     assert behind is not None
     for _ in range(times):
         live.clock.sleep(every_s)
@@ -94,9 +94,9 @@ def test_transactions_that_are_over_are_forgotten_and_abandoned_ones_ended(live:
     for _ in range(6):
         live.clock.sleep(HOUR_S)
         live.driver().maintain().raise_for_failures()
-    context = context_of(live.driver())
-    [view] = context.metadata.image().views(TRANSACTIONS_TOPIC)
-    read = read_state(context, view, TRANSACTIONS)
+    ports = ports_of(live.driver())
+    [view] = ports.metadata.image().views(TRANSACTIONS_TOPIC)
+    read = read_state(ports.storage, ports.clock, ports.memory, view, TRANSACTIONS)
     assert read.state.transactions == {}
     bases = [
         name.base_offset for name in map(parse_name, held(live, TRANSACTIONS_TOPIC)) if isinstance(name, DataName)

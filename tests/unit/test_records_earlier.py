@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from stratalog.engine.driver.execution import measured
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records.append import append_with, in_threads
 from stratalog.engine.records.earlier import EarlierTries, earlier_tries
 from stratalog.partitions.errors import LeaderNotAvailableError
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.store import StoreCounts
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
@@ -31,16 +32,26 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def _append_a_part(live: LiveCluster, who: ProducerAppend | None) -> Report:
-    context, image = context_of(live.cluster), live.cluster.image
-    tasks = in_threads(context, {1: [batch(["a"])]})
-    return append_with(context, image, image.topic("t"), tasks, who, partition_count=2)
+    ports, image = ports_of(live.cluster), live.cluster.image
+    tasks = in_threads(ports.storage, {1: [batch(["a"])]})
+    return append_with(
+        ports.metadata,
+        ports.storage,
+        ports.clock,
+        ports.memory,
+        image,
+        image.topic("t"),
+        tasks,
+        who,
+        partition_count=2,
+    )
 
 
 def dealt(live: LiveCluster, producer: str = "p", epoch: int = 1, sequence: int = 7) -> int | None:
     """What an append is told that is about to begin; None: deal among as many as there are."""
-    context, image = context_of(live.cluster), live.cluster.image
+    ports, image = ports_of(live.cluster), live.cluster.image
     who = ProducerAppend(producer, epoch, sequence, on_changed_replay="refuse")
-    return earlier_tries(context, image, image.topic("t"), who).partition_count
+    return earlier_tries(ports.metadata, ports.storage, ports.memory, image, image.topic("t"), who).partition_count
 
 
 def test_what_was_tried_before_the_topic_grew_is_dealt_as_before(live: LiveCluster) -> None:
@@ -52,9 +63,9 @@ def test_what_was_tried_before_the_topic_grew_is_dealt_as_before(live: LiveClust
 
 def test_so_is_what_was_tried_without_a_producer(live: LiveCluster) -> None:
     """Who was told of an unknown outcome names it when it is tried again."""
-    context = context_of(live.cluster)
+    ports = ports_of(live.cluster)
     _append_a_part(live, None).raise_for_failures()
-    before = context.unnamed_producers.take(context.new_id)
+    before = ports.memory.unnamed_producers.take(ports.storage.new_id)
     live.cluster.topics.create_partitions("t", 4)
     assert dealt(live, before.producer_id, before.epoch, before.sequence - 1) == 2
     assert dealt(live, before.producer_id, before.epoch, before.sequence) is None
@@ -72,46 +83,54 @@ def test_an_append_to_partitions_that_were_given_says_nothing(live: LiveCluster)
 
 
 def test_whoever_has_begun_the_sequence_before_asks_nobody(live: LiveCluster) -> None:
-    context, image = context_of(live.cluster), live.cluster.image
+    ports, image = ports_of(live.cluster), live.cluster.image
     topic, second = image.topic("t"), replace(FIRST, sequence=8)
-    with context.measured() as measure:
-        assert earlier_tries(context, image, topic, second) == EarlierTries()
+    with measured(ports.clock, ports.storage.counts) as measure:
+        assert earlier_tries(ports.metadata, ports.storage, ports.memory, image, topic, second) == EarlierTries()
     assert measure.counts == StoreCounts()
-    assert earlier_tries(context, image, topic, FIRST).partitions == {1}
-    another = context_of(live.driver())
-    assert earlier_tries(another, image, topic, second) == EarlierTries()
-    assert earlier_tries(another, image, topic, FIRST).partitions == {1}
+    assert earlier_tries(ports.metadata, ports.storage, ports.memory, image, topic, FIRST).partitions == {1}
+    another = ports_of(live.driver())
+    assert earlier_tries(another.metadata, another.storage, another.memory, image, topic, second) == EarlierTries()
+    assert earlier_tries(another.metadata, another.storage, another.memory, image, topic, FIRST).partitions == {1}
 
 
 def test_an_append_in_a_transaction_or_without_a_producer_asks_nobody(live: LiveCluster) -> None:
-    context, image = context_of(live.driver()), live.cluster.image
-    with context.measured() as measure:
+    ports, image = ports_of(live.driver()), live.cluster.image
+    with measured(ports.clock, ports.storage.counts) as measure:
         for who in (None, ProducerAppend("p", 1, 7, transactional=True)):
-            assert earlier_tries(context, image, image.topic("t"), who) == EarlierTries()
+            assert (
+                earlier_tries(ports.metadata, ports.storage, ports.memory, image, image.topic("t"), who)
+                == EarlierTries()
+            )
     assert measure.counts == StoreCounts()
 
 
 def test_to_ask_takes_two_requests_a_partition(live: LiveCluster) -> None:
     """A listing, and a footer."""
-    context, image = context_of(live.driver()), live.cluster.image
-    with context.measured() as measure:
-        earlier_tries(context, image, image.topic("t"), FIRST)
+    ports, image = ports_of(live.driver()), live.cluster.image
+    with measured(ports.clock, ports.storage.counts) as measure:
+        earlier_tries(ports.metadata, ports.storage, ports.memory, image, image.topic("t"), FIRST)
     assert (measure.counts.lists, measure.counts.reads) == (2, 2)
 
 
 def test_a_later_sequence_anywhere_makes_an_append_late(live: LiveCluster) -> None:
     live.append({0: ["b"]}, producer="q", sequence=3).raise_for_failures()
-    context, image = context_of(live.driver()), live.cluster.image
+    ports, image = ports_of(live.driver()), live.cluster.image
     for sequence, late in ((2, True), (3, False), (4, False)):
         who = ProducerAppend("q", 0, sequence, on_changed_replay="refuse")
-        assert earlier_tries(context, image, image.topic("t"), who).late == late
+        assert (
+            earlier_tries(ports.metadata, ports.storage, ports.memory, image, image.topic("t"), who).late == late
+        )
 
 
 def test_a_partition_that_cannot_be_asked_is_left_out(live: LiveCluster) -> None:
     for broker in sorted(live.isr(partition=1)):
         live.cluster.brokers.fence(broker, force=True).raise_for_failures()
-    context, image = context_of(live.driver()), live.cluster.image
-    assert earlier_tries(context, image, image.topic("t"), FIRST) == EarlierTries()
+    ports, image = ports_of(live.driver()), live.cluster.image
+    assert (
+        earlier_tries(ports.metadata, ports.storage, ports.memory, image, image.topic("t"), FIRST)
+        == EarlierTries()
+    )
 
 
 def test_while_the_leader_that_knows_cannot_be_asked_nothing_is_dealt(live: LiveCluster) -> None:

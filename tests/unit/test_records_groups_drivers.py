@@ -21,7 +21,7 @@ from stratalog.partitions.errors import (
     OutcomeUnknownError,
     StaleMemberEpochError,
 )
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.groups_harness import MINUTE_S, in_memory, on_disk
@@ -98,16 +98,16 @@ def test_a_commit_that_a_newer_member_follows_has_counted(tmp_path: Path) -> Non
 def test_what_was_read_of_another_history_is_read_again(live: LiveCluster) -> None:
     """The epoch of the last record that a driver has read tells whether it still stands (an unclean election)."""
     live.cluster.groups.commit("g", {("t", 0): 1})
-    context, topic = context_of(live.cluster), live.cluster.image.topic(OFFSETS_TOPIC)
+    ports, topic = ports_of(live.cluster), live.cluster.image.topic(OFFSETS_TOPIC)
     partition = partition_for("g", 4)
     assert live.cluster.groups.committed("g")
-    read = context.states.get(topic.topic_id, partition)
+    read = ports.memory.states.get(topic.topic_id, partition)
     assert read is not None
     for other in (
         ReadState(ConsumerOffsets({}, read.state.next_offset), read.epoch + 1),
         ReadState(ConsumerOffsets({}, read.state.next_offset + 1), read.epoch),
     ):
-        context.states.put(topic.topic_id, partition, other)
+        ports.memory.states.put(topic.topic_id, partition, other)
         assert live.cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
@@ -115,12 +115,16 @@ def test_those_who_append_together_are_each_told_their_own_offset(live: LiveClus
     """By it a committer finds out whether its commit counted."""
     live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     partition = partition_for("g", 4)
-    records = commit_records(context_of(live.cluster), live.cluster.image, "g", {("t", 0): OffsetAndMetadata(2)})
+    records = with_ports(commit_records, ports_of(live.cluster))(
+        live.cluster.image,
+        "g",
+        {("t", 0): OffsetAndMetadata(2)},
+    )
     together = [
         OwnAppend(OFFSETS_TOPIC, number, OFFSETS.to_batch(records * count, 0))
         for number, count in ((partition, 3), ((partition + 1) % 4, 1), (partition, 1), (partition, 1))
     ]
-    _append_together(context_of(live.cluster), together)
+    with_ports(_append_together, ports_of(live.cluster))(together)
     assert [one.base_offset for one in together] == [2, 0, 5, 6]
 
 

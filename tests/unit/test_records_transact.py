@@ -23,7 +23,7 @@ from stratalog.partitions.errors import (
     UnstableOffsetCommitError,
 )
 from stratalog.partitions.isolation import Isolation
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.seen import seen
 from tests.unit.transact_harness import COMMITTED, EVERYTHING, NOTHING, UNCOMMITTED, VALUES, Ledger, put
@@ -401,7 +401,7 @@ def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_p
     before = {stored.name for stored in store.list(folder)}
     (t.commit if commit else t.abort)()
     # The follower never got the marker, and the leader is lost: what only an unclean election gets over.
-    context_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, [follower]),)))
+    ports_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, [follower]),)))
     store.delete([stored.name for stored in store.list(folder) if stored.name not in before])
     live.cluster.brokers.fence(leader, force=True)
     live.cluster.elect("t", unclean=True).raise_for_failures()

@@ -17,8 +17,8 @@ from stratalog.partitions.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from tests.contexts import context_of
 from tests.depth import at_depth
+from tests.ports import ports_of, with_ports
 from tests.unit.faulty_store import Faults
 from tests.unit.restore_harness import partly_tiered, restored
 from tests.unit.seen import seen
@@ -196,7 +196,7 @@ def test_what_another_driver_changed_meanwhile_is_decided_anew(live: Ledger) -> 
         put(t, {"t-0": "f"})
     t = other.transactions.begin("x")
     put(t, {"t-0": "g"})
-    coordinator.end(context_of(one), t._producer, commit=True)
+    with_ports(coordinator.end, ports_of(one))(t._producer, commit=True)
     t.commit()
     assert live.seen()["t-0"] == ["a", "b", "c", "d", "f", "g"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.records import coordinator
 from stratalog.engine.records.state_log import append_state
 from stratalog.engine.state import transaction_steps as steps
@@ -19,7 +19,7 @@ from stratalog.partitions.errors import (
     ProducerFencedError,
     UnknownTopicOrPartitionError,
 )
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 
@@ -32,9 +32,9 @@ class Producers(LiveCluster):
         self.topic()
         return self
 
-    def context(self) -> Context:
+    def ports(self) -> Ports:
         """Of another driver."""
-        return context_of(self.driver())
+        return ports_of(self.driver())
 
     @property
     def partition(self) -> tuple[str, int]:
@@ -47,25 +47,37 @@ def live(tmp_path: Path) -> Producers:
 
 
 def test_a_transaction_from_begin_to_end(live: Producers) -> None:
-    context = live.context()
-    producer = coordinator.init_producer(context, "x", timeout_ms=5000)
+    ports = live.ports()
+    producer = coordinator.init_producer(
+        ports.metadata, ports.storage, ports.clock, ports.memory, "x", timeout_ms=5000
+    )
     assert (producer.producer_epoch, producer.state, producer.timeout_ms) == (0, State.EMPTY, 5000)
-    begun = coordinator.add_partitions(context, producer, [live.partition])
+    begun = coordinator.add_partitions(
+        ports.metadata, ports.storage, ports.clock, ports.memory, producer, [live.partition]
+    )
     assert (begun.state, begun.partitions) == (State.ONGOING, (live.partition,))
-    ended = coordinator.end(context, producer, commit=True)
+    ended = coordinator.end(ports.metadata, ports.storage, ports.clock, ports.memory, producer, commit=True)
     assert ended.state is State.PREPARE_COMMIT
-    assert coordinator.finish(context, ended).failures == []
-    assert coordinator.end(context, producer, commit=True).state is State.COMPLETE_COMMIT
-    for late in (ended, coordinator.end(context, producer, commit=True)):  # somebody else was faster
-        assert coordinator.finish(context, late).failures == []
-    assert coordinator.present_state(live.context(), "x") == coordinator.present_state(context, "x")
+    assert coordinator.finish(ports.metadata, ports.storage, ports.clock, ports.memory, ended).failures == []
+    assert (
+        coordinator.end(ports.metadata, ports.storage, ports.clock, ports.memory, producer, commit=True).state
+        is State.COMPLETE_COMMIT
+    )
+    for late in (
+        ended,
+        coordinator.end(ports.metadata, ports.storage, ports.clock, ports.memory, producer, commit=True),
+    ):  # somebody else was faster
+        assert coordinator.finish(ports.metadata, ports.storage, ports.clock, ports.memory, late).failures == []
+    assert with_ports(coordinator.present_state, live.ports())("x") == coordinator.present_state(
+        ports.metadata, ports.storage, ports.clock, ports.memory, "x"
+    )
 
 
 def test_the_topic_is_created_by_the_first_producer(live: Producers) -> None:
     """transaction.state.log.*; a look creates nothing."""
     with live.unchanged():
-        assert coordinator.present_state(live.context(), "x") is None
-    coordinator.init_producer(live.context(), "x")
+        assert with_ports(coordinator.present_state, live.ports())("x") is None
+    with_ports(coordinator.init_producer, live.ports())("x")
     topic = live.cluster.image.topic(TRANSACTIONS_TOPIC)
     assert (len(topic.partitions), topic.configs["min.insync.replicas"]) == (2, "2")
     assert live.log(live.leader(TRANSACTIONS_TOPIC, partition_for("x", 2)), TRANSACTIONS_TOPIC, 0).log_end in (
@@ -76,66 +88,88 @@ def test_the_topic_is_created_by_the_first_producer(live: Producers) -> None:
 
 def test_a_newer_producer_fences_an_older_one(live: Producers) -> None:
     """KIP-98: what the older one left open is aborted first, across drivers."""
-    older, newer = live.context(), live.context()
-    zombie = coordinator.init_producer(older, "x")
-    coordinator.add_partitions(older, zombie, [live.partition])
-    producer = coordinator.init_producer(newer, "x")
+    older, newer = live.ports(), live.ports()
+    zombie = coordinator.init_producer(older.metadata, older.storage, older.clock, older.memory, "x")
+    coordinator.add_partitions(older.metadata, older.storage, older.clock, older.memory, zombie, [live.partition])
+    producer = coordinator.init_producer(newer.metadata, newer.storage, newer.clock, newer.memory, "x")
     with pytest.raises(ProducerFencedError):
-        coordinator.end(older, zombie, commit=True)
+        coordinator.end(older.metadata, older.storage, older.clock, older.memory, zombie, commit=True)
     assert (producer.producer_id, producer.producer_epoch) == (zombie.producer_id, 2)
     with pytest.raises(ProducerFencedError):
-        coordinator.add_partitions(older, zombie, [live.partition])
+        coordinator.add_partitions(
+            older.metadata, older.storage, older.clock, older.memory, zombie, [live.partition]
+        )
 
 
 def test_of_two_that_take_an_id_over_at_once_both_get_an_epoch_of_their_own(tmp_path: Path) -> None:
     """Between the look and the append another driver was faster: the log decides, the slower one decides anew."""
     faults = Faults()
     live = Producers(tmp_path, through=faults.wrap).begin()
-    coordinator.init_producer(live.context(), "x")
-    other = live.context()
+    with_ports(coordinator.init_producer, live.ports())("x")
+    other = live.ports()
     epochs = []
 
     def overtake(uri: str, what: str, name: str) -> None:
         if what == "stage" and TRANSACTIONS_TOPIC in name:
             faults.none()
-            epochs.append(coordinator.init_producer(other, "x").producer_epoch)
+            epochs.append(
+                coordinator.init_producer(
+                    other.metadata, other.storage, other.clock, other.memory, "x"
+                ).producer_epoch
+            )
 
     faults.before = overtake
-    epochs.append(coordinator.init_producer(live.context(), "x").producer_epoch)
+    epochs.append(with_ports(coordinator.init_producer, live.ports())("x").producer_epoch)
     assert epochs == [1, 2]
 
 
 def test_what_is_wrong_is_said_and_nothing_changed(live: Producers) -> None:
-    context = live.context()
-    producer = coordinator.init_producer(context, "x")
+    ports = live.ports()
+    producer = coordinator.init_producer(ports.metadata, ports.storage, ports.clock, ports.memory, "x")
     with live.unchanged():
         for bad in ("", "x" * 256, "\ud800", 7):
             with pytest.raises(InvalidCallError, match=r"transactional id .*: its name is"):
-                coordinator.init_producer(context, bad)  # type: ignore[arg-type]
+                coordinator.init_producer(ports.metadata, ports.storage, ports.clock, ports.memory, bad)  # type: ignore[arg-type]
         with pytest.raises(UnknownTopicOrPartitionError):
-            coordinator.add_partitions(context, producer, [(live.partition[0], 7)])
+            coordinator.add_partitions(
+                ports.metadata, ports.storage, ports.clock, ports.memory, producer, [(live.partition[0], 7)]
+            )
         with pytest.raises(InvalidCallError, match="Empty: it cannot become PrepareCommit"):
-            coordinator.end(context, producer, commit=True)
+            coordinator.end(ports.metadata, ports.storage, ports.clock, ports.memory, producer, commit=True)
 
 
 def test_a_snapshot_stands_for_the_log(live: Producers) -> None:
     """KIP-630: state after a restart is the snapshot's, and decisions go on from it."""
-    context = live.context()
-    producer = coordinator.init_producer(context, "x")
-    coordinator.add_partitions(context, producer, [live.partition])
+    ports = live.ports()
+    producer = coordinator.init_producer(ports.metadata, ports.storage, ports.clock, ports.memory, "x")
+    coordinator.add_partitions(
+        ports.metadata, ports.storage, ports.clock, ports.memory, producer, [live.partition]
+    )
     live.cluster.snapshot(TRANSACTIONS_TOPIC, by_hand=True).raise_for_failures()
     live.cluster.retain(TRANSACTIONS_TOPIC).raise_for_failures()
     live.clock.sleep(100)
     live.cluster.retain(TRANSACTIONS_TOPIC).raise_for_failures()
-    fresh = live.context()
-    assert coordinator.present_state(fresh, "x") == coordinator.present_state(context, "x")
-    assert coordinator.end(fresh, producer, commit=False).state is State.PREPARE_ABORT
+    fresh = live.ports()
+    assert coordinator.present_state(
+        fresh.metadata, fresh.storage, fresh.clock, fresh.memory, "x"
+    ) == coordinator.present_state(ports.metadata, ports.storage, ports.clock, ports.memory, "x")
+    assert (
+        coordinator.end(fresh.metadata, fresh.storage, fresh.clock, fresh.memory, producer, commit=False).state
+        is State.PREPARE_ABORT
+    )
 
 
-def begin(live: Producers, context: Context, *names: str) -> None:
+def begin(live: Producers, ports: Ports, *names: str) -> None:
     """An open transaction of each of these ids."""
     for name in names:
-        coordinator.add_partitions(context, coordinator.init_producer(context, name, 5000), [live.partition])
+        coordinator.add_partitions(
+            ports.metadata,
+            ports.storage,
+            ports.clock,
+            ports.memory,
+            coordinator.init_producer(ports.metadata, ports.storage, ports.clock, ports.memory, name, 5000),
+            [live.partition],
+        )
 
 
 def upkeep(live: Producers, driver: Cluster | None = None) -> int:
@@ -146,30 +180,32 @@ def upkeep(live: Producers, driver: Cluster | None = None) -> int:
 
 def test_overdue_transactions_are_aborted_by_the_snapshot_job(live: Producers) -> None:
     """KIP-98: Kafka's coordinator does it by itself; here whoever keeps the internal topics short."""
-    context = live.context()
-    producer = coordinator.init_producer(context, "x", 5000)
-    coordinator.add_partitions(context, producer, [live.partition])
+    ports = live.ports()
+    producer = coordinator.init_producer(ports.metadata, ports.storage, ports.clock, ports.memory, "x", 5000)
+    coordinator.add_partitions(
+        ports.metadata, ports.storage, ports.clock, ports.memory, producer, [live.partition]
+    )
     live.clock.sleep(4.999)
-    begin(live, context, "later")
+    begin(live, ports, "later")
     assert upkeep(live) == 0
     live.clock.sleep(0.001)
     assert upkeep(live) == 1
-    aborted = coordinator.present_state(context, "x")
+    aborted = coordinator.present_state(ports.metadata, ports.storage, ports.clock, ports.memory, "x")
     assert aborted is not None
     assert (aborted.state, aborted.partitions) == (State.PREPARE_ABORT, (live.partition,))
     with pytest.raises(ProducerFencedError):
-        coordinator.end(context, producer, commit=True)
-    open_still = coordinator.present_state(context, "later")
+        coordinator.end(ports.metadata, ports.storage, ports.clock, ports.memory, producer, commit=True)
+    open_still = coordinator.present_state(ports.metadata, ports.storage, ports.clock, ports.memory, "later")
     assert open_still is not None
     assert open_still.state is State.ONGOING
 
 
 def test_what_a_driver_left_fenced_when_it_died_is_aborted(live: Producers) -> None:
     """Between PrepareEpochFence and PrepareAbort it came to its end."""
-    context = live.context()
-    begin(live, context, "x")
+    ports = live.ports()
+    begin(live, ports, "x")
     fence = steps.init_producer(
-        coordinator.present_state(context, "x"),
+        coordinator.present_state(ports.metadata, ports.storage, ports.clock, ports.memory, "x"),
         "x",
         producer_id="new",
         timeout_ms=5000,
@@ -177,9 +213,18 @@ def test_what_a_driver_left_fenced_when_it_died_is_aborted(live: Producers) -> N
         now_ms=live.clock.now_ms(),
     )
     topic = live.cluster.image.topic(TRANSACTIONS_TOPIC)
-    append_state(context, topic, partition_for("x", 2), TRANSACTIONS, [fence])
+    append_state(
+        ports.metadata,
+        ports.storage,
+        ports.clock,
+        ports.memory,
+        topic,
+        partition_for("x", 2),
+        TRANSACTIONS,
+        [fence],
+    )
     assert upkeep(live) == 1
-    aborted = coordinator.present_state(context, "x")
+    aborted = coordinator.present_state(ports.metadata, ports.storage, ports.clock, ports.memory, "x")
     assert aborted is not None
     assert aborted.state is State.PREPARE_ABORT
 
@@ -188,19 +233,21 @@ def test_a_transaction_that_ends_while_it_is_found_overdue_has_ended(tmp_path: P
     """Between the look and the append its producer commits: the log decides who was faster."""
     faults = Faults()
     live = Producers(tmp_path, through=faults.wrap).begin()
-    context = live.context()
-    producer = coordinator.init_producer(context, "x", 5000)
-    coordinator.add_partitions(context, producer, [live.partition])
+    ports = live.ports()
+    producer = coordinator.init_producer(ports.metadata, ports.storage, ports.clock, ports.memory, "x", 5000)
+    coordinator.add_partitions(
+        ports.metadata, ports.storage, ports.clock, ports.memory, producer, [live.partition]
+    )
     live.clock.sleep(10)
 
     def overtake(uri: str, what: str, name: str) -> None:
         if what == "stage" and TRANSACTIONS_TOPIC in name:
             faults.none()
-            coordinator.end(context, producer, commit=True)
+            coordinator.end(ports.metadata, ports.storage, ports.clock, ports.memory, producer, commit=True)
 
     faults.before = overtake
     assert upkeep(live) == 1
-    after = coordinator.present_state(live.context(), "x")
+    after = with_ports(coordinator.present_state, live.ports())("x")
     assert after is not None
     assert after.state is State.PREPARE_COMMIT
 
@@ -208,14 +255,14 @@ def test_a_transaction_that_ends_while_it_is_found_overdue_has_ended(tmp_path: P
 def test_ids_that_nobody_uses_are_forgotten(live: Producers) -> None:
     """transactional.id.expiration.ms; never one with a transaction that is not over."""
     live.cluster.topics.alter_configs(None, {"transactional.id.expiration.ms": "60000"})
-    context = live.context()
-    coordinator.init_producer(context, "x")
-    begin(live, context, "y")
+    ports = live.ports()
+    coordinator.init_producer(ports.metadata, ports.storage, ports.clock, ports.memory, "x")
+    begin(live, ports, "y")
     live.clock.sleep(59)
-    coordinator.init_producer(context, "z")
+    coordinator.init_producer(ports.metadata, ports.storage, ports.clock, ports.memory, "z")
     live.clock.sleep(1)
     assert upkeep(live) == 2  # x is forgotten, y aborted
-    states = {name: coordinator.present_state(live.context(), name) for name in "xyz"}
+    states = {name: with_ports(coordinator.present_state, live.ports())(name) for name in "xyz"}
     assert states["x"] is None
     assert {name: state.state for name, state in states.items() if state} == {
         "y": State.PREPARE_ABORT,
@@ -223,4 +270,4 @@ def test_ids_that_nobody_uses_are_forgotten(live: Producers) -> None:
     }
     live.clock.sleep(120)
     assert upkeep(live) == 1
-    assert coordinator.present_state(live.context(), "y") is not None
+    assert with_ports(coordinator.present_state, live.ports())("y") is not None

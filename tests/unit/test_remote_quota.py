@@ -7,24 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.settings import cluster_config
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.remote_quota import copy_throttle, fetch_throttle
 from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.replication.throttle import Throttle
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
 COPY = "remote.log.manager.copy.max.bytes.per.second"
 FETCH = "remote.log.manager.fetch.max.bytes.per.second"
 KEYS = {COPY: copy_throttle, FETCH: fetch_throttle}
-Quota = Callable[[Context, ClusterConfig], Throttle | None]
+Quota = Callable[..., Throttle | None]
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return context_of(LiveCluster(tmp_path).cluster)
+def ports(tmp_path: Path) -> Ports:
+    return ports_of(LiveCluster(tmp_path).cluster)
 
 
 class Executors(LocalTasks):
@@ -34,26 +33,29 @@ class Executors(LocalTasks):
 
 
 @pytest.mark.parametrize(("key", "quota"), KEYS.items())
-def test_there_is_no_limit_unless_one_is_set(context: Context, key: str, quota: Quota) -> None:
+def test_there_is_no_limit_unless_one_is_set(ports: Ports, key: str, quota: Quota) -> None:
     """Kafka's default is the largest number there is."""
-    assert quota(context, cluster_config({})) is None
-    assert quota(context, cluster_config({key: str(2**63 - 1)})) is None
-    found = quota(context, cluster_config({key: "1000"}))
+    limit = with_ports(quota, ports)
+    assert limit(cluster_config({})) is None
+    assert limit(cluster_config({key: str(2**63 - 1)})) is None
+    found = limit(cluster_config({key: "1000"}))
     assert found is not None
     assert found.bytes_per_s == 1000
 
 
-def test_processes_that_copy_at_once_share_it(context: Context) -> None:
-    context.tasks = Executors(1)
-    found = copy_throttle(context, cluster_config({COPY: "1000"}))
+def test_processes_that_copy_at_once_share_it(ports: Ports) -> None:
+    ports.execution.tasks = Executors(1)
+    found = copy_throttle(ports.execution, cluster_config({COPY: "1000"}))
     assert found is not None
     assert found.bytes_per_s == 250
 
 
-def test_all_fetches_of_a_driver_spend_from_one_bucket(context: Context) -> None:
+def test_all_fetches_of_a_driver_spend_from_one_bucket(ports: Ports) -> None:
     """They run in its process, wherever its tasks do. A limit that changes counts from then on."""
-    context.tasks = Executors(1)
-    first, again, other = (fetch_throttle(context, cluster_config({FETCH: n})) for n in ("1000", "1000", "500"))
+    ports.execution.tasks = Executors(1)
+    first, again, other = (
+        fetch_throttle(ports.clock, ports.memory, cluster_config({FETCH: n})) for n in ("1000", "1000", "500")
+    )
     assert first is again is not None
     assert first.bytes_per_s == 1000
     assert other is not None

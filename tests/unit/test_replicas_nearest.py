@@ -20,7 +20,7 @@ from stratalog.engine.replication.replica_selector import (
 )
 from stratalog.partitions.errors import InvalidConfigError, StorageError
 from stratalog.partitions.paths import LocalStartName
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.nearest_harness import RACKS, out_of_sync, racked, unaware
@@ -39,14 +39,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
 
 def seen(live: LiveCluster, broker: int, view: PartitionView | None = None) -> SeenLeader:
     """The leader, which is that broker."""
-    context = context_of(live.cluster)
-    replicas = live.replicas() if view is None else context.replicas(view)
-    return SeenLeader(context.metadata.image(), replicas, live.log(broker), replicas.leader.footer, tiered=False)
+    ports = ports_of(live.cluster)
+    replicas = live.replicas() if view is None else ports.storage.replicas(view)
+    return SeenLeader(ports.metadata.image(), replicas, live.log(broker), replicas.leader.footer, tiered=False)
 
 
 def chosen(live: LiveCluster, rack: str | None, offset: int = 0) -> Chosen:
     """By the driver of ``live``, which has read the metadata just now."""
-    return nearest(context_of(live.cluster), seen(live, live.leader()), ClientMetadata(rack), offset)
+    return with_ports(nearest, ports_of(live.cluster))(
+        seen(live, live.leader()),
+        ClientMetadata(rack),
+        offset,
+    )
 
 
 def serves(live: LiveCluster, rack: str | None, offset: int = 0) -> tuple[int, int]:
@@ -78,7 +82,7 @@ def test_by_default_everybody_reads_from_the_leader_and_nobody_else_is_asked(
     faults.before = lambda uri, what, name: asked.update([uri])
     leader = seen(live, 1)
     asked.clear()
-    assert nearest(context_of(live.cluster), leader, ClientMetadata("b"), 0).is_leader
+    assert with_ports(nearest, ports_of(live.cluster))(leader, ClientMetadata("b"), 0).is_leader
     assert not asked
 
 
@@ -89,7 +93,7 @@ def test_only_replicas_that_could_be_chosen_are_listed(
     asked_of: set[str] = set()
     leader = seen(live, 1)
     faults.before = lambda uri, what, name: asked_of.add(uri)
-    nearest(context_of(live.cluster), leader, ClientMetadata(rack), 0)
+    with_ports(nearest, ports_of(live.cluster))(leader, ClientMetadata(rack), 0)
     assert asked_of == {f"memory://b{broker}" for broker in asked}
 
 
@@ -97,7 +101,7 @@ def test_at_the_high_watermark_there_is_nothing_to_look_for_elsewhere(live: Live
     asked_of: set[str] = set()
     leader = seen(live, 1)
     faults.before = lambda uri, what, name: asked_of.add(uri)
-    assert nearest(context_of(live.cluster), leader, ClientMetadata("b"), 6).is_leader
+    assert with_ports(nearest, ports_of(live.cluster))(leader, ClientMetadata("b"), 6).is_leader
     assert not asked_of
 
 
@@ -131,7 +135,9 @@ def test_of_two_replicas_in_the_rack_the_next_best_is_chosen(live: LiveCluster, 
     view = replace(view, brokers={**view.brokers, **in_b})
 
     def chosen_now() -> int:
-        return nearest(context_of(live.cluster), seen(live, 1, view), ClientMetadata("b"), 0).replica.broker_id
+        return with_ports(nearest, ports_of(live.cluster))(
+            seen(live, 1, view), ClientMetadata("b"), 0
+        ).replica.broker_id
 
     assert chosen_now() == 3
 
@@ -184,7 +190,7 @@ def test_a_replica_that_knows_a_later_leader_is_not_chosen(live: LiveCluster) ->
     live.cluster.elect("t", leader=3).raise_for_failures()
     live.append(["g"]).raise_for_failures()
     assert live.log(2).joined_epoch > leader.log.joined_epoch
-    assert nearest(context_of(live.cluster), leader, ClientMetadata("b"), 0).is_leader
+    assert with_ports(nearest, ports_of(live.cluster))(leader, ClientMetadata("b"), 0).is_leader
 
 
 # ------------------------------------------------------------------------------------ up to where
@@ -204,7 +210,7 @@ def test_a_replica_that_knows_more_than_a_new_leader_serves_no_more_than_it(live
     unaware(live, 1)
     leader = seen(live, 1)
     assert (leader.log.high_watermark, live.log(2).high_watermark) == (6, 7)
-    found = nearest(context_of(live.cluster), leader, ClientMetadata("b"), 0)
+    found = with_ports(nearest, ports_of(live.cluster))(leader, ClientMetadata("b"), 0)
     assert (found.replica.broker_id, found.high_watermark) == (2, 6)
 
 
@@ -253,7 +259,7 @@ def test_a_selector_sees_the_reader_and_every_replica_that_could_serve(live: Liv
     SEEN.clear()
     leader = seen(live, 1)
     client = ClientMetadata(None, "loader", "me", "here")
-    assert nearest(context_of(live.cluster), leader, client, 0).replica.broker_id == 2
+    assert with_ports(nearest, ports_of(live.cluster))(leader, client, 0).replica.broker_id == 2
     first = ReplicaView(1, "a", "memory://b1", 7, 0, 0)
     ((topic_partition, told, replicas),) = SEEN
     assert (topic_partition, told) == (("t", 0), client)

@@ -13,7 +13,7 @@ from stratalog.partitions.retention import KEPT_EPOCHS
 from stratalog.partitions.root import format_root
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.remote_segment import RemoteSegment
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import Dying, LiveCluster, fence, unfence
 from tests.unit.retention_harness import filled, local_start, retained
 from tests.unit.tiering_harness import segment, uploaded
@@ -25,7 +25,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def remote(live: LiveCluster) -> tuple[RemoteSegment, ...]:
-    return context_of(live.cluster).remote_table(live.cluster.image.topic("t")).load().of_partition(0)
+    return ports_of(live.cluster).storage.remote_table(live.cluster.image.topic("t")).load().of_partition(0)
 
 
 def log_start(live: LiveCluster) -> int:
@@ -99,7 +99,7 @@ def test_segments_of_two_epochs_that_overlap_do_not_stop_retention(live: LiveClu
     start in its own epoch, and nothing was deleted from there on. It must hold that all of the remote log expires,
     the segments of a lost history and what they overlap with, too."""
     filled(live, "ab", local_retention_bytes="-1")
-    table = context_of(live.cluster).remote_table(live.cluster.image.topic("t"))
+    table = ports_of(live.cluster).storage.remote_table(live.cluster.image.topic("t"))
     epoch = live.replicas().view.leader_epoch
     deposed = Histories({0: Lineage([(epoch, 0)])}, lambda: {0: Present(epoch)})
     one, *others = live.replicas().view.replicas

@@ -272,6 +272,21 @@ def test_offsets_are_delta_encoded_and_pages_have_an_index_and_checksums() -> No
     assert not columns["value"].has_dictionary_page, "opaque values do not try dictionaries"
 
 
+def test_a_dictionary_ends_where_it_no_longer_pays() -> None:
+    schema = physical_schema(
+        key=pa.int64(), value=pa.struct([pa.field("city", pa.string()), pa.field("r", pa.float64())])
+    )
+    rng = random.Random(1)
+    values = [{"city": f"city-{number % 500}", "r": rng.random()} for number in range(200_000)]
+    store = MemoryStore()
+    file = write_segment(store, BASE, [records(values, keys=range(200_000), schema=schema)], schema=schema)
+    group = read_segment(store, file).parquet.row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert "PLAIN" in columns["key"].encodings
+    assert columns["value.r"].total_uncompressed_size < 1.1 * 8 * 200_000
+    assert columns["value.city"].total_uncompressed_size < 2.5 * 200_000, "500 cities: an index each"
+
+
 def test_any_parquet_reader_reads_a_segment() -> None:
     store = MemoryStore()
     file = write_segment(store, BASE, [records([b"a", b"b"])])

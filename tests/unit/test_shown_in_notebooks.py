@@ -20,7 +20,7 @@ from stratalog.jobs.progress import PlainProgress
 from stratalog.partitions.amounts import bytes_text, span_text
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.html_table import LONGEST_CELL, MOST_ROWS, html_table
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
@@ -156,7 +156,7 @@ def test_a_cluster_without_metadata_is_text_and_no_error(live: LiveCluster) -> N
 def test_a_look_that_takes_too_long_is_left_alone(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Injected: a storage that hangs. A second look does not begin beside it."""
     goes_on = threading.Event()
-    overview = Overview(context_of(live.cluster))
+    overview = Overview(ports_of(live.cluster))
 
     def hangs(context: object) -> object:
         goes_on.wait(60)
@@ -389,11 +389,13 @@ def test_a_topic_may_be_there_already_with_the_same_shape(live: LiveCluster) -> 
 def test_a_topic_of_other_types_is_another_one(live: LiveCluster) -> None:
     from stratalog.engine.admin.topics import create_topic
 
-    context = context_of(live.cluster)
-    create_topic(context, "u", value_schema='"string"')
-    assert not create_topic(context, "u", value_schema='"string"', if_not_exists=True).created
+    ports = ports_of(live.cluster)
+    create_topic(ports.metadata, ports.storage, "u", value_schema='"string"')
+    assert not create_topic(
+        ports.metadata, ports.storage, "u", value_schema='"string"', if_not_exists=True
+    ).created
     with pytest.raises(StratalogError, match="value is string, not int64"):
-        create_topic(context, "u", value_schema='"long"', if_not_exists=True)
+        create_topic(ports.metadata, ports.storage, "u", value_schema='"long"', if_not_exists=True)
     with pytest.raises(StratalogError, match="key is binary, not string; value is string, not binary"):
-        create_topic(context, "u", key_schema='"string"', if_not_exists=True)
+        create_topic(ports.metadata, ports.storage, "u", key_schema='"string"', if_not_exists=True)
     assert isinstance(live.cluster, Cluster)

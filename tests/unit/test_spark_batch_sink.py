@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.spark import batch_sink, stream_sink
 from stratalog.engine.spark.batch_sink import BatchSink, batch_sink_options
 from stratalog.engine.spark.sink_tasks import DEALT, TaskAppend, TaskRows
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, UnknownTopicOrPartitionError
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 
 PLAIN = StructType([StructField("partition", IntegerType()), StructField("value", BinaryType())])
@@ -59,10 +59,10 @@ class Write:
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     live = LiveCluster(tmp_path)
     live.topic(partitions=2)
-    drivers: list[Context] = []
+    drivers: list[Ports] = []
 
-    def opened(_: object) -> Context:
-        drivers[:] = drivers or [context_of(live.driver())]
+    def opened(_: object) -> Ports:
+        drivers[:] = drivers or [ports_of(live.driver())]
         return drivers[0]
 
     monkeypatch.setattr(stream_sink, "_driver", opened)

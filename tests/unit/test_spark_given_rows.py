@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.records.produce import RowColumns
 from stratalog.engine.spark import stream_sink
 from stratalog.engine.spark.batch_sink import BatchSink, batch_sink_options
@@ -21,7 +21,7 @@ from stratalog.engine.spark.types import spark_type
 from stratalog.engine.spark.versions import arrow_schema
 from stratalog.partitions.declared import ddl, declared
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 
 
@@ -33,10 +33,10 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
     made.cluster.topics.create(
         "cities", partitions=2, replication_factor=2, key="STRING", value="city STRING, people BIGINT"
     )
-    drivers: list[Context] = []
+    drivers: list[Ports] = []
 
-    def opened(_: object) -> Context:
-        drivers[:] = drivers or [context_of(made.driver())]
+    def opened(_: object) -> Ports:
+        drivers[:] = drivers or [ports_of(made.driver())]
         return drivers[0]
 
     monkeypatch.setattr(stream_sink, "_driver", opened)
@@ -107,7 +107,7 @@ def test_the_columns_of_a_typed_topic(live: LiveCluster) -> None:
         save(live, "city STRING, people BIGINT, peopl INT", [{"city": "x", "peopl": 1}], path="cities")
     grown = "city STRING, people BIGINT, area INT"
     save(live, grown, [{"city": "Rome", "people": 1, "area": 2}], path="cities", onUnknownField="add")
-    topic = context_of(live.cluster).metadata.image().topic("cities")
+    topic = ports_of(live.cluster).metadata.image().topic("cities")
     assert ddl(topic.value_schema) == "city STRING, people BIGINT, area INT"
 
 
@@ -175,5 +175,5 @@ def test_a_worker_s_report_of_our_errors_has_no_traceback(monkeypatch: pytest.Mo
 
 def test_the_parts_that_the_value_declares_are_its_fields(live: LiveCluster) -> None:
     live.cluster.topics.create("own", partitions=1, replication_factor=2, value="key STRING, value INT")
-    topic = context_of(live.cluster).metadata.image().topic("own")
+    topic = ports_of(live.cluster).metadata.image().topic("own")
     assert row_columns(["key", "value", "timestamp"], topic) == RowColumns(timestamp="timestamp")

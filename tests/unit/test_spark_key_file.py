@@ -40,7 +40,7 @@ def test_sources_and_sinks_open_a_cluster_with_the_key_of_a_file(signed: dict[st
     assert len(BatchReader(options, schema).partitions()) == 1
     assert StreamReader(stream_options(signed), schema).initialOffset()
     sink = BatchSink(batch_sink_options(signed), ROWS)
-    assert sink._context.key is not None
+    assert sink._ports.storage.key is not None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.records.bad_record_lane import LeaveOut
 from stratalog.engine.records.bad_records import ERRORS, NO_KEY, NO_PARTITION, PREFIX, UNKNOWN_PARTITION
@@ -19,7 +19,7 @@ from stratalog.engine.spark.batch_sink import batch_sink_options
 from stratalog.engine.spark.sink_tasks import DEALT, LEFT_OUT, TaskAppend, TaskOf, TaskRows, left_out
 from stratalog.engine.spark.stream_sink import StreamSink, sink_options
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 
 DEALT_OUT = StructType(
@@ -92,10 +92,10 @@ def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
     live = LiveCluster(tmp_path)
     live.topic(partitions=2, cleanup_policy="snapshot")
     live.topic("bad", partitions=2)
-    drivers: list[Context] = []
+    drivers: list[Ports] = []
 
-    def opened(_: object) -> Context:
-        drivers[:] = drivers or [context_of(live.driver())]
+    def opened(_: object) -> Ports:
+        drivers[:] = drivers or [ports_of(live.driver())]
         return drivers[0]
 
     monkeypatch.setattr(stream_sink, "_driver", opened)

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.spark import sink_tasks, stream_sink
 from stratalog.engine.spark.sink_tasks import DEALT, TaskAppend, TaskOf, TaskRows
 from stratalog.engine.spark.stream_sink import StreamSink, sink_options
 from stratalog.partitions.errors import RetriableError, StorageError
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 
@@ -76,10 +76,10 @@ def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic(partitions=2)
-    drivers: list[Context] = []
+    drivers: list[Ports] = []
 
-    def opened(_: str) -> Context:
-        drivers[:] = drivers or [context_of(live.driver())]
+    def opened(_: str) -> Ports:
+        drivers[:] = drivers or [ports_of(live.driver())]
         return drivers[0]
 
     monkeypatch.setattr(stream_sink, "_driver", opened)

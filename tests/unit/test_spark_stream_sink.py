@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType, TimestampType
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.spark import stream_sink
-from stratalog.engine.spark.stream_sink import StreamSink, TaskRows, batches_of, query_producer, sink_options
+from stratalog.engine.spark.sink_rows import batches_of
+from stratalog.engine.spark.stream_sink import StreamSink, TaskRows, query_producer, sink_options
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
 SCHEMA = StructType([StructField("partition", IntegerType()), StructField("value", BinaryType())])
@@ -25,10 +26,10 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
     made = LiveCluster(tmp_path)
     made.topic(partitions=2)
 
-    def opened(file: str, *_: str | None) -> Context:
+    def opened(file: str, *_: str | None) -> Ports:
         """What Spark's process on the driver would open."""
         assert file == str(made.file)
-        return context_of(made.driver())
+        return ports_of(made.driver())
 
     monkeypatch.setattr(stream_sink, "open_driver", opened)
     return made
@@ -76,7 +77,11 @@ def test_times_are_instants_whatever_the_time_zone_of_the_session(live: LiveClus
 def test_a_batch_of_which_one_partition_was_appended_is_completed(live: LiveCluster) -> None:
     producer = query_producer("stream", "q1")
     only = batches_of(pa.Table.from_batches([rows((0, "a"))]), "t")
-    append_batches(context_of(live.cluster), "t", only, who_appends(producer, 7)).raise_for_failures()
+    with_ports(append_batches, ports_of(live.cluster))(
+        "t",
+        only,
+        who_appends(producer, 7),
+    ).raise_for_failures()
     sink(live).commit([written(live, rows((0, "a"), (1, "b")))], 7)
     assert live.read() == {0: ["a"], 1: ["b"]}
 

@@ -16,7 +16,7 @@ from stratalog.partitions.paths import MAINTENANCE, folder_of, probe_name
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.store.local_rights import failure_of
 from stratalog.partitions.unwritable import UnwritableStorageError
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, codes, report_of, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.mounts import fill_up, remount, tmpfs
@@ -91,7 +91,11 @@ def test_a_leader_resigns_where_tasks_elsewhere_have_failed(tmp_path: Path) -> N
     broken.root(before)
     failed = NotAppended(UnwritableStorageError("cannot create 'x': no"), tried=False, ours=False)
     outcomes = {0: (live.replicas().view, failed)}
-    report = end_appends(context_of(live.cluster), "t", ProducerAppend("p", 0, 0), outcomes)
+    report = with_ports(end_appends, ports_of(live.cluster))(
+        "t",
+        ProducerAppend("p", 0, 0),
+        outcomes,
+    )
     assert the_failure(report) == "t-0: KAFKA_STORAGE_ERROR: cannot create 'x': no"
     assert live.leader() != before
     assert [note for note in report.notes if f"broker {before} leaves the ISR, broker" in note]

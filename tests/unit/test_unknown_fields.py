@@ -153,7 +153,7 @@ def test_a_type_that_no_topic_can_have_is_refused(live: LiveCluster) -> None:
 def test_another_driver_that_adds_a_field_at_the_same_time_is_waited_for(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metadata = type(live.cluster._context.metadata)
+    metadata = type(live.cluster._ports.metadata)
     submit, raced = metadata.submit, []
 
     def racing(self: Any, command: Any, **how: Any) -> Any:

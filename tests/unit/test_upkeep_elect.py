@@ -9,7 +9,7 @@ import pytest
 from stratalog.engine.upkeep.replication.elect import elect_uncleanly_where_allowed
 from stratalog.partitions.errors import InvalidCallError, UnknownBrokerError, UnknownTopicOrPartitionError
 from stratalog.partitions.paths import LocalStartName
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence
 
 
@@ -274,16 +274,16 @@ def test_a_run_elects_uncleanly_by_itself_only_where_the_topic_allows_it(live: L
     live.append(["a"], "allowed").raise_for_failures()
     live.append(["a"], "forbidden").raise_for_failures()
     outdated(live, "allowed")
-    context = context_of(live.cluster)
+    ports = ports_of(live.cluster)
     # Every broker has been away by now; whoever leads "forbidden" still does not change by this.
     before = live.cluster.image
-    image, notes = elect_uncleanly_where_allowed(context, before)
+    image, notes = elect_uncleanly_where_allowed(ports.metadata, ports.storage, ports.execution, before)
     (note,) = notes
     assert note.startswith("allowed-0: unclean election of broker ")
     assert "nobody else knows how many records" in note  # "b" and "c": it does not say 0
     assert image.topic("allowed").partitions[0].leader is not None
     assert image.topic("forbidden") == before.topic("forbidden")
-    assert elect_uncleanly_where_allowed(context, image) == (image, ())
+    assert elect_uncleanly_where_allowed(ports.metadata, ports.storage, ports.execution, image) == (image, ())
 
 
 # --------------------------------------------------------------------- unclean, and tiered

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from stratalog.partitions.paths import DataName
 from stratalog.tiering.remote_file import read_remote
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, codes, the_failure
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
 from tests.unit.test_upkeep_bad_remote import table_of
@@ -226,7 +226,7 @@ def test_a_producer_is_known_where_the_end_of_the_remote_log_was_rebuilt_from_th
     table_of(live).optimize.compact()
     vacuumed(live)
     live.cluster.heal().raise_for_failures()
-    table = context_of(live.cluster).remote_table(live.cluster.image.topic("t"))
+    table = ports_of(live.cluster).storage.remote_table(live.cluster.image.topic("t"))
     last = table.load().of_partition(0)[-1]
     assert read_remote(table.remote, table.folder, last).footer.producers["p"].sequence == 7
     heir = live.followers()[0]

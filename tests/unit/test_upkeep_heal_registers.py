@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.replicas.in_sync import without
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, the_failure
 from tests.unit.tampering import register
 from tests.unit.test_upkeep_heal import assert_healed, five_records
@@ -38,7 +38,7 @@ def test_an_epoch_register_is_copied_from_another_replica(
 def test_an_earlier_register_that_the_leader_never_had_goes_when_it_is_damaged(live: LiveCluster) -> None:
     """It decides nothing once its replica has joined a later epoch."""
     late, other = live.followers()
-    context_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, [late]),)))
+    ports_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, [late]),)))
     for leader, value in ((other, "f"), (live.leader(), "g")):
         live.cluster.elect("t", leader=leader).raise_for_failures()
         live.append([value]).raise_for_failures()
@@ -59,7 +59,7 @@ def test_the_epoch_register_of_a_last_member_comes_from_whoever_has_joined_that_
 ) -> None:
     leader = live.leader()
     shrunk = AlterPartition((without(live.replicas().view, live.followers()),))
-    context_of(live.cluster).metadata.submit(shrunk)
+    ports_of(live.cluster).metadata.submit(shrunk)
     assert live.isr() == {leader}
     epoch = register(live, leader, "1.epoch")
     before = epoch.read()
@@ -76,7 +76,7 @@ def test_all_registers_of_a_last_member_come_from_who_has_joined_its_epochs(live
     live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
     live.append(["f"]).raise_for_failures()
     leader = live.leader()
-    context_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, live.followers()),)))
+    ports_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, live.followers()),)))
     for epoch in ("1.epoch", "2.epoch"):
         register(live, leader, epoch).flip(1)
     live.driver().heal().raise_for_failures()
@@ -113,7 +113,7 @@ def test_one_heal_mends_the_register_of_a_last_member_and_then_those_that_are_co
     good, leader = 2, 3
     live.cluster.elect("t", leader=leader).raise_for_failures()
     live.append(["f"]).raise_for_failures()
-    context_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, [good]),)))
+    ports_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, [good]),)))
     for broker in (1, leader):
         register(live, broker, "2.epoch").flip(1)
     live.driver().heal().raise_for_failures()

@@ -11,7 +11,7 @@ from stratalog.engine.driver.tasks import Silent
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.replicas.in_sync import adding, without
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
 from tests.unit.tampering import register, spot
 from tests.unit.test_upkeep_heal import assert_healed
@@ -47,7 +47,7 @@ def test_a_last_member_is_mended_in_place_also_when_somebody_was_being_added_to_
         lambda: without(live.replicas().view, [one, two]),
         lambda: adding(live.replicas().view, [one]),
     ):
-        context_of(live.cluster).metadata.submit(AlterPartition((change(),)))
+        ports_of(live.cluster).metadata.submit(AlterPartition((change(),)))
     register(live, live.leader(), ".epoch").flip(3)
     live.driver().heal().raise_for_failures()
     live.cluster.replicate().raise_for_failures()
@@ -79,7 +79,7 @@ def _led_by_another(tmp_path: Path) -> tuple[LiveCluster, int]:
     live.fill("ab")
     live.append(["c"], acks="leader").raise_for_failures()
     former, (heir, other) = live.leader(), live.followers()
-    metadata = context_of(live.cluster).metadata
+    metadata = ports_of(live.cluster).metadata
     epoch = live.replicas().view.partition_epoch
     metadata.submit(ElectLeaders((Election(*live.replicas().view.key, heir, resign=True, partition_epoch=epoch),)))
     metadata.submit(AlterPartition((without(live.replicas().view, [other]),)))

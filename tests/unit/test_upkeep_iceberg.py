@@ -19,8 +19,8 @@ from stratalog.partitions.errors import InvalidCallError, InvalidConfigError
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.iceberg_table import IcebergTable
 from stratalog.tiering.remote_log import RemoteLog
-from tests.contexts import context_of
 from tests.pages import blocks
+from tests.ports import ports_of
 from tests.unit.cluster_harness import TIERED, LiveCluster, the_failure
 from tests.unit.harness import SCHEMA, batch
 from tests.unit.test_iceberg_avro import avro, number, record, text
@@ -146,11 +146,11 @@ def test_typed_columns_grow_with_the_topic(live: LiveCluster) -> None:
         live.cluster.append_batches("u", {0: [rows]}).raise_for_failures()
         live.cluster.tier("u").raise_for_failures()
 
-    context = context_of(live.cluster)
+    ports = ports_of(live.cluster)
     configs = {**TIERED, "remote.iceberg.table": "lake.flights.u"}
-    create_topic(context, "u", partitions=1, value_schema=struct("city"), configs=configs)
+    create_topic(ports.metadata, ports.storage, "u", partitions=1, value_schema=struct("city"), configs=configs)
     put({"city": "Oslo"})
-    alter_topic(context, "u", value_schema=struct("city", "land"))
+    alter_topic(ports.metadata, "u", value_schema=struct("city", "land"))
     put({"city": "Bergen", "land": "no"})
     found = pyiceberg_catalog.load_catalog("lake").load_table("flights.u").scan(selected_fields=("value",))
     expected = [{"city": "Bergen", "land": "no"}, {"city": "Oslo", "land": None}]
@@ -238,8 +238,8 @@ def test_the_delta_table_is_read_after_the_iceberg_table(live: LiveCluster) -> N
     """What a job commits is at least as new as the snapshot that it builds on."""
     live.fill("a")
     live.cluster.tier("t").raise_for_failures()
-    context, topic = context_of(live.cluster), live.cluster.image.topic("t")
-    remote, late = context.remote_table(topic), []
+    ports, topic = ports_of(live.cluster), live.cluster.image.topic("t")
+    remote, late = ports.storage.remote_table(topic), []
 
     class Late(DeltaTopicTable):
         def load(self) -> RemoteLog:
@@ -250,7 +250,7 @@ def test_the_delta_table_is_read_after_the_iceberg_table(live: LiveCluster) -> N
             return late[-1]
 
     remote.__class__ = Late
-    assert not context.iceberg_table(topic, NAME).follow(remote, SCHEMA)
+    assert not ports.storage.iceberg_table(topic, NAME).follow(remote, SCHEMA)
     assert [log.end(0) for log in late] == [2, 2]
     assert values(assert_same(live)) == "ab"
 

@@ -15,7 +15,7 @@ from stratalog.engine.upkeep.replication.keep_short import shorten_log
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.paths import DataName, WatermarkName, base_name, parse_name
 from stratalog.partitions.store.memory import MemoryStore
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 
 
@@ -145,9 +145,9 @@ def test_a_damaged_segment_keeps_what_it_has_hidden(tmp_path: Path) -> None:
     follower.store.create(segment.file.object.name, bytes(body))
     live.clock.advance_ms(60_000)
     hidden = {file.name for file in follower.log().hidden}
-    context = context_of(live.cluster)
-    image = context.metadata.image()
-    done = shorten_log(context, image, image.view(image.topic("t").topic_id, 0))
+    ports = ports_of(live.cluster)
+    image = ports.metadata.image()
+    done = shorten_log(ports.storage, ports.clock, image, image.view(image.topic("t").topic_id, 0))
     assert done is not None
     assert [error.code for error in done.failed] == ["CORRUPT_SEGMENT"]
     covered = {name for name in hidden if segment.start <= name.base_offset < segment.end}
@@ -178,9 +178,9 @@ def test_records_that_only_the_remote_tier_has_are_left_to_retain(tmp_path: Path
     dead = {file.name for file in live.replica(1).log().dead}
     assert dead
     live.clock.advance_ms(1000)
-    context = context_of(live.cluster)
-    image = context.metadata.image()
-    shorten_log(context, image, image.view(image.topic("t").topic_id, 0))
+    ports = ports_of(live.cluster)
+    image = ports.metadata.image()
+    shorten_log(ports.storage, ports.clock, image, image.view(image.topic("t").topic_id, 0))
     assert {file.name for file in live.replica(1).log().dead} == dead
 
 
@@ -189,20 +189,20 @@ def test_a_topic_that_is_gone_or_led_by_another_one_is_no_matter(
 ) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
-    context = context_of(live.cluster)
-    image = context.metadata.image()
+    ports = ports_of(live.cluster)
+    image = ports.metadata.image()
     view = image.view(image.topic("t").topic_id, 0)
     driver = live.driver(keeps_short=True)
     live.fill("a" * 40)
     live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
     live.append(["b"]).raise_for_failures()
-    behind = context_of(driver).behind_appends
-    end = context_of(live.cluster).log_ends.of([live.replicas().view])[0]
+    behind = ports_of(driver).memory.behind_appends
+    end = ports_of(live.cluster).memory.log_ends.of([live.replicas().view])[0]
     with caplog.at_level(logging.WARNING, "stratalog.engine.upkeep"):
         behind.appended(image, [(view, end)])
         behind.wait()
         live.cluster.topics.delete("t").raise_for_failures()
-        now = context.metadata.image()
+        now = ports.metadata.image()
         behind.appended(now, [(view, end)])
         behind.wait()
     assert not caplog.records

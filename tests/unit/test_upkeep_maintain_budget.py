@@ -59,7 +59,12 @@ def test_a_run_that_is_cut_off_leaves_what_it_has_uploaded_committed(live: LiveC
     live.tiered(segment_bytes="1")
     live.fill("abcde")
     asked = iter([False, True])
-    report = tier(live.cluster._context, over=lambda: next(asked, True)).raise_for_failures()
+    report = tier(
+        live.cluster._ports.metadata,
+        live.cluster._ports.storage,
+        live.cluster._ports.execution,
+        over=lambda: next(asked, True),
+    ).raise_for_failures()
     assert (report.totals["uploaded_files"], report.totals["cut_off"], report.totals["next_ms"]) == (2, 1, 0)
     assert report.settled == {}
 

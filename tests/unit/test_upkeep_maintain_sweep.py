@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratalog import Report
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.stored_schedule import load_stored
 from stratalog.engine.driver.tasks import LocalTasks
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
 from stratalog.engine.upkeep.maintenance.sweep import sweep
 from stratalog.engine.upkeep.memory.times import LONGEST_MS, decode
@@ -24,26 +28,27 @@ from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.partitions.errors import SourceChangedError, StorageError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import DESCRIPTIONS, MAINTENANCE
+from tests.ports import with_ports
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.faulty_store import FaultyStore
 
 MINUTE_MS = 60_000
-STEPS: dict[str, Callable[[Context, Collection[TopicIdPartition]], Report]] = {
-    "replicate": lambda context, keys: replicate(context, only=keys),
-    "merge": lambda context, keys: merge(context, only=keys),
-    "tier": lambda context, keys: tier(context, only=keys, due=True),
-    "retain": lambda context, keys: retain(context, only=keys),
-    "snapshot": lambda context, keys: snapshot(context, only=keys),
+STEPS: dict[str, Callable[..., Report]] = {
+    "replicate": replicate,
+    "merge": merge,
+    "tier": partial(tier, due=True),
+    "retain": retain,
+    "snapshot": snapshot,
 }
 
 
 def settled(live: LiveCluster, step: str) -> set[TopicIdPartition]:
     """The partitions that the next run would pass over."""
-    context = live.cluster._context
-    image = context.metadata.image()
-    times = decode(load_stored(context, image, MAINTENANCE).line)
-    ends = {key: entry.remote_end for key, entry in load_schedule(context, image).schedule.entries.items()}
-    looks, now_ms = sweep(context, image, ends), live.clock.now_ms()
+    ports = live.cluster._ports
+    image = ports.metadata.image()
+    times = decode(load_stored(ports.storage, image, MAINTENANCE).line)
+    ends = {key: entry.remote_end for key, entry in load_schedule(ports.storage, image).schedule.entries.items()}
+    looks, now_ms = sweep(ports.storage, image, ends), live.clock.now_ms()
     return {key for key, look in looks.items() if times.is_settled(step, key, look.digest, now_ms)}
 
 
@@ -94,9 +99,9 @@ def test_only_what_has_changed_is_worked_on(tmp_path: Path, monkeypatch: pytest.
     def spied(name: str) -> Callable[..., Report]:
         step = getattr(maintaining, name)
 
-        def run(context: Context, *, only: Collection[TopicIdPartition], **more: object) -> Report:
+        def run(*ports: object, only: Collection[TopicIdPartition], **more: object) -> Report:
             told[name] = sorted(key.partition for key in only)
-            return step(context, only=only, **more)  # type: ignore[no-any-return]
+            return step(*ports, only=only, **more)  # type: ignore[no-any-return]
 
         return run
 
@@ -202,7 +207,7 @@ def test_what_is_not_due_has_nothing_to_do(tmp_path: Path, seed: int) -> None:
             keys = settled(live, step)
             passed += len(keys)
             before = _files(live)
-            run(live.cluster._context, keys).raise_for_failures()
+            with_ports(run, live.cluster._ports)(only=keys).raise_for_failures()
             assert _files(live) == before, step
     assert passed > 20
     live.clock.advance_ms(60 * MINUTE_MS)
@@ -250,13 +255,13 @@ def test_executors_get_the_work_that_is_worth_telling_them(
     executors = LocalTasks(2)
     monkeypatch.setattr(executors, "processes", 8, raising=False)
     monkeypatch.setattr(maintaining, "_SMALL_BYTES", small_bytes)
-    live.cluster._context.tasks = executors
+    live.cluster._ports.execution.tasks = executors
     used: list[bool] = []
     step = merge
 
-    def spied(context: Context, *, only: Collection[TopicIdPartition], over: Callable[[], bool] | None) -> Report:
-        used.append(context.tasks is executors)
-        return step(context, only=only, over=over)
+    def spied(metadata: MetadataClient, storage: Storage, execution: Execution, **more: Any) -> Report:
+        used.append(execution.tasks is executors)
+        return step(metadata, storage, execution, **more)
 
     monkeypatch.setattr(maintaining, "merge", spied)
     live.cluster.maintain(only="merge").raise_for_failures()
@@ -300,8 +305,8 @@ def test_partitions_below_min_isr_come_first(tmp_path: Path, monkeypatch: pytest
     order: list[str] = []
     step = replicate
 
-    def spied(context: Context, *, only: Collection[TopicIdPartition], **more: object) -> Report:
-        report = step(context, only=only, **more)  # type: ignore[arg-type]
+    def spied(*ports: Any, **more: Any) -> Report:
+        report = step(*ports, **more)
         order.extend(str(row["isr"]) for row in report.rows)
         return report
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.records.append import append_options
 from stratalog.engine.replicas.former import CLOSED
 from stratalog.engine.replication.append import NotAppended, append
@@ -16,7 +17,7 @@ from stratalog.partitions.errors import FencedLeaderEpochError, StorageError
 from stratalog.partitions.paths import DataName, base_name, folder_of
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.runner import SerialRunner
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import batch
@@ -174,7 +175,7 @@ def test_what_others_put_beside_the_folders_of_the_cluster_is_not_swept(live: Li
     store = live.store(live.leader())
     for name in theirs:
         store.create(name, b"x")
-    assert sweep_roots(context_of(live.cluster), OperationRun("vacuum")) == 0
+    assert with_ports(sweep_roots, ports_of(live.cluster))(OperationRun("vacuum")) == 0
     assert all(store.read(name) == b"x" for name in theirs)
 
 
@@ -183,7 +184,7 @@ def test_the_folders_of_cancelled_newcomers_are_swept(stuck: LiveCluster, faults
     stuck.cluster.reassign({("t", 0): (one, two)}, check=False)
     stuck.cluster.cancel_reassignments()
     assert folders(stuck, one)
-    assert sweep_roots(context_of(stuck.cluster), OperationRun("vacuum")) > 0
+    assert with_ports(sweep_roots, ports_of(stuck.cluster))(OperationRun("vacuum")) > 0
     assert folders(stuck, one) == folders(stuck, two) == set()
     stuck.cluster.verify().raise_for_failures()
 
@@ -217,7 +218,7 @@ def test_a_broker_that_is_placed_again_begins_anew_and_zombies_of_the_old_replic
     live.fill("cd")
     live.cluster.reassign({("t", 0): whole}).raise_for_failures()
     assert live.replica(broker).folder != zombie.folder
-    context_of(live.cluster).stores[broker].delete(late)
+    ports_of(live.cluster).storage.stores[broker].delete(late)
     before = live.data(broker)
     for name, data in late.items():
         assert live.store(broker).create(name, b"of another history" + data)
@@ -245,7 +246,7 @@ def test_a_zombie_whose_view_still_has_the_removed_leader_finds_its_folder_close
     assert leader not in live.replicas().view.replicas
     image = live.cluster.image
     topic = image.topic("t")
-    options = append_options(topic, context_of(live.cluster).topic_config(image, topic), "all")
+    options = append_options(topic, topic_config_of(image, topic), "all")
     outcome = append(
         old, ProducerAppend("z", 0, 0), iter([batch(["b"])]), options, clock=live.clock, copies=SerialRunner()
     )

@@ -17,8 +17,8 @@ from stratalog.engine.upkeep.tiering.point import write_description
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, InvalidCallError
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.paths import DESCRIPTIONS
-from tests.contexts import context_of
 from tests.depth import at_depth
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.restore_harness import CONFIGS, Heir, append, partly_tiered, restored
@@ -139,7 +139,7 @@ def test_a_log_start_inside_a_segment_is_kept(tmp_path: Path) -> None:
     live.cluster.tier().raise_for_failures()
     view = live.replicas().view
     command = AdvanceLogStart((LogStart(view.topic_id, 0, 4),))
-    context_of(live.cluster).metadata.submit(command)
+    ports_of(live.cluster).metadata.submit(command)
     live.cluster.tier().raise_for_failures()
     live = restored(live)
     assert live.replicas().view.log_start_offset == 4
@@ -273,7 +273,7 @@ def test_a_damaged_remote_restores_nothing(live: LiveCluster) -> None:
 
 def test_configs_that_cannot_be_set_any_more_restore_nothing(live: LiveCluster) -> None:
     """Found before the tables are taken over."""
-    remote = context_of(live.cluster).remote_store("test")
+    remote = ports_of(live.cluster).storage.remote_store("test")
     now = describe(live.cluster.image)
     later = msgspec.structs.replace(now.topics[0], configs={**now.topics[0].configs, "segment.bites": "5"})
     write_description(remote, msgspec.structs.replace(now, topics=(later,)), 10**6)

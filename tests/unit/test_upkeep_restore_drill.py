@@ -10,7 +10,7 @@ from stratalog.engine.metadata.description import describe
 from stratalog.engine.upkeep.restoring.drill import DrillRow, compare
 from stratalog.engine.upkeep.restoring.plan import RestoredPartition
 from stratalog.partitions.errors import CorruptionError
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.restore_harness import partly_tiered, restored
 from tests.unit.snapshot_harness import Keyed
@@ -83,7 +83,7 @@ def compared(live: LiveCluster, copy: LiveCluster, *, deep: bool = False) -> Dri
     topic = next(iter(describe(copy.cluster.image).topics))
     end = copy.log(copy.leader()).high_watermark
     one = RestoredPartition(topic, 0, 0, end, 1, ())
-    return compare(context_of(live.cluster), context_of(copy.cluster), one, deep)
+    return compare(ports_of(live.cluster), ports_of(copy.cluster), one, deep)
 
 
 @pytest.mark.parametrize(

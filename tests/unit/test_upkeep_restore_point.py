@@ -12,7 +12,7 @@ from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.partitions import paths
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.paths import DESCRIPTIONS, description_path
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, the_failure
 from tests.unit.faulty_store import Faults
 from tests.unit.restore_harness import Heir, partly_tiered, restored
@@ -41,7 +41,7 @@ def test_a_tier_run_with_nothing_new_writes_no_description(live: LiveCluster) ->
 
 
 def test_a_few_descriptions_are_kept_and_a_late_one_counts_for_nothing(live: LiveCluster) -> None:
-    stale = context_of(live.driver())
+    stale = ports_of(live.driver())
     image = stale.metadata.image()
     for number in range(5):
         live.cluster.topics.alter_configs("t", {"segment.bytes": str(number + 2)})
@@ -50,7 +50,7 @@ def test_a_few_descriptions_are_kept_and_a_late_one_counts_for_nothing(live: Liv
     assert len(kept) == 3
     latest = json.loads((live.remote / DESCRIPTIONS / "c" / kept[-1]).read_bytes())
     assert latest["topics"][0]["configs"]["segment.bytes"] == "6"
-    assert describe_first(stale, image) == []
+    assert describe_first(stale.metadata, stale.storage, image) == []
     assert described(live) == kept
 
 

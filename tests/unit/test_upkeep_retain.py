@@ -11,7 +11,7 @@ from stratalog.engine.upkeep.retention.remote import Expiry
 from stratalog.partitions import segment
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.paths import METADATA_TOPIC
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.faulty_store import Faults
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
@@ -334,6 +334,6 @@ def test_a_zombie_that_gives_up_what_is_tiered_again_changes_nothing(live: LiveC
     retained(live)
     topic = stale.topic("t")
     run = OperationRun("retain")
-    Expiry(context_of(zombie), stale, {}, {(topic.topic_id, 0)}, run).run([topic])  # type: ignore[arg-type]
+    with_ports(Expiry, ports_of(zombie))(stale, {}, {(topic.topic_id, 0)}, run).run([topic])  # type: ignore[arg-type]
     assert (len(listed(live)), run.failures) == (4, [])
     assert live.read() == {0: list("abcd")}

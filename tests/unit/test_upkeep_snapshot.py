@@ -16,7 +16,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.paths import CheckpointName, LocalStartName
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
 from tests.unit.snapshot_harness import Keyed, checkpoint, keyed
 
@@ -125,10 +125,16 @@ def test_topics_that_cannot_have_snapshots(
     """At creation and at every later change of the configs."""
     live = LiveCluster(tmp_path)
     schema = None if key is None else '{"type":"array","elementType":"string","containsNull":true}'
-    context = context_of(live.cluster)
+    ports = ports_of(live.cluster)
     with pytest.raises(InvalidConfigError, match=says):
-        create_topic(context, "t", key_schema=schema, configs={**configs, "cleanup.policy": "snapshot"})
-    create_topic(context, "t", key_schema=schema, configs=configs)
+        create_topic(
+            ports.metadata,
+            ports.storage,
+            "t",
+            key_schema=schema,
+            configs={**configs, "cleanup.policy": "snapshot"},
+        )
+    create_topic(ports.metadata, ports.storage, "t", key_schema=schema, configs=configs)
     with live.unchanged(), pytest.raises(InvalidConfigError, match=says):
         live.cluster.topics.alter_configs("t", {"cleanup.policy": "snapshot"})
 

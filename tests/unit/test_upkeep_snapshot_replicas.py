@@ -11,7 +11,7 @@ from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.snapshots import fetch_latest
 from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import FencedLeaderEpochError, LogGapError, StorageError, UnknownLeaderEpochError
-from tests.contexts import context_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import codes, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.snapshot_harness import DAY_MS, Keyed, checkpoint
@@ -206,11 +206,11 @@ def test_a_snapshot_is_read_from_a_follower_where_the_leaders_is_damaged(tmp_pat
     assert live.leader() == 1
     checkpoint(live, 1).flip(700)
     checkpoint(live, 2).flip(700)
-    _, (located,) = locate(context_of(live.cluster), "t")
+    _, (located,) = with_ports(locate, ports_of(live.cluster))("t")
     assert (located.broker_id, located.stored.name) == (3, checkpoint(live, 3).path)
     checkpoint(live, 3).flip(700)
     with pytest.raises(LogGapError, match="no usable snapshot of any replica"):
-        locate(context_of(live.cluster), "t")
+        with_ports(locate, ports_of(live.cluster))("t")
 
 
 def with_a_snapshot_alone(folder: Path) -> Keyed:

@@ -19,7 +19,7 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.paths import CheckpointName, parse_published_path, published_path
 from stratalog.tiering.published import Publication
 from stratalog.tiering.snapshot_table import SnapshotTable
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import rows_of, the_failure
 from tests.unit.restore_harness import Heir
 from tests.unit.snapshot_harness import DAY_MS, Keyed, checkpoint, keyed
@@ -58,7 +58,7 @@ def data_files(live: Keyed) -> set[str]:
 
 def ours(live: Keyed) -> SnapshotTable:
     """The table, for writers."""
-    return context_of(live.cluster).snapshot_table(live.cluster.image.topic("t"))
+    return ports_of(live.cluster).storage.snapshot_table(live.cluster.image.topic("t"))
 
 
 # ------------------------------------------------------------------------------------------ what
@@ -130,8 +130,16 @@ def test_columns_are_typed_and_grow_with_the_topic(tmp_path: Path) -> None:
     people = {"name": "people", "type": "long", "nullable": True, "metadata": {}}
     grown = {"type": "struct", "fields": [*city["fields"], people]}
     configs = {"cleanup.policy": "snapshot", "remote.snapshot.table.enable": "true"}
-    context = context_of(live.cluster)
-    create_topic(context, "t", partitions=1, key_schema='"string"', value_schema=json.dumps(city), configs=configs)
+    ports = ports_of(live.cluster)
+    create_topic(
+        ports.metadata,
+        ports.storage,
+        "t",
+        partitions=1,
+        key_schema='"string"',
+        value_schema=json.dumps(city),
+        configs=configs,
+    )
 
     def put(key: str, value: dict[str, object]) -> None:
         plain = keyed([(key, "")], 1)
@@ -145,7 +153,7 @@ def test_columns_are_typed_and_grow_with_the_topic(tmp_path: Path) -> None:
 
     put("no", {"name": "Oslo"})
     live.take()
-    alter_topic(context, "t", value_schema=json.dumps(grown))
+    alter_topic(ports.metadata, "t", value_schema=json.dumps(grown))
     put("se", {"name": "Stockholm", "people": 1})
     live.take()
     rows = {row["key"]: row["value"] for row in table(live).to_pyarrow_table().to_pylist()}

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from bench.s3_server import ACCESS_KEY, SECRET_KEY
 from stratalog import Cluster
 from stratalog.tiering import delta_options
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.s3_server import S3Endpoint
 from tests.unit.cluster_harness import TIERED
 from tests.unit.harness import batch
@@ -39,9 +39,9 @@ def test_the_table_of_snapshots(cluster: Cluster) -> None:
         cluster.append_batches("t", {0: [keyed([("k", value)], 1)]}).raise_for_failures()
         (row,) = cluster.snapshot("t", by_hand=True).raise_for_failures().rows
         assert row["published"]
-    context = context_of(cluster)
-    ours = context.snapshot_table(cluster.image.topic("t"))
-    options = delta_options.storage_options(ours.uri, context.file.remote_storage)
+    ports = ports_of(cluster)
+    ours = ports.storage.snapshot_table(cluster.image.topic("t"))
+    options = delta_options.storage_options(ours.uri, ports.storage.file.remote_storage)
     assert DeltaTable(ours.uri, storage_options=options).to_pyarrow_table()["value"].to_pylist() == [b"2"]
     names = [stored.name for stored in ours.remote.walk(ours.folder)]
     assert sum(name.endswith(".parquet") for name in names) == 1

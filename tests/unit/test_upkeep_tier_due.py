@@ -11,7 +11,7 @@ from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.store import Store
 from stratalog.tiering.schedule import Schedule
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.faulty_store import Faults
 from tests.unit.tier_harness import RemoteFaults, refused, states
@@ -106,7 +106,7 @@ def test_partitions_leave_the_list_with_their_topic_or_when_it_is_tiered_no_more
 
     def listed() -> list[str]:
         image = live.cluster.image
-        entries = load_schedule(live.context(), image).schedule.entries
+        entries = load_schedule(live.ports().storage, image).schedule.entries
         return sorted(image.topics[topic_id].name for topic_id, _ in entries if topic_id in image.topics)
 
     assert listed() == ["t", "u"]
@@ -177,7 +177,7 @@ def test_where_the_list_cannot_be_written_the_work_is_done_all_the_same(tmp_path
     report = live.cluster.tier().raise_for_failures()
     assert report.totals["uploaded_files"] == 1
     assert report.notes == ["when partitions are due next is not remembered: no space left"]
-    assert load_schedule(context_of(live.cluster), live.cluster.image).schedule == Schedule()
+    assert load_schedule(ports_of(live.cluster).storage, live.cluster.image).schedule == Schedule()
 
 
 @pytest.mark.parametrize("copies", [1, 3])

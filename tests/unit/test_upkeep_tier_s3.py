@@ -9,7 +9,7 @@ import pytest
 
 from stratalog import Cluster
 from stratalog.engine.driver.report import Report
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.s3_server import HOST, SECRET_KEY, S3Endpoint, free_ports
 from tests.unit.harness import batch
 
@@ -110,7 +110,7 @@ def test_damaged_and_missing_objects_are_found_and_rebuilt(cluster_at: Open, s3_
     cluster = filled(cluster_at(s3_endpoint.url), "a", "b", "c")
     cluster.topics.alter_configs("t", {"compression.type": "uncompressed"})
     filled(cluster, "d" * 10_000_000, "e" * 10_000_000, "f").tier().raise_for_failures()
-    remote = context_of(cluster).remote_store("it is tiered")
+    remote = ports_of(cluster).storage.remote_store("it is tiered")
     objects = [stored.name for stored in remote.list("") if stored.name.endswith(".parquet")]
     for name in (objects[1], objects[3]):
         data = bytearray(remote.read(name))

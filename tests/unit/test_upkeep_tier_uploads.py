@@ -169,7 +169,7 @@ def test_a_partition_that_fails_begins_nothing_more(live: RemoteFaults, monkeypa
 
     live.on_remote = refuse
     driver = live.in_turn()
-    live.context(driver).tasks = Executors(1)
+    live.ports(driver).execution.tasks = Executors(1)
     assert not driver.tier(check=False).ok
     assert len(staged) == uploads.LOOKAHEAD
 
@@ -236,7 +236,7 @@ def test_segments_of_a_deposed_leader_are_not_committed(live: RemoteFaults) -> N
 def test_a_topic_that_is_not_tiered_any_more_gets_no_commit(live: RemoteFaults, change: str) -> None:
     live.tiered()
     live.fill("a")
-    table = live.context().remote_table(live.cluster.image.topic("t"))
+    table = live.ports().storage.remote_table(live.cluster.image.topic("t"))
 
     def turn_off(what: str, name: str, call: Call) -> object:
         done = call()
@@ -314,7 +314,7 @@ def test_a_topic_with_much_to_upload_is_committed_in_one_version_where_it_can(li
     for _ in range(3):
         live.append({n: ["x"] for n in range(4)}).raise_for_failures()
     live.in_turn().tier().raise_for_failures()
-    log = DeltaTopicTable.load(live.context().remote_table(live.cluster.image.topic("t")))
+    log = DeltaTopicTable.load(live.ports().storage.remote_table(live.cluster.image.topic("t")))
     assert (log.version, len(log.all_segments())) == (1, 12)
 
 
@@ -356,7 +356,7 @@ def test_segments_of_a_lost_history_leave_the_remote_log(live: RemoteFaults, goe
     live.tiered(local_retention_bytes="-1")
     live.fill("ab")
     live.cluster.tier().raise_for_failures()
-    table = live.context().remote_table(live.cluster.image.topic("t"))
+    table = live.ports().storage.remote_table(live.cluster.image.topic("t"))
     one, two, three = live.replicas().view.replicas
     fence(live, two, three, one)
     unfence(live, two, three)

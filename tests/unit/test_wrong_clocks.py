@@ -19,7 +19,7 @@ from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.partitions.errors import PolicyViolationError
 from stratalog.partitions.paths import METADATA_TOPIC
 from tests.clocks import WrongClock
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.remote_folder import lying
 from tests.unit.retention_harness import filled
@@ -339,7 +339,7 @@ def test_all_else_goes_on(tmp_path: Path) -> None:
             live.append([value], topic, driver=wrong).raise_for_failures()
     wrong.maintain().raise_for_failures()
     assert live.read("u") == {0: ["a", "b", "c"]}
-    assert context_of(live.cluster).remote_table(live.cluster.image.topic("u")).load().of_partition(0)
+    assert ports_of(live.cluster).storage.remote_table(live.cluster.image.topic("u")).load().of_partition(0)
     assert live.read("t") == {0: ["c"]}
 
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 import stratalog.tiering.delta_table
 from stratalog import Cluster
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.partitions.errors import StorageError
@@ -18,7 +18,7 @@ from stratalog.partitions.probing import SerialProber
 from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.store import Store
 from stratalog.tiering.delta_table import DeltaTopicTable
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import FaultyStore
 
@@ -61,21 +61,25 @@ class RemoteFaults(LiveCluster):
         faulty.hook = hook
         return faulty
 
-    def context(self, driver: Cluster | None = None) -> Context:
+    def ports(self, driver: Cluster | None = None) -> Ports:
         """What a driver works with."""
-        return context_of(driver or self.cluster)
+        return ports_of(driver or self.cluster)
 
     def in_turn(self) -> Cluster:
         """Another driver, which does one thing after the other."""
         driver = self.driver()
-        context = context_of(driver)
-        context.tasks, context.threads, context.prober = LocalTasks(1), SerialRunner(), SerialProber()
+        ports = ports_of(driver)
+        ports.execution.tasks, ports.storage.threads, ports.storage.prober = (
+            LocalTasks(1),
+            SerialRunner(),
+            SerialProber(),
+        )
         return driver
 
     def remote_ends(self, topic: str = "t") -> dict[int, int]:
         """The end of each partition in the remote table."""
         image = self.cluster.image
-        log = DeltaTopicTable.load(self.context().remote_table(image.topic(topic)))
+        log = DeltaTopicTable.load(self.ports().storage.remote_table(image.topic(topic)))
         return {partition: found[-1].next_offset for partition, found in log.segments.items()}
 
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.look import chosen_views
 from stratalog.engine.replication.lost_log import (
     begins_again_at,
@@ -79,23 +82,29 @@ class LostLog:
 
 
 def begin_again(
-    context: Context, topics: Sequence[str] | None, partitions: Sequence[int] | None, run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    topics: Sequence[str] | None,
+    partitions: Sequence[int] | None,
+    run: OperationRun,
 ) -> None:
     """Do so with the lost ones of these partitions; a row and a note for each. A dry run only shows them."""
-    image = context.metadata.image()
-    views = [view for _, some in chosen_views(context, image, topics, partitions) for view in some]
-    suspicious = [context.replicas(view) for view in views if view.written_to and view.leader is not None]
-    lost = {each.replicas.view.key: each for _, each in run.done(context.threads.run(_look, suspicious)) if each}
+    image = metadata.image()
+    views = [view for _, some in chosen_views(image, topics, partitions) for view in some]
+    suspicious = [storage.replicas(view) for view in views if view.written_to and view.leader is not None]
+    lost = {each.replicas.view.key: each for _, each in run.done(storage.threads.run(_look, suspicious)) if each}
     if lost and not run.dry_run:
         elections = tuple(
             Election(*key, lost=True, partition_epoch=each.replicas.view.partition_epoch)
             for key, each in lost.items()
         )
-        lost = run.commit(context.metadata, ElectLeaders(elections), lost)
+        lost = run.commit(metadata, ElectLeaders(elections), lost)
     run.add(each.row("planned" if run.dry_run else "kept") for each in lost.values())
     run.notes += [each.note() for each in lost.values()]
     if lost and not run.dry_run:
-        run.absorb(replicate(context, only=lost.keys()))
+        run.absorb(replicate(metadata, storage, execution, memory, only=lost.keys()))
 
 
 def _look(replicas: PartitionReplicas) -> LostLog | None:

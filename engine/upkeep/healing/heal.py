@@ -23,13 +23,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.brokers.probe import probe_first
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.chosen import chosen_topics
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.partition_commands import AlterPartition, PartitionAnswer, RefusedPartition
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.damaged import check_aside
 from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.replicas.mend import mend
@@ -63,7 +67,10 @@ class _Job:
 
 
 def heal(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     topics: Sequence[str] | None = None,
     *,
     only: Collection[TopicIdPartition] | None = None,
@@ -75,16 +82,16 @@ def heal(
 
     Raises: UnknownTopicOrPartitionError.
     """
-    with context.run("heal", dry_run=dry_run) as run:
-        image = context.metadata.image()
-        context.topics(image, topics)
+    with execution.run("heal", dry_run=dry_run) as run:
+        image = metadata.image()
+        chosen_topics(image, topics)
         if not dry_run:
-            image = probe_first(context, run)
-        chosen = context.topics(image, topics)
+            image = probe_first(metadata, storage, run)
+        chosen = chosen_topics(image, topics)
         if only is not None:
             topic_ids = {key.topic_id for key in only}
             chosen = [topic for topic in chosen if topic.topic_id in topic_ids]
-        audits = audit(context, image, chosen, run, deep=True, only=only)
+        audits = audit(metadata, storage, execution, image, chosen, run, deep=True, only=only)
         plans: dict[TopicIdPartition, tuple[Audited, HealPlan]] = {}
         jobs: list[RebuildJob] = []
         rewritten = rewrites_of(audits)
@@ -120,15 +127,17 @@ def heal(
             run.add(table_row(image.topics[topic_id], "planned") for topic_id in rewritten)
         else:
             if plans:
-                replicas_of = _step_aside(context, plans, run)
-                _mend(context, plans, replicas_of, run)
-                _rejoin(context, plans, run)
-            _mend_snapshots(context, lacking_snapshots, run)
+                replicas_of = _step_aside(metadata, storage, plans, run)
+                _mend(metadata, storage, plans, replicas_of, run)
+                _rejoin(metadata, storage, execution, memory, plans, run)
+            _mend_snapshots(metadata, storage, lacking_snapshots, run)
             if jobs:
-                run.add(rebuild_remote(context, jobs, image.topics, run))
-            put_right(context, rewritten, image.topics, run)
-            again = _verify_again(context, touched, run)
-            run.notes += remember_look(context, image, found_in(audits) | found_in(again), deep=True)
+                run.add(rebuild_remote(metadata, storage, jobs, image.topics, run))
+            put_right(storage, rewritten, image.topics, run)
+            again = _verify_again(metadata, storage, execution, touched, run)
+            run.notes += remember_look(
+                storage, execution.clock, image, found_in(audits) | found_in(again), deep=True
+            )
     run.sort("topic", "partition", "broker", "start")
     run.failures = list(dict.fromkeys(run.failures))
     run.totals["mended"] = sum(row["outcome"] == "mended" for row in run.rows)
@@ -139,7 +148,10 @@ def heal(
 
 
 def _step_aside(
-    context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]],
+    run: OperationRun,
 ) -> dict[TopicIdPartition, PartitionReplicas]:
     """Step 3. The replicas_of under the views that follow; a partition that has changed meanwhile is left out."""
     views = {key: each.replicas.view for key, (each, _) in plans.items()}
@@ -149,17 +161,17 @@ def _step_aside(
             Election(*key, leader=plans[key][1].leader, resign=True, partition_epoch=views[key].partition_epoch)
             for key in resigning
         )
-        _take(context, views, context.metadata.submit(ElectLeaders(elections)), run)
+        _take(metadata, views, metadata.submit(ElectLeaders(elections)), run)
     leaving = [key for key, (_, plan) in plans.items() if plan.leaving and key in views]
     if leaving:
         proposals = tuple(without(views[key], plans[key][1].leaving) for key in leaving)
-        _take(context, views, context.metadata.submit(AlterPartition(proposals)), run)
+        _take(metadata, views, metadata.submit(AlterPartition(proposals)), run)
     for key in list(views):
         _, plan = plans[key]
         if plan.resigns:
             run.notes.append(f"{views[key]}: its damaged leader left the ISR, broker {plan.leader} leads")
         try:
-            _check_forgotten(context.replicas(views[key]), plan.forgotten)
+            _check_forgotten(storage.replicas(views[key]), plan.forgotten)
         except StratalogError as error:
             run.notes.append(f"{views.pop(key)} was left alone: {error.code}: {error}")
             continue
@@ -175,17 +187,17 @@ def _step_aside(
                 else "is not being added while its leader is healed"
             )
             run.notes.append(f"{views[key]}: broker {broker} {why}")
-    return {key: context.replicas(view) for key, view in views.items()}
+    return {key: storage.replicas(view) for key, view in views.items()}
 
 
 def _take(
-    context: Context,
+    metadata: MetadataClient,
     views: dict[TopicIdPartition, PartitionView],
     answers: Sequence[PartitionAnswer],
     run: OperationRun,
 ) -> None:
     """The views that a commit leads to."""
-    image = context.metadata.image()
+    image = metadata.image()
     for answer in answers:
         key = answer.key
         old = views.pop(key)
@@ -215,7 +227,8 @@ def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int,
 
 
 def _mend(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
     plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]],
     replicas_of: Mapping[TopicIdPartition, PartitionReplicas],
     run: OperationRun,
@@ -237,10 +250,10 @@ def _mend(
         for repair in job.repairs:
             source = job.plan.leader if repair.register_of is None else repair.register_of
             leader = job.replicas.replica(source)
-            mend(job.replicas.replica(repair.broker_id), leader, repair, lambda: _check_aside(context, job))
+            mend(job.replicas.replica(repair.broker_id), leader, repair, lambda: _check_aside(metadata, job))
             done.add(repair)
 
-    outcomes = (outcome for turn in (leading, following) for outcome in context.threads.run(mend_replica, turn))
+    outcomes = (outcome for turn in (leading, following) for outcome in storage.threads.run(mend_replica, turn))
     for outcome in run.watched(outcomes, len(jobs), "replicas"):
         if isinstance(outcome, Failed):
             run.notes.append(f"{outcome.item} could not be healed: {outcome.error.code}: {outcome.error}")
@@ -251,35 +264,42 @@ def _mend(
     )
 
 
-def _check_aside(context: Context, job: _Job) -> None:
+def _check_aside(metadata: MetadataClient, job: _Job) -> None:
     """Raises: InvalidUpdateVersionError unless the replica may be touched."""
-    check_aside(context, job.replicas.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
+    check_aside(metadata, job.replicas.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
 
 
 # ----------------------------------------------------------------------------- rejoin, look again
 
 
 def _rejoin(
-    context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]],
+    run: OperationRun,
 ) -> None:
     """Step 5."""
     topics = sorted({each.replicas.view.topic for each, _ in plans.values()})
     brokers = sorted({repair.broker_id for _, plan in plans.values() for repair in plan.repairs})
     try:
-        report = replicate(context, topics, brokers=brokers)
+        report = replicate(metadata, storage, execution, memory, topics, brokers=brokers)
     except StratalogError as error:
         run.fail("replicate", error)
     else:
         run.absorb(report)
 
 
-def _mend_snapshots(context: Context, lacking: Mapping[TopicIdPartition, list[int]], run: OperationRun) -> None:
+def _mend_snapshots(
+    metadata: MetadataClient, storage: Storage, lacking: Mapping[TopicIdPartition, list[int]], run: OperationRun
+) -> None:
     """Step 6."""
-    image = context.metadata.image() if lacking else None
+    image = metadata.image() if lacking else None
     for key, brokers in lacking.items():
         if image is None or key[0] not in image.topics:
             continue
-        replicas = context.replicas(image.view(*key))
+        replicas = storage.replicas(image.view(*key))
         for broker in brokers:
             mended = None
             try:
@@ -298,13 +318,19 @@ def _mend_snapshots(context: Context, lacking: Mapping[TopicIdPartition, list[in
             run.add([row])
 
 
-def _verify_again(context: Context, touched: Collection[TopicIdPartition], run: OperationRun) -> Sequence[Audited]:
+def _verify_again(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    touched: Collection[TopicIdPartition],
+    run: OperationRun,
+) -> Sequence[Audited]:
     """Step 9."""
     if not touched:
         return ()
-    image = context.metadata.image()
+    image = metadata.image()
     topics = [image.topics[topic_id] for topic_id in sorted({k[0] for k in touched}) if topic_id in image.topics]
-    audits = audit(context, image, topics, run, deep=True, only=touched)
+    audits = audit(metadata, storage, execution, image, topics, run, deep=True, only=touched)
     run.failures += failures_of(audits)
     return audits
 

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.former import find_former, truncated_in
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.partitions.discarded import Discarded, discarded
@@ -134,15 +137,17 @@ def _relic(replica: Replica, each: Discarded, *, former: bool) -> Relic:
         return Relic(replica.broker_id, each, each.file.name.next_offset, former)
 
 
-def history(context: Context, topics: Sequence[str] | None = None) -> Report:
+def history(
+    metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
+) -> Report:
     """One row for every data file of the topics (all when None) that a replica holds and its log does not use; of
     former replicas (``stratalog.engine.replicas.former``), what is of another history than the leader's.
 
     Raises: UnknownTopicOrPartitionError; a replica that cannot be looked at is a failure.
     """
-    with context.run("discarded") as run:
-        image = context.metadata.image()
-        works = _plan(context, image, topics, run)
+    with execution.run("discarded") as run:
+        image = metadata.image()
+        works = _plan(storage, image, topics, run)
         for work, (relics, failed) in run.each(read_history, works):
             run.add(_row(work, relic) for relic in relics)
             run.failures += [Failure.of(f"{work} on broker {broker}", error) for broker, error in failed]
@@ -152,16 +157,16 @@ def history(context: Context, topics: Sequence[str] | None = None) -> Report:
 
 
 def _plan(
-    context: Context, image: ClusterImage, topics: Sequence[str] | None, run: OperationRun
+    storage: Storage, image: ClusterImage, topics: Sequence[str] | None, run: OperationRun
 ) -> list[HistoryWork]:
-    chosen = context.topics(image, topics)
-    former = find_former(context, image, [topic.topic_id for topic in chosen], run)
+    chosen = chosen_topics(image, topics)
+    former = find_former(storage, image, [topic.topic_id for topic in chosen], run)
     return [
         HistoryWork(
-            replicas=context.replicas(view),
+            replicas=storage.replicas(view),
             brokers=view.replicas,
             former=tuple(former.get(view.key, ())),
-            delay_ms=context.topic_config(image, topic).file_delete_delay_ms,
+            delay_ms=topic_config_of(image, topic).file_delete_delay_ms,
         )
         for topic in chosen
         for view in image.views(topic.name)

@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.look import chosen_views
 from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -78,7 +82,10 @@ class Parted:
 
 
 def keep_one(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     topics: Sequence[str] | None,
     keep: str,
     *,
@@ -95,32 +102,40 @@ def keep_one(
     side = next((one for one in SIDES if one == keep), None)
     if side is None:
         raise InvalidCallError(f"keep is {keep!r}: it takes {' or '.join(SIDES)}")
-    with context.run("recover", dry_run=dry_run) as run:
-        parted = _find(context, topics, partitions, run)
+    with execution.run("recover", dry_run=dry_run) as run:
+        parted = _find(metadata, storage, topics, partitions, run)
         if not dry_run and parted:
-            done = _keep_remote(context, parted, run) if side == "remote" else _keep_brokers(context, parted, run)
+            done = (
+                _keep_remote(metadata, storage, execution, memory, parted, run)
+                if side == "remote"
+                else _keep_brokers(metadata, storage, parted, run)
+            )
         else:
             done = parted
         run.add(each.row(side, "planned" if dry_run else "kept") for each in done)
         if side == "brokers":
-            begin_again(context, topics, partitions, run)
+            begin_again(metadata, storage, execution, memory, topics, partitions, run)
     run.totals["partitions"] = len(run.rows)
     return run.report()
 
 
 def _find(
-    context: Context, topics: Sequence[str] | None, partitions: Sequence[int] | None, run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    topics: Sequence[str] | None,
+    partitions: Sequence[int] | None,
+    run: OperationRun,
 ) -> list[Parted]:
-    image = context.metadata.image()
+    image = metadata.image()
     looks: list[tuple[PartitionReplicas, RemoteLog]] = []
-    for topic, views in chosen_views(context, image, topics, partitions):
-        if not context.topic_config(image, topic).remote_storage_enable:
+    for topic, views in chosen_views(image, topics, partitions):
+        if not topic_config_of(image, topic).remote_storage_enable:
             continue
-        log = context.remote_table(topic).load()
-        for replicas in map(context.replicas, views):
+        log = storage.remote_table(topic).load()
+        for replicas in map(storage.replicas, views):
             if replicas.remote is not None:
                 looks.append((replace(replicas, remote=replicas.remote.with_log(log)), log))
-    outcomes = context.threads.run(_look, looks)
+    outcomes = storage.threads.run(_look, looks)
     return [each for _, each in run.done(outcomes, lambda look: look[0]) if each is not None]
 
 
@@ -142,7 +157,14 @@ def _look(look: tuple[PartitionReplicas, RemoteLog]) -> Parted | None:
     return None
 
 
-def _keep_remote(context: Context, parted: Sequence[Parted], run: OperationRun) -> list[Parted]:
+def _keep_remote(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    parted: Sequence[Parted],
+    run: OperationRun,
+) -> list[Parted]:
     elections: list[Election] = []
     electing: dict[TopicIdPartition, Parted] = {}
     for each in parted:
@@ -153,14 +175,16 @@ def _keep_remote(context: Context, parted: Sequence[Parted], run: OperationRun) 
         epochs = (view.partition_epoch, each.wrote.latest_epoch)
         elections.append(Election(*view.key, view.leader, partition_epoch=epochs[0], remote_epoch=epochs[1]))
         electing[view.key] = each
-    done = run.commit(context.metadata, ElectLeaders(tuple(elections)), electing)
+    done = run.commit(metadata, ElectLeaders(tuple(elections)), electing)
     if done:
-        run.absorb(replicate(context, only=done.keys()))
+        run.absorb(replicate(metadata, storage, execution, memory, only=done.keys()))
     return [*done.values()]
 
 
-def _keep_brokers(context: Context, parted: Sequence[Parted], run: OperationRun) -> list[Parted]:
-    image = context.metadata.image()
+def _keep_brokers(
+    metadata: MetadataClient, storage: Storage, parted: Sequence[Parted], run: OperationRun
+) -> list[Parted]:
+    image = metadata.image()
     done: list[Parted] = []
     by_topic: dict[str, list[Parted]] = {}
     for each in parted:
@@ -173,7 +197,7 @@ def _keep_brokers(context: Context, parted: Sequence[Parted], run: OperationRun)
     for topic_id, some in by_topic.items():
         topic: TopicImage = image.topics[topic_id]
         leaving = [segment for each in some for segment in each.leaving]
-        context.remote_table(topic).commit((), leaving)
+        storage.remote_table(topic).commit((), leaving)
         done += some
     return done
 

@@ -15,9 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.healing.plan import HealRow
 from stratalog.engine.upkeep.healing.rebuild_plan import RebuildPlan, RebuiltObject
 from stratalog.engine.upkeep.tiering.iceberg import follow
@@ -72,11 +74,15 @@ class _Made:
 
 
 def rebuild_remote(
-    context: Context, jobs: Sequence[RebuildJob], topics: Mapping[str, TopicImage], run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    jobs: Sequence[RebuildJob],
+    topics: Mapping[str, TopicImage],
+    run: OperationRun,
 ) -> list[HealRow]:
     """Carry the plans out; ``topics`` by topic id. Failures are noted."""
     made: dict[str, list[_Made]] = {}
-    outcomes = context.threads.run(lambda job: _rebuild(context, job, topics), jobs)
+    outcomes = storage.threads.run(lambda job: _rebuild(metadata, storage, job, topics), jobs)
     for outcome in run.watched(outcomes, len(jobs), "remote segments"):
         match outcome:
             case Done(job, objects):
@@ -86,7 +92,7 @@ def rebuild_remote(
     done: set[RebuildPlan] = set()
     for topic_id, made_here in made.items():
         try:
-            _commit(context, topics[topic_id], made_here)
+            _commit(metadata, storage, topics[topic_id], made_here)
         except StratalogError as error:
             run.notes.append(
                 f"{topics[topic_id].name}: the rebuilt objects are not committed: {error.code}: {error}"
@@ -94,44 +100,51 @@ def rebuild_remote(
         else:
             done |= {one.job.plan for one in made_here}
             topic = topics[topic_id]
-            follow(context, topic, context.topic_config(context.metadata.image(), topic), run)
+            follow(metadata, storage, topic, topic_config_of(metadata.image(), topic), run)
     return [job.row("mended" if job.plan in done else "left alone") for job in jobs]
 
 
-def _commit(context: Context, topic: TopicImage, made: Sequence[_Made]) -> None:
+def _commit(metadata: MetadataClient, storage: Storage, topic: TopicImage, made: Sequence[_Made]) -> None:
     """Step 3."""
-    _add(context, topic, [(one.job.each, one.rest) for one in made if one.rest])
+    _add(metadata, storage, topic, [(one.job.each, one.rest) for one in made if one.rest])
     if replaced := [one.rebuilt for one in made if one.job.plan.lost]:
-        context.remote_table(topic).replace(replaced)
-    _add(context, topic, [(one.job.each, one.rebuilt.uploads) for one in made if not one.job.plan.lost])
+        storage.remote_table(topic).replace(replaced)
+    _add(metadata, storage, topic, [(one.job.each, one.rebuilt.uploads) for one in made if not one.job.plan.lost])
 
 
-def _add(context: Context, topic: TopicImage, added: Sequence[tuple[Audited, tuple[Uploaded, ...]]]) -> None:
+def _add(
+    metadata: MetadataClient,
+    storage: Storage,
+    topic: TopicImage,
+    added: Sequence[tuple[Audited, tuple[Uploaded, ...]]],
+) -> None:
     """Objects of offsets that the table does not list, as by any tier run: the commit asks who leads."""
     if not added:
         return
 
     def now() -> dict[int, Present]:
-        found = context.metadata.image().topics.get(topic.topic_id)
+        found = metadata.image().topics.get(topic.topic_id)
         parts = () if found is None else found.partitions
         return {part.partition: Present(part.leader_epoch, part.log_start_offset) for part in parts}
 
     lineages = {each.replicas.view.partition: each.looked.lineage for each, _ in added if each.looked is not None}
     passed = {each.replicas.view.partition: each.replicas.view.log_start_offset for each, _ in added}
-    table = context.remote_table(topic)
+    table = storage.remote_table(topic)
     expired = expired_segments(table.load(), passed)
     if table.commit([one for _, uploads in added for one in uploads], expired, Histories(lineages, now)).fenced:
         raise FencedLeaderEpochError("the leader has changed meanwhile; heal again")
 
 
-def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]) -> _Made:
+def _rebuild(
+    metadata: MetadataClient, storage: Storage, job: RebuildJob, topics: Mapping[str, TopicImage]
+) -> _Made:
     """Step 2. Raises: as ``stratalog.tiering.rebuilder.rebuild``."""
     replicas, remote, plan = job.each.replicas, job.each.remote, job.plan
     assert remote is not None
     topic, log_start = topics[replicas.view.topic_id], replicas.view.log_start_offset
     if plan.from_table:
-        return _Made(job, Rebuilt(plan.lost, (_rebuild_from_table(context, job, topic),), log_start), ())
-    config = context.topic_config(context.metadata.image(), topic)
+        return _Made(job, Rebuilt(plan.lost, (_rebuild_from_table(metadata, storage, job, topic),), log_start), ())
+    config = topic_config_of(metadata.image(), topic)
 
     def bring(
         pieces: Iterable[RebuiltObject], lost: RemoteSegment | None, of_the_end: bool
@@ -155,7 +168,9 @@ def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]
     return _Made(job, Rebuilt((*plan.lost, *(one.segment for one in rest)), uploads, log_start), rest)
 
 
-def _rebuild_from_table(context: Context, job: RebuildJob, topic: TopicImage) -> Uploaded:
+def _rebuild_from_table(
+    metadata: MetadataClient, storage: Storage, job: RebuildJob, topic: TopicImage
+) -> Uploaded:
     """Raises: CorruptionError when the leader cannot tell what belongs to it; as ``rebuild_from_records``."""
     replicas, looked, remote = job.each.replicas, job.each.looked, job.each.remote
     (lost,) = job.plan.lost
@@ -164,7 +179,7 @@ def _rebuild_from_table(context: Context, job: RebuildJob, topic: TopicImage) ->
     producers: Mapping[str, ProducerEntry] = {}
     if lost == remote.segments[-1]:
         producers = replicas.leader.producers_at(looked.leader_log, lost.next_offset)
-    table, schema = context.remote_table(topic), schema_of(topic.key_schema, topic.value_schema)
+    table, schema = storage.remote_table(topic), schema_of(topic.key_schema, topic.value_schema)
     return rebuild_from_records(
         partial(table.records, lost, schema),
         schema,
@@ -172,7 +187,7 @@ def _rebuild_from_table(context: Context, job: RebuildJob, topic: TopicImage) ->
         Beside(topic.topic_id, looked.lineage, without_transactions(producers)),
         table.remote,
         table.folder,
-        compression=context.topic_config(context.metadata.image(), topic).compression_type,
+        compression=topic_config_of(metadata.image(), topic).compression_type,
     )
 
 

@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.look import chosen_views
 from stratalog.engine.replicas.former import find_former
 from stratalog.engine.upkeep.healing.export import Recovered, export, write_manifest
 from stratalog.engine.upkeep.healing.history import DiscardedWork, discarded_files
 from stratalog.partitions import paths
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.discarded import Truncated
 from stratalog.partitions.errors import InvalidCallError, SourceChangedError, StratalogError
 from stratalog.partitions.lineage import Lineage
@@ -157,7 +160,9 @@ def _described(work: RecoverWork, one: _FoundFiles) -> Recovered:
 
 
 def recover(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     topics: Sequence[str] | None,
     to: str,
     *,
@@ -171,12 +176,12 @@ def recover(
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; InvalidCallError, LogDirError when ``to`` is no
         folder, or one of the cluster's.
     """
-    with context.run("recover", dry_run=dry_run) as run:
-        target = _target(context, to)
-        image = context.metadata.image()
+    with execution.run("recover", dry_run=dry_run) as run:
+        target = _target(storage, execution.clock, to)
+        image = metadata.image()
         if broker is not None:
             image.broker(broker)
-        works = _plan(context, image, topics, partitions, broker, target, run)
+        works = _plan(storage, image, topics, partitions, broker, target, run)
         if not dry_run:
             target.check()
         for work, (exported, lost) in run.each(recover_partition, works):
@@ -190,10 +195,10 @@ def recover(
     return run.report()
 
 
-def _target(context: Context, to: str) -> Store:
+def _target(storage: Storage, clock: Clock, to: str) -> Store:
     address = parse_address(to, "the folder to export to")
-    target = open_store(address, context.file.storage.options(str(address)), context.clock)
-    for store in context.all_stores:
+    target = open_store(address, storage.file.storage.options(str(address)), clock)
+    for store in storage.all_stores:
         if f"{target.uri}/".startswith(f"{store.uri}/") or f"{store.uri}/".startswith(f"{target.uri}/"):
             raise InvalidCallError(
                 f"{to} and {store.uri}, which is the cluster's, share storage: export elsewhere"
@@ -202,7 +207,7 @@ def _target(context: Context, to: str) -> Store:
 
 
 def _plan(
-    context: Context,
+    storage: Storage,
     image: ClusterImage,
     topics: Sequence[str] | None,
     partitions: Sequence[int] | None,
@@ -210,11 +215,11 @@ def _plan(
     target: Store,
     run: OperationRun,
 ) -> list[RecoverWork]:
-    chosen = chosen_views(context, image, topics, partitions)
-    former = find_former(context, image, [topic.topic_id for topic, _ in chosen], run)
+    chosen = chosen_views(image, topics, partitions)
+    former = find_former(storage, image, [topic.topic_id for topic, _ in chosen], run)
     return [
         RecoverWork(
-            replicas=context.replicas(view),
+            replicas=storage.replicas(view),
             brokers=tuple(b for b in view.replicas if broker in (None, b)),
             former=tuple(one for one in former.get(view.key, ()) if broker in (None, one.broker_id)),
             cluster_id=image.cluster_id,

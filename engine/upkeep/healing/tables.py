@@ -5,21 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.upkeep.healing.plan import HealRow
 from stratalog.partitions.errors import StratalogError
 
 
 def put_right(
-    context: Context, rewritten: Mapping[str, str], topics: Mapping[str, TopicImage], run: OperationRun
+    storage: Storage, rewritten: Mapping[str, str], topics: Mapping[str, TopicImage], run: OperationRun
 ) -> None:
     """Take the rewrites of these topics' tables back; a row for each. ``topics`` by topic id."""
     for topic_id in rewritten:
         outcome = "mended"
         try:
-            context.remote_table(topics[topic_id]).undo_rewrites()
+            storage.remote_table(topics[topic_id]).undo_rewrites()
         except StratalogError as error:
             outcome = "left alone"
             run.fail(topics[topic_id].name, error)

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError
 
 T = TypeVar("T")
@@ -37,9 +38,10 @@ class Budget:
 class Spending:
     """The use of a budget since this was made."""
 
-    def __init__(self, context: Context, budget: Budget, within: Spending | None = None) -> None:
+    def __init__(self, storage: Storage, clock: Clock, budget: Budget, within: Spending | None = None) -> None:
         """``within``: another one that must last, too."""
-        self._context = context
+        self._storage = storage
+        self._clock = clock
         self._limits = (budget.seconds, budget.bytes, budget.requests)
         self._within = within
         self._began = self._now()
@@ -85,5 +87,5 @@ class Spending:
         return [None if limit is None else limit - one for limit, one in zip(self._limits, used, strict=True)]
 
     def _now(self) -> tuple[float, float, float]:
-        counts = self._context.counts()
-        return self._context.clock.monotonic_s(), counts.read_bytes + counts.written_bytes, counts.requests
+        counts = self._storage.counts()
+        return self._clock.monotonic_s(), counts.read_bytes + counts.written_bytes, counts.requests

@@ -10,13 +10,15 @@ from functools import cached_property
 
 from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.topic_config import TopicConfig
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage
 from stratalog.engine.upkeep.maintenance.scrub import due_partitions
 from stratalog.engine.upkeep.maintenance.sweep import Look, sweep
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
 from stratalog.engine.upkeep.memory.times import wait_ms
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import METADATA_TOPIC
@@ -33,11 +35,14 @@ class _Topic:
 class DueWork:
     """The work that is due in one run."""
 
-    def __init__(self, context: Context, image: ClusterImage, kept: KeptTimes, now: Collection[str] = ()) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, image: ClusterImage, kept: KeptTimes, now: Collection[str] = ()
+    ) -> None:
         """``now``: the steps that are to be done now, for all partitions."""
-        self._context = context
+        self._storage = storage
+        self._clock = clock
         self._image = image
-        self._config: ClusterConfig = context.cluster_config(image)
+        self._config: ClusterConfig = cluster_config_of(image)
         self._kept = kept
         self._now = now
 
@@ -45,14 +50,14 @@ class DueWork:
     def looks(self) -> dict[TopicIdPartition, Look]:
         """The one look at all brokers."""
         ends = {key: entry.remote_end for key, entry in self.entries.items()}
-        return sweep(self._context, self._image, ends)
+        return sweep(self._storage, self._image, ends)
 
     @cached_property
     def entries(self) -> dict[TopicIdPartition, Entry]:
         """The list of the remote log manager, where any topic is tiered."""
         if all(of.config is not None and not of.config.remote_storage_enable for of in self._topics.values()):
             return {}
-        return dict(load_schedule(self._context, self._image).schedule.entries)
+        return dict(load_schedule(self._storage, self._image).schedule.entries)
 
     @property
     def any_copies_to_remote(self) -> bool:
@@ -76,7 +81,7 @@ class DueWork:
         """Until a step is due."""
         if self.is_now(step):
             return 0
-        config, times, now_ms = self._config, self._kept.present, self._context.clock.now_ms()
+        config, times, now_ms = self._config, self._kept.present, self._clock.now_ms()
         if step in times.cut_off:
             return 0
         if step == "scrub":
@@ -93,7 +98,7 @@ class DueWork:
 
     def partitions(self, step: str) -> list[TopicIdPartition]:
         """Those that a step is not known to have nothing to do for, the most urgent first."""
-        times, now_ms = self._kept.present, self._context.clock.now_ms()
+        times, now_ms = self._kept.present, self._clock.now_ms()
         due = [
             key
             for topic_id, of in self._topics.items()
@@ -104,7 +109,7 @@ class DueWork:
             or not times.is_settled(step, key, self.looks[key].digest, now_ms)
             or times.has_failed(step, (self.name_of(key), self._image.topics[topic_id].name))
         ]
-        self._context.rng.shuffle(due)
+        self._storage.rng.shuffle(due)
         return sorted(due, key=lambda key: self._urgency(step, key))
 
     def name_of(self, key: TopicIdPartition) -> str:
@@ -117,7 +122,7 @@ class DueWork:
 
     def to_scrub(self) -> list[TopicIdPartition]:
         """The partitions whose bytes are to be read, those that stayed damaged first; all, if it is done now."""
-        times, now_ms = self._kept.present, self._context.clock.now_ms()
+        times, now_ms = self._kept.present, self._clock.now_ms()
         if not self.is_now("scrub"):
             return due_partitions(self._image, times, self._config.scrub_interval_ms, now_ms)
         every = due_partitions(self._image, times, 0, now_ms)
@@ -127,14 +132,14 @@ class DueWork:
     def metadata_wait_ms(self) -> int:
         """Until the bytes of the metadata log are to be read again."""
         last_ms = self._kept.present.steps.get(METADATA_TOPIC)
-        return wait_ms(last_ms, self._config.scrub_interval_ms, self._context.clock.now_ms())
+        return wait_ms(last_ms, self._config.scrub_interval_ms, self._clock.now_ms())
 
     @cached_property
     def _topics(self) -> dict[str, _Topic]:
         found: dict[str, _Topic] = {}
         for topic_id, topic in self._image.topics.items():
             try:
-                config = self._context.topic_config(self._image, topic)
+                config = topic_config_of(self._image, topic)
             except StratalogError:
                 config = None
             found[topic_id] = _Topic(config, topic.partitions)

@@ -39,12 +39,17 @@ from functools import partial
 
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.cluster_config import ClusterConfig
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution, execution_on, measured
 from stratalog.engine.driver.figures import has_changed
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.opening import local_tasks
+from stratalog.engine.driver.origin import OperationsLog
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, Row
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.maintenance.budget import Budget, Spending
 from stratalog.engine.upkeep.maintenance.due import DueWork
 from stratalog.engine.upkeep.maintenance.scrub import scrub
@@ -75,7 +80,7 @@ _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
 _THROTTLED_S = 10.0
 """How long a run waits for the throttle of a reassignment: the other steps are not to be late for it."""
 
-MakeSnapshots = Callable[[Context, Collection[TopicIdPartition], bool], Report]
+MakeSnapshots = Callable[[Storage, Execution, Collection[TopicIdPartition], bool], Report]
 """The step snapshot, for these partitions and the metadata log; whether it is a dry run."""
 
 
@@ -94,7 +99,11 @@ class StepRow(Row, frozen=True, kw_only=True):
 
 
 def maintain(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    events: OperationsLog | None,
     make_snapshots: MakeSnapshots,
     *,
     only: Collection[str] = (),
@@ -118,11 +127,20 @@ def maintain(
         if name not in STEPS:
             raise InvalidCallError(f"{name!r} is no step of maintain; the steps are {', '.join(STEPS)}")
     chosen = [name for name in STEPS if (not only or name in only) and name not in exclude]
-    with context.run("maintain", dry_run=dry_run) as run:
-        work = _Maintenance(context, make_snapshots, budget, run, now=frozenset() if due else frozenset(only))
+    with execution.run("maintain", dry_run=dry_run) as run:
+        work = _Maintenance(
+            metadata,
+            storage,
+            execution,
+            memory,
+            make_snapshots,
+            budget,
+            run,
+            now=frozenset() if due else frozenset(only),
+        )
         rows = {name: work.step(name) for name in work.in_turn(chosen)}
         work.keep()
-        if context.operations_log is not None and any(map(has_changed, run.parts)):
+        if events is not None and any(map(has_changed, run.parts)):
             run.parts.append(work.log_ends())
     run.notes = list(dict.fromkeys(run.notes))
     run.add(rows[name] for name in chosen)
@@ -140,25 +158,31 @@ class _Maintenance:
 
     def __init__(
         self,
-        context: Context,
+        metadata: MetadataClient,
+        storage: Storage,
+        execution: Execution,
+        memory: Memory,
         make_snapshots: MakeSnapshots,
         budget: Budget,
         run: OperationRun,
         *,
         now: Collection[str],
     ) -> None:
-        self._context = context
+        self._metadata = metadata
+        self._storage = storage
+        self._execution = execution
+        self._memory = memory
         self._make_snapshots = make_snapshots
         self._run = run
-        self._spending = Spending(context, budget)
-        self._image: ClusterImage = context.metadata.image()
+        self._spending = Spending(storage, execution.clock, budget)
+        self._image: ClusterImage = metadata.image()
         if not run.dry_run:
-            probed = probe_brokers(context, self._image)
+            probed = probe_brokers(metadata, storage, self._image)
             self._image = probed.image
             run.notes += [f"replicate: {note}" for note in probed.notes]
-        self._config: ClusterConfig = context.cluster_config(self._image)
-        self._kept = KeptTimes(context, self._image)
-        self._due = DueWork(context, self._image, self._kept, now)
+        self._config: ClusterConfig = cluster_config_of(self._image)
+        self._kept = KeptTimes(storage, self._image)
+        self._due = DueWork(storage, execution.clock, self._image, self._kept, now)
         self._begun = False
 
     def in_turn(self, names: Sequence[str]) -> list[str]:
@@ -170,7 +194,7 @@ class _Maintenance:
         """Do one step, if it is due and the budget lasts; its row."""
         if name == "elect" and not self._config.auto_leader_rebalance_enable:
             return StepRow(step=name, outcome="switched off")
-        now_ms = self._context.clock.now_ms()
+        now_ms = self._execution.clock.now_ms()
         wait = self._due.wait_ms(name)
         if wait:
             return StepRow(step=name, outcome="not due", due_in_s=_seconds(wait))
@@ -178,7 +202,7 @@ class _Maintenance:
             return self._planned(name, now_ms)
         if self._over():
             return StepRow(step=name, outcome="not reached", due_in_s=0.0)
-        with self._context.measured() as measure:
+        with measured(self._execution.clock, self._storage.counts) as measure:
             items, failures, reached = self._do(name)
         ended = reached is None
         self._run.failures += failures
@@ -245,22 +269,35 @@ class _Maintenance:
             self._run.parts.append(report)
             return report
 
-        context = self._context
+        metadata = self._metadata
+        storage = self._storage
+        execution = self._execution
         match name:
             case "elect":
                 if not self._due.elected_topics():
                     return 0, [], None
-                return len(done(lambda: _without_unavailable(elect(context))).rows), failures, None
+                return (
+                    len(done(lambda: _without_unavailable(elect(metadata, storage, execution))).rows),
+                    failures,
+                    None,
+                )
             case "vacuum":
-                return len(done(lambda: vacuum(context)).rows), failures, None
+                return len(done(lambda: vacuum(metadata, storage, execution)).rows), failures, None
             case "scrub":
                 return len(done(self._scrub).rows), failures, None
         if name == "tier" and self._due.any_copies_to_remote:  # also where nothing is to be tiered
-            done(lambda: Report(name, (), describe_first(context, self._image)))
+            done(lambda: Report(name, (), describe_first(metadata, storage, self._image)))
         due = self._due.partitions(name)
         reached, cut_off, opened = list[TopicIdPartition](), False, set[object]()
         for piece in self._spending.pieces(due):
-            report = done(partial(self._call, name, self._for(piece), frozenset(piece)))
+            report = done(
+                partial(
+                    self._call,
+                    name,
+                    *self._for(piece),
+                    frozenset(piece),
+                )
+            )
             self._settle(name, piece, report)
             opened |= {row.get("topic") for row in report.rows}  # of tier; a snapshot may be of the metadata
             if "cut_off" in report.totals:
@@ -270,30 +307,40 @@ class _Maintenance:
         if name == "tier" and self._due.any_copies_to_remote:
             done(lambda: self._take_rewrites_back(opened))
         if name == "snapshot" and not due:  # the metadata log is always looked at
-            done(lambda: self._make_snapshots(context, (), False))
+            done(lambda: self._make_snapshots(storage, execution, (), False))
         ended = len(reached) == len(due) and not cut_off
         return len(due), failures, None if ended else {self._due.name_of(key) for key in reached}
 
-    def _call(self, name: str, context: Context, piece: Collection[TopicIdPartition]) -> Report:
+    def _call(
+        self,
+        name: str,
+        storage: Storage,
+        execution: Execution,
+        piece: Collection[TopicIdPartition],
+    ) -> Report:
+        metadata, memory = self._metadata, self._memory
         over = self._spending.over if self._spending.limited else None
         match name:
             case "replicate":
-                return replicate(context, only=piece, over=over, throttled_s=_THROTTLED_S)
+                return replicate(
+                    metadata, storage, execution, memory, only=piece, over=over, throttled_s=_THROTTLED_S
+                )
             case "merge":
-                return merge(context, only=piece, over=over)
+                return merge(metadata, storage, execution, only=piece, over=over)
             case "tier":
-                return tier(context, only=piece, due=not self._due.is_now(name), over=over)
+                return tier(metadata, storage, execution, only=piece, due=not self._due.is_now(name), over=over)
             case "retain":
-                return retain(context, only=piece, over=over)
+                return retain(metadata, storage, execution, only=piece, over=over)
             case _:
-                return self._make_snapshots(context, piece, False)
+                return self._make_snapshots(storage, execution, piece, False)
 
-    def _for(self, piece: Sequence[TopicIdPartition]) -> Context:
-        """The context of a piece: executors where it is worth telling them."""
+    def _for(self, piece: Sequence[TopicIdPartition]) -> tuple[Storage, Execution]:
+        """The storage and the execution of a piece: executors where it is worth telling them."""
         small = sum(self._due.looks[key].size_bytes for key in piece) <= _SMALL_BYTES
-        if len(piece) <= _FEW and small and self._context.tasks.processes > 1:
-            return replace(self._context, tasks=local_tasks())
-        return self._context
+        if len(piece) <= _FEW and small and self._execution.tasks.processes > 1:
+            now = self._execution
+            return execution_on(self._storage, local_tasks(), now.clock, now.progress, driver_only=now.driver_only)
+        return self._storage, self._execution
 
     def _told(self, name: str, report: Report) -> list[Failure]:
         """The failures of a step; what another run has changed meanwhile is a note."""
@@ -324,8 +371,8 @@ class _Maintenance:
         """Of the topics whose tables were not ``opened`` by the step itself, which does it."""
         topics = [topic for topic in self._due.copied_topics if topic.name not in opened]
         known = self._kept.present.tables
-        with self._context.run("tier") as run:
-            versions = take_rewrites_back(self._context, topics, known, run)
+        with self._execution.run("tier") as run:
+            versions = take_rewrites_back(self._storage, topics, known, run)
         new = {topic_id: version for topic_id, version in versions.items() if known.get(topic_id) != version}
         if new:
             self._kept.remember(Times(tables=new))
@@ -334,18 +381,29 @@ class _Maintenance:
     # ------------------------------------------------------------------------------ the scrub
 
     def _scrub(self) -> Report:
-        context, now_ms = self._context, self._context.clock.now_ms()
-        metadata = self._due.is_now("scrub") or self._due.metadata_wait_ms() == 0
-        with context.run("scrub") as run:
+        metadata, storage, execution, memory, now_ms = (
+            self._metadata,
+            self._storage,
+            self._execution,
+            self._memory,
+            self._execution.clock.now_ms(),
+        )
+        metadata_log = self._due.is_now("scrub") or self._due.metadata_wait_ms() == 0
+        with execution.run("scrub") as run:
             scrub(
-                context,
+                metadata,
+                storage,
+                execution,
+                memory,
                 self._due.to_scrub(),
                 run,
-                metadata=metadata,
-                spending=Spending(context, Budget(bytes=self._config.scrub_max_bytes), self._spending),
+                metadata_log=metadata_log,
+                spending=Spending(
+                    storage, execution.clock, Budget(bytes=self._config.scrub_max_bytes), self._spending
+                ),
                 read=lambda piece: self._read(piece, now_ms),
             )
-            if metadata:
+            if metadata_log:
                 self._kept.remember(Times({METADATA_TOPIC: now_ms}))
         return run.report()
 
@@ -354,7 +412,7 @@ class _Maintenance:
         self.keep(once=True)
 
     def _settle(self, name: str, piece: Sequence[TopicIdPartition], report: Report) -> None:
-        longest_ms = self._context.clock.now_ms() + LONGEST_MS
+        longest_ms = self._execution.clock.now_ms() + LONGEST_MS
         settled = {
             key: Settled(self._due.looks[key].digest, {name: min(report.settled[key], longest_ms)})
             for key in piece

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.healing.heal import heal
 from stratalog.engine.upkeep.maintenance.budget import Spending
 from stratalog.engine.upkeep.memory.times import Times, wait_ms
@@ -32,11 +35,14 @@ def due_partitions(image: ClusterImage, times: Times, interval_ms: int, now_ms: 
 
 
 def scrub(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     due: Sequence[TopicIdPartition],
     run: OperationRun,
     *,
-    metadata: bool,
+    metadata_log: bool,
     spending: Spending,
     read: Callable[[Sequence[TopicIdPartition]], None],
 ) -> None:
@@ -45,11 +51,11 @@ def scrub(
 
     Raises: errors of reading the metadata.
     """
-    if metadata:
-        run.absorb(verify(context, [METADATA_TOPIC], deep=True))
+    if metadata_log:
+        run.absorb(verify(metadata, storage, execution, [METADATA_TOPIC], deep=True))
     reached = 0
     for piece in spending.pieces(due, _MOST_PARTITIONS):
-        run.absorb(heal(context, only=frozenset(piece)), rows=True)
+        run.absorb(heal(metadata, storage, execution, memory, only=frozenset(piece)), rows=True)
         read(piece)
         reached += len(piece)
     run.totals |= {"partitions": reached, "partitions_due": len(due) - reached}

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, TopicImage
 from stratalog.partitions import paths
 from stratalog.partitions.identity import TopicIdPartition
@@ -59,12 +59,12 @@ _NO_FOLDER = _Folder(b"", 0, 0, 0)
 
 
 def sweep(
-    context: Context, image: ClusterImage, remote_ends: Mapping[TopicIdPartition, int | None]
+    storage: Storage, image: ClusterImage, remote_ends: Mapping[TopicIdPartition, int | None]
 ) -> dict[TopicIdPartition, Look]:
     """Every partition of ``image``; ``remote_ends`` says where the remote log of some was last seen to end. A root
     that cannot be listed leaves its partitions unknown.
     """
-    folders = walk(context, image, lambda _, objects: _folder(objects))
+    folders = walk(storage, image, lambda _, objects: _folder(objects))
     seen = {broker_id: _digest(repr(broker)) for broker_id, broker in image.brokers.items()}
     configs = repr(sorted(image.configs.items()))
     looks: dict[TopicIdPartition, Look] = {}
@@ -128,20 +128,20 @@ def log_ends(
 
 
 def walk(
-    context: Context, image: ClusterImage, fold: Callable[[str, Iterable[StoredObject]], T]
+    storage: Storage, image: ClusterImage, fold: Callable[[str, Iterable[StoredObject]], T]
 ) -> dict[int, dict[str, T]]:
     """One listing of each unfenced broker as a whole: what ``fold`` makes of each folder with files, by path. A
     broker that cannot be listed is left out.
     """
 
     def folders(broker: BrokerImage) -> dict[str, T]:
-        objects = context.stores[broker.broker_id].walk(where(broker))
+        objects = storage.stores[broker.broker_id].walk(where(broker))
         return {folder: fold(folder, inside) for folder, inside in groupby(objects, key=_replica_folder)}
 
     brokers = [
-        broker for broker in image.brokers.values() if not broker.fenced and broker.broker_id in context.stores
+        broker for broker in image.brokers.values() if not broker.fenced and broker.broker_id in storage.stores
     ]
-    outcomes = context.threads.run(folders, brokers)
+    outcomes = storage.threads.run(folders, brokers)
     return {one.item.broker_id: one.value for one in outcomes if isinstance(one, Done)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.stored_schedule import StoredSchedule, load_stored, save_stored
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.memory.times import Times, decode, encode
@@ -19,11 +19,11 @@ METADATA_LOG = TopicIdPartition(METADATA_TOPIC, 0)
 class KeptTimes:
     """Times of earlier runs, and of this one."""
 
-    def __init__(self, context: Context, image: ClusterImage) -> None:
+    def __init__(self, storage: Storage, image: ClusterImage) -> None:
         """Load them. Raises: errors of the stores."""
-        self._context = context
+        self._storage = storage
         self._image = image
-        self._stored: StoredSchedule | None = load_stored(context, image, MAINTENANCE)
+        self._stored: StoredSchedule | None = load_stored(storage, image, MAINTENANCE)
         self.present = decode(self._stored.line)
         """With all that was remembered in this run."""
         self._changes: list[Callable[[Times], Times]] = []
@@ -48,7 +48,7 @@ class KeptTimes:
         enough = once or not self._kept_once
         if not self._changes and enough:
             return None
-        stored = self._stored or load_stored(self._context, self._image, MAINTENANCE)
+        stored = self._stored or load_stored(self._storage, self._image, MAINTENANCE)
         changes, self._stored, self._changes, self._kept_once = self._changes, None, [], once
 
         def changed(times: Times) -> Times:
@@ -61,7 +61,7 @@ class KeptTimes:
         if after == before and enough:
             return None
         return save_stored(
-            self._context,
+            self._storage,
             self._image,
             MAINTENANCE,
             stored,

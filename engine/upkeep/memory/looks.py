@@ -6,22 +6,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
 from stratalog.engine.upkeep.memory.times import Looked
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.identity import TopicIdPartition
 
 
 def remember_look(
-    context: Context, image: ClusterImage, found: Mapping[TopicIdPartition, Sequence[Failure]], *, deep: bool
+    storage: Storage,
+    clock: Clock,
+    image: ClusterImage,
+    found: Mapping[TopicIdPartition, Sequence[Failure]],
+    *,
+    deep: bool,
 ) -> list[str]:
     """Remember what was found at these partitions; with ``deep`` every byte was read. Nothing is written where
     that changes nothing. Returns a note if it could not be written.
     """
-    looked = Looked(found, _sound(image, found), deep, context.clock.now_ms())
-    kept = KeptTimes(context, image)
+    looked = Looked(found, _sound(image, found), deep, clock.now_ms())
+    kept = KeptTimes(storage, image)
     kept.change(lambda times: times.after(looked, kept.keys))
     why = kept.keep()
     return [] if why is None else [f"what was found is not remembered for health: {why}"]

@@ -7,12 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import measured
 from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
 from stratalog.engine.upkeep.memory.times import Ran
 from stratalog.engine.upkeep.memory.trouble import DAMAGE
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, SourceChangedError, StratalogError
 from stratalog.partitions.paths import METADATA_TOPIC
 
@@ -21,7 +24,9 @@ VERIFY = "verify"
 
 
 def remembered(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
     step: str,
     topics: Sequence[str] | None,
     act: Callable[[], Report],
@@ -42,27 +47,35 @@ def remembered(
     except (InvalidCallError, SourceChangedError):  # a wrong call; and one of which nobody knows how it ends
         raise
     except StratalogError as error:
-        _remember(context, step, topics, [Failure.of(name, error) for name in topics or (step,)], None)
+        _remember(
+            metadata, storage, clock, step, topics, [Failure.of(name, error) for name in topics or (step,)], None
+        )
         raise
-    with context.measured() as measure:
-        notes = _remember(context, step, topics, report.failures, report if some else None)
+    with measured(clock, storage.counts) as measure:
+        notes = _remember(metadata, storage, clock, step, topics, report.failures, report if some else None)
     return replace(report, notes=[*report.notes, *notes], counts=report.counts + measure.counts)
 
 
 def _remember(
-    context: Context, step: str, topics: Sequence[str] | None, failures: Sequence[Failure], some: Report | None
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    step: str,
+    topics: Sequence[str] | None,
+    failures: Sequence[Failure],
+    some: Report | None,
 ) -> list[str]:
     changed = {one.item.partition(" ")[0] for one in failures if one.code == SourceChangedError.code}
     passed = {SourceChangedError.code} | (DAMAGE if step == VERIFY else frozenset())
     failed = [one for one in failures if one.code not in passed]
     try:
-        image = context.metadata.last_known.image  # as the operation has read it: a hint, and no request
-        kept = KeptTimes(context, image)
+        image = metadata.last_known.image  # as the operation has read it: a hint, and no request
+        kept = KeptTimes(storage, image)
         tried = _tried(image, topics, some)
         if changed:  # it neither failed nor succeeded there: what failed before stays
             every = _tried(image, list(image.topic_ids), None) if tried is None else tried
             tried = {one for one in every or () if one not in changed}
-        run = Ran(step, failed, tried, context.clock.now_ms())
+        run = Ran(step, failed, tried, clock.now_ms())
         kept.change(lambda times: times.ran(run))
         why = kept.keep()
     except StratalogError as error:

@@ -1,6 +1,7 @@
 """Replicas and leaders.
 
 replicate      leaders to followers, the high watermark, the expansion of the ISR
+proving        how far a log is committed, with what the metadata know of it
 syncing        its work on one partition, and on all within a budget
 merge          small appends into segments
 shorten        merge one log, and delete what is replaced; keep_short: behind a driver's appends

@@ -18,11 +18,15 @@ import msgspec
 
 from stratalog.engine.brokers.bring_up import format_roots, register_brokers
 from stratalog.engine.brokers.probe import entry
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.replication.reassign import plan_replicas
 from stratalog.engine.upkeep.replication.replicate import ReplicatePlanRow, ReplicateRow, replicate
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
@@ -48,7 +52,10 @@ class BootstrapRow(ReplicateRow, frozen=True, kw_only=True):
 
 
 def bootstrap(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     brokers: Sequence[int],
     topics: Sequence[str] | None = None,
     *,
@@ -69,16 +76,16 @@ def bootstrap(
     Raises: as ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata.
         Everything else is a failure of its partition in the report.
     """
-    change = _change(context, brokers, topics, add, instead_of)
-    with context.run("bootstrap", dry_run=dry_run) as run:
+    change = _change(metadata, storage, brokers, topics, add, instead_of)
+    with execution.run("bootstrap", dry_run=dry_run) as run:
         if not dry_run:
             if not trust_copy:
-                format_roots(context.file, context.stores, brokers, context.new_id, context.key)
-            run.failures += register_brokers(context, brokers, trust_copy=trust_copy).failures
+                format_roots(storage.file, storage.stores, brokers, storage.new_id, storage.key)
+            run.failures += register_brokers(metadata, storage, execution, brokers, trust_copy=trust_copy).failures
         if change is not None:
-            _assign(context, topics, change, run)
-        rows = _replicate(context, topics, brokers, run)
-    remote_bytes = _remote_bytes(context, topics, run.aside())  # what fails has failed before
+            _assign(metadata, topics, change, run)
+        rows = _replicate(metadata, storage, execution, memory, topics, brokers, run)
+    remote_bytes = _remote_bytes(metadata, storage, topics, run.aside())  # what fails has failed before
     kind = BootstrapPlanRow if dry_run else BootstrapRow
     run.add(
         kind(**msgspec.structs.asdict(row), remote_bytes=remote_bytes.get((row.topic, row.partition), 0))
@@ -90,12 +97,17 @@ def bootstrap(
 
 
 def _change(
-    context: Context, brokers: Sequence[int], topics: Sequence[str] | None, add: bool, instead_of: int | None
+    metadata: MetadataClient,
+    storage: Storage,
+    brokers: Sequence[int],
+    topics: Sequence[str] | None,
+    add: bool,
+    instead_of: int | None,
 ) -> ReplicaChange | None:
     """Raises: InvalidCallError, UnknownBrokerError; nothing is changed then."""
     for broker in brokers:
-        entry(context.file, broker)
-    context.topics(context.metadata.image(), topics)
+        entry(storage.file, broker)
+    chosen_topics(metadata.image(), topics)
     if add and topics is None:
         raise InvalidCallError("replicas of which topics shall be added? name them")
     if instead_of is None:
@@ -108,31 +120,37 @@ def _change(
 
 
 def _assign(
-    context: Context,
+    metadata: MetadataClient,
     topics: Sequence[str] | None,
     change: ReplicaChange,
     run: OperationRun,
 ) -> None:
     """Commit the new replicas; newcomers are joining until they are in the ISR."""
-    image = context.metadata.image()
+    image = metadata.image()
     requests = tuple(
         Reassignment(image.topic_ids[topic], partition, target=tuple(replicas))
-        for (topic, partition), replicas in plan_replicas(context, topics, change).items()
+        for (topic, partition), replicas in plan_replicas(metadata, topics, change).items()
     )
     if not run.dry_run:
         names = {
             TopicIdPartition(one.topic_id, one.partition): f"{image.topics[one.topic_id].name}-{one.partition}"
             for one in requests
         }
-        run.commit(context.metadata, AlterPartitionReassignments(requests), names)
+        run.commit(metadata, AlterPartitionReassignments(requests), names)
 
 
 def _replicate(
-    context: Context, topics: Sequence[str] | None, brokers: Sequence[int], run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    topics: Sequence[str] | None,
+    brokers: Sequence[int],
+    run: OperationRun,
 ) -> Sequence[ReplicateRow | ReplicatePlanRow]:
     """Steps 3 and 4; the failures are those of the last time."""
-    began_s = context.clock.monotonic_s()
-    report = replicate(context, topics, brokers=brokers, dry_run=run.dry_run)
+    began_s = execution.clock.monotonic_s()
+    report = replicate(metadata, storage, execution, memory, topics, brokers=brokers, dry_run=run.dry_run)
     if run.dry_run:
         run.absorb(report)
         return [msgspec.convert(row, ReplicatePlanRow) for row in report.rows]
@@ -141,9 +159,9 @@ def _replicate(
         if all(failure.code != RemoteNotReadyError.code for failure in report.failures):
             break
         run.absorb(replace(report, failures=()))
-        context.clock.sleep(_BACKOFF.pause_s(retry))
-        later_s = context.clock.monotonic_s() - began_s
-        report = replicate(context, topics, brokers=brokers)
+        execution.clock.sleep(_BACKOFF.pause_s(retry))
+        later_s = execution.clock.monotonic_s() - began_s
+        report = replicate(metadata, storage, execution, memory, topics, brokers=brokers)
         rows = {key: _after(rows.get(key), row, later_s) for key, row in _rows(report).items()}
     run.absorb(report)
     return [*rows.values()]
@@ -168,9 +186,11 @@ def _after(before: ReplicateRow | None, now: ReplicateRow, later_s: float) -> Re
     )
 
 
-def _remote_bytes(context: Context, topics: Sequence[str] | None, run: OperationRun) -> dict[TopicPartition, int]:
-    image = context.metadata.image()
-    remotes = load_remotes(context, image, context.topics(image, topics), run)
+def _remote_bytes(
+    metadata: MetadataClient, storage: Storage, topics: Sequence[str] | None, run: OperationRun
+) -> dict[TopicPartition, int]:
+    image = metadata.image()
+    remotes = load_remotes(storage, image, chosen_topics(image, topics), run)
     return {
         (image.topics[topic_id].name, partition): remote.bytes_of(partition)
         for topic_id, remote in remotes.items()

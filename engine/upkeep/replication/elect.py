@@ -13,11 +13,14 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from stratalog.engine.brokers.probe import probe_first
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import ClusterImage, Incarnation, PartitionView
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.taking_writes import all_that_take_no_files
 from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.upkeep.replication.candidates import (
@@ -73,7 +76,9 @@ class ElectRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def elect(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     topics: Sequence[str] | None = None,
     partitions: Sequence[int] | None = None,
     *,
@@ -95,26 +100,26 @@ def elect(
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidCallError; a partition without a candidate
         is a failure in the report.
     """
-    with context.run("elect", dry_run=dry_run) as run:
-        image = context.metadata.image()
-        _views(context, image, topics, partitions, leader)  # a wrong call changes nothing
+    with execution.run("elect", dry_run=dry_run) as run:
+        image = metadata.image()
+        _views(image, topics, partitions, leader)  # a wrong call changes nothing
         if not dry_run:
-            image = probe_first(context, run)
-        views = _views(context, image, topics, partitions, leader)
+            image = probe_first(metadata, storage, run)
+        views = _views(image, topics, partitions, leader)
         if unclean:
             views = [view for view in views if view.leader is None]
-            chosen = _choose_uncleanly(context, image, views, leader, run)
+            chosen = _choose_uncleanly(storage, execution, image, views, leader, run)
         else:
-            by_storage = preferred_leaders(context, image, views, run) if leader is None else {}
+            by_storage = preferred_leaders(storage, execution, image, views, run) if leader is None else {}
             wanted = [
                 _Chosen(view, by_storage.get(view.key, view.replicas[0]) if leader is None else leader)
                 for view in views
             ]
             chosen = [one for one in wanted if one.view.leader != one.leader]
             if not dry_run:
-                chosen = _that_take_files(context, chosen, run)
-        elected = _commit(context, chosen, leader is None and not unclean, run)
-        after = image if dry_run else context.metadata.image()
+                chosen = _that_take_files(storage, chosen, run)
+        elected = _commit(metadata, chosen, leader is None and not unclean, run)
+        after = image if dry_run else metadata.image()
         run.add(_row(one, after, unclean, dry_run) for one in elected)
         run.notes += [_note(one, image) for one in elected if one.candidate is not None]
     run.totals["elected"] = len(run.rows)
@@ -124,7 +129,9 @@ def elect(
     return run.report()
 
 
-def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tuple[ClusterImage, tuple[str, ...]]:
+def elect_uncleanly_where_allowed(
+    metadata: MetadataClient, storage: Storage, execution: Execution, image: ClusterImage
+) -> tuple[ClusterImage, tuple[str, ...]]:
     """For the beginning of runs: an unclean election of the partitions without a leader whose topics allow it
     (``unclean.leader.election.enable``). Returns the image after it, and a note for each that was tried.
 
@@ -135,7 +142,7 @@ def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tupl
     notes: list[str] = []
     for topic in image.topics.values():
         leaderless = [partition for partition in topic.partitions if partition.leader is None]
-        if not leaderless or not context.topic_config(image, topic).unclean_leader_election_enable:
+        if not leaderless or not topic_config_of(image, topic).unclean_leader_election_enable:
             continue
         for partition in leaderless:
             view = image.view(topic.topic_id, partition.partition)
@@ -150,12 +157,12 @@ def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tupl
                 views.append(view)
     if not views:
         return image, tuple(notes)
-    with context.run("elect") as tried:
-        chosen = _choose_uncleanly(context, image, views, None, tried)
-        elected = _commit(context, chosen, False, tried)
+    with execution.run("elect") as tried:
+        chosen = _choose_uncleanly(storage, execution, image, views, None, tried)
+        elected = _commit(metadata, chosen, False, tried)
     notes += [_note(one, image) for one in elected]
     notes += [f"{failure.item}: no unclean election: {failure.message}" for failure in tried.failures]
-    return context.metadata.image() if elected else image, tuple(notes)
+    return metadata.image() if elected else image, tuple(notes)
 
 
 def _is_copied(image: ClusterImage, lost: Incarnation) -> bool:
@@ -164,7 +171,6 @@ def _is_copied(image: ClusterImage, lost: Incarnation) -> bool:
 
 
 def _views(
-    context: Context,
     image: ClusterImage,
     topics: Sequence[str] | None,
     partitions: Sequence[int] | None,
@@ -173,7 +179,7 @@ def _views(
     """The partitions that are meant. Raises: as ``elect``."""
     if partitions is not None and topics is None:
         raise InvalidCallError(f"partitions {list(partitions)} of which topic? name it")
-    chosen = context.topics(image, topics)
+    chosen = chosen_topics(image, topics)
     if partitions is not None:
         return [image.view(topic.topic_id, p) for topic in chosen for p in dict.fromkeys(partitions)]
     views = [view for topic in chosen for view in image.views(topic.name)]
@@ -187,14 +193,14 @@ def _views(
     return held
 
 
-def _that_take_files(context: Context, chosen: Sequence[_Chosen], run: OperationRun) -> list[_Chosen]:
+def _that_take_files(storage: Storage, chosen: Sequence[_Chosen], run: OperationRun) -> list[_Chosen]:
     """Those whose new leader takes files: another one would resign at the next append, and is a failure."""
     asked = {
         one.leader: one.view.brokers[one.leader]
         for one in chosen
-        if one.leader in one.view.isr and one.leader in context.stores and not one.view.brokers[one.leader].fenced
+        if one.leader in one.view.isr and one.leader in storage.stores and not one.view.brokers[one.leader].fenced
     }
-    refusing = all_that_take_no_files(context, asked)
+    refusing = all_that_take_no_files(storage, asked)
     run.notes += [f"broker {broker} is not elected: {error}" for broker, error in refusing.items()]
     for one in chosen:
         if one.leader in refusing:
@@ -206,7 +212,8 @@ def _that_take_files(context: Context, chosen: Sequence[_Chosen], run: Operation
 
 
 def _choose_uncleanly(
-    context: Context,
+    storage: Storage,
+    execution: Execution,
     image: ClusterImage,
     views: Iterable[PartitionView],
     leader: int | None,
@@ -216,7 +223,7 @@ def _choose_uncleanly(
 
     def choose(listed: tuple[CandidateWork, Candidates]) -> _Chosen:
         work, found = listed
-        config = context.topic_config(image, image.topics[work.replicas.view.topic_id])
+        config = topic_config_of(image, image.topics[work.replicas.view.topic_id])
         short_local_logs_last = config.leader_election_short_local_log_last_enable
         best = found.best(work.replicas, leader, short_local_logs_last=short_local_logs_last)
         if not run.dry_run:
@@ -224,37 +231,39 @@ def _choose_uncleanly(
         lost = found.high_watermark - best.log_end
         return _Chosen(work.replicas.view, best.broker_id, best, lost if lost > 0 else None)
 
-    works = _candidate_works(context, image, list(views), run)
-    listed = list(run.done(context.tasks.run(list_candidates, works)))
-    return [one for _, one in run.done(context.threads.run(choose, listed), lambda item: item[0])]
+    works = _candidate_works(storage, image, list(views), run)
+    listed = list(run.done(execution.tasks.run(list_candidates, works)))
+    return [one for _, one in run.done(storage.threads.run(choose, listed), lambda item: item[0])]
 
 
 def _candidate_works(
-    context: Context, image: ClusterImage, views: Sequence[PartitionView], run: OperationRun
+    storage: Storage, image: ClusterImage, views: Sequence[PartitionView], run: OperationRun
 ) -> list[CandidateWork]:
     """A topic whose remote log cannot be read is a failure: nobody knows where its leaders would begin, and one
     that began below the end of the remote log would give away offsets a second time.
     """
     topics = {view.topic_id: image.topics[view.topic_id] for view in views}
     loading = run.aside()
-    remotes = load_remotes(context, image, topics.values(), loading)
+    remotes = load_remotes(storage, image, topics.values(), loading)
     run.failures += [replace(failure, message=f"{failure.message}; {_WAITS}") for failure in loading.failures]
     works: list[CandidateWork] = []
     for view in views:
         topic = topics[view.topic_id]
         tail = None
-        config = context.topic_config(image, topic)
+        config = topic_config_of(image, topic)
         if config.remote_storage_enable:
             if view.topic_id not in remotes:
                 continue
             segments = remotes[view.topic_id].of_partition(view.partition)
-            store = context.remote_store("the topic is tiered")
-            tail = RemoteTail(store, context.remote_folder(topic), segments[-1] if segments else None)
-        works.append(CandidateWork(context.replicas(view), tail, config.snapshots))
+            store = storage.remote_store("the topic is tiered")
+            tail = RemoteTail(store, topic.folder, segments[-1] if segments else None)
+        works.append(CandidateWork(storage.replicas(view), tail, config.snapshots))
     return works
 
 
-def _commit(context: Context, chosen: Sequence[_Chosen], preferred: bool, run: OperationRun) -> list[_Chosen]:
+def _commit(
+    metadata: MetadataClient, chosen: Sequence[_Chosen], preferred: bool, run: OperationRun
+) -> list[_Chosen]:
     """One commit for all. Returns what was carried out."""
     elections = [one.election for one in chosen]
     if preferred:  # by its name: it has an error of its own
@@ -263,7 +272,7 @@ def _commit(context: Context, chosen: Sequence[_Chosen], preferred: bool, run: O
             for one in chosen
         ]
     by_key = {one.view.key: one for one in chosen}
-    return [*run.commit(context.metadata, ElectLeaders(tuple(elections)), by_key, _hint).values()]
+    return [*run.commit(metadata, ElectLeaders(tuple(elections)), by_key, _hint).values()]
 
 
 def _hint(one: _Chosen) -> str:

@@ -18,12 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.opening import OpenStore, open_stores
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.upkeep.replication.shorten import Shortened, ShortenWork, shorten
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import SourceChangedError, StaleMetadataError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.printable import printable
@@ -64,9 +67,10 @@ _NONE = _LastTime(0, 0)
 class KeptShort:
     """The logs that one driver keeps short. Thread-safe."""
 
-    def __init__(self, context: Context, open_stores: Callable[[], Mapping[int, Store]]) -> None:
+    def __init__(self, storage: Storage, clock: Clock, open_stores: Callable[[], Mapping[int, Store]]) -> None:
         """``open_stores`` opens the roots of the brokers once more: requests to these count as nobody's."""
-        self._context = context
+        self._storage = storage
+        self._clock = clock
         self._open_stores = open_stores
         self._last: dict[TopicIdPartition, _LastTime] = {}
         self._due: dict[TopicIdPartition, _Due] = {}
@@ -102,7 +106,7 @@ class KeptShort:
         topic = image.topics.get(ended[0][0].topic_id) if ended else None
         if topic is None:
             return due
-        config = self._context.topic_config(image, topic)
+        config = topic_config_of(image, topic)
         if config.segment_merge_inline_bytes == 0:
             return due
         for view, end in ended:
@@ -114,13 +118,12 @@ class KeptShort:
         return due
 
     @cached_property
-    def _working(self) -> Context:
-        """The context of the work: its roots stay open, for what is remembered of files is known by these."""
-        return replace(self._context, stores=self._open_stores())
+    def _working(self) -> Storage:
+        """The storage of the work: its roots stay open, for what is remembered of files is known by these."""
+        return replace(self._storage, stores=self._open_stores())
 
     def _work(self) -> None:
-        clock = self._context.clock
-        context = self._working
+        clock, storage = self._clock, self._working
         ends_s: float | None = None
         while True:
             if ends_s is None and not threading.main_thread().is_alive():
@@ -136,7 +139,7 @@ class KeptShort:
                 due.names, due.names
             )  # also where it fails: not at every append again
             try:
-                if (done := shorten_log(context, due.image, due.view)) is not None:
+                if (done := shorten_log(storage, clock, due.image, due.view)) is not None:
                     self._last[due.view.key] = _LastTime(due.names, done.names)
                     for error in done.failed:
                         self._tell(due.view, error)
@@ -156,32 +159,31 @@ class KeptShort:
             _log.warning("%s", printable(note))
 
 
-def keep_short(context: Context, opener: OpenStore) -> Context:
-    """The context, which from now on keeps the logs short that it appends to."""
-    context.behind_appends = KeptShort(context, lambda: open_stores(context.file, context.clock, opener))
-    return context
+def keep_short(storage: Storage, clock: Clock, memory: Memory, opener: OpenStore) -> None:
+    """From now on the driver keeps the logs short that it appends to."""
+    memory.behind_appends = KeptShort(storage, clock, lambda: open_stores(storage.file, clock, opener))
 
 
-def shorten_log(context: Context, image: ClusterImage, view: PartitionView) -> Shortened | None:
+def shorten_log(storage: Storage, clock: Clock, image: ClusterImage, view: PartitionView) -> Shortened | None:
     """Shorten one log, as its topic is configured; None where the topic is gone, or is not to be merged.
 
     Raises: as ``shorten``.
     """
     topic = image.topics.get(view.topic_id)
-    config = None if topic is None else context.topic_config(image, topic)
+    config = None if topic is None else topic_config_of(image, topic)
     if config is None or config.segment_merge_inline_bytes == 0:
         return None
     from_offset = view.log_start_offset
     if config.remote_storage_enable:
-        entry = load_schedule(context, image).schedule.entries.get(view.key)
+        entry = load_schedule(storage, image).schedule.entries.get(view.key)
         from_offset = max(from_offset, (entry.remote_end if entry is not None else None) or 0)
     return shorten(
         ShortenWork(
-            replicas=context.replicas(view),
+            replicas=storage.replicas(view),
             policy=config.merging_inline,
             from_offset=from_offset,
             compression=config.compression_type,
-            clock=context.clock,
+            clock=clock,
             delay_ms=config.file_delete_delay_ms,
         )
     )

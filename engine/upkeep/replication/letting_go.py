@@ -15,10 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.chosen import cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.replication.snapshots import check_stands_for_start
@@ -59,7 +62,7 @@ class StandWork(PartitionWork):
 
 
 def plan_stand(
-    context: Context,
+    storage: Storage,
     image: ClusterImage,
     topic: TopicImage,
     partition: int,
@@ -76,22 +79,24 @@ def plan_stand(
     if not going:
         return None
     remote: RemoteRetention | None = None
-    if context.topic_config(image, topic).remote_storage_enable:
+    if topic_config_of(image, topic).remote_storage_enable:
         looking = OperationRun(run.operation, notes=run.notes)  # lost objects matter where something rests on them
-        remote = remote_parts(context, topic, looking).get(view.partition)
+        remote = remote_parts(storage, topic, looking).get(view.partition)
     comes = not set(target) <= set(present.original)
     staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
     return StandWork(
-        replicas=context.replicas(view),
+        replicas=storage.replicas(view),
         going=tuple(broker for broker in going if not view.brokers[broker].fenced),
         staying=() if comes else tuple(staying),
         remote=remote,
-        from_remote=comes and context.cluster_config(image).follower_fetch_last_tiered_offset_enable,
+        from_remote=comes and cluster_config_of(image).follower_fetch_last_tiered_offset_enable,
     )
 
 
 def check_joins(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     joins: Mapping[TopicIdPartition, tuple[PartitionReplicas, Collection[int]]],
     run: OperationRun,
 ) -> Iterator[tuple[TopicIdPartition, StratalogError]]:
@@ -106,11 +111,11 @@ def check_joins(
         (replicas, brokers), topic = completing[key], image.topics.get(key[0])
         if topic is None:
             return None
-        work = plan_stand(context, image, topic, key[1], replicas.view.target, run)
+        work = plan_stand(storage, image, topic, key[1], replicas.view.target, run)
         stay = [broker for broker in replicas.view.target if broker in replicas.view.isr]
         return None if work is None else replace(work, replicas=replicas, staying=(*brokers, *stay))
 
-    for outcome in check_stands(context, completing, plan):
+    for outcome in check_stands(metadata, execution, completing, plan):
         match outcome:
             case Done(key, damaged):
                 yield from ((key, error) for error in damaged)
@@ -119,7 +124,8 @@ def check_joins(
 
 
 def check_stands(
-    context: Context,
+    metadata: MetadataClient,
+    execution: Execution,
     keys: Iterable[TopicIdPartition],
     plan: Callable[[TopicIdPartition, ClusterImage], StandWork | None],
 ) -> Iterator[Outcome[TopicIdPartition, tuple[CorruptionError, ...]]]:
@@ -129,7 +135,7 @@ def check_stands(
     """
     left = [*keys]
     for look in range(_LOOKS):
-        image = context.metadata.image()
+        image = metadata.image()
         works: list[StandWork] = []
         for key in left:
             try:
@@ -139,7 +145,7 @@ def check_stands(
             else:
                 works += [] if work is None else [work]
         left = []
-        for outcome in context.tasks.run(check_stand, works):
+        for outcome in execution.tasks.run(check_stand, works):
             key = outcome.item.replicas.view.key
             match outcome:
                 case Done(_, damaged):

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.turns import Over
 from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.chosen import chosen_partitions, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.damaged import under_others
 from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.partition import BoundedWork
@@ -110,7 +113,8 @@ def _merge_once(work: MergeWork) -> MergeResult:
 
 
 def plan(
-    context: Context,
+    storage: Storage,
+    clock: Clock,
     image: ClusterImage,
     topics: Sequence[str] | None,
     only: Collection[TopicIdPartition] | None,
@@ -122,19 +126,19 @@ def plan(
     Raises: UnknownTopicOrPartitionError.
     """
     works = []
-    chosen = context.partitions(image, topics, only)
-    ends = _remote_ends(context, image, [topic for topic, _ in chosen], run)
+    chosen = chosen_partitions(image, topics, only)
+    ends = _remote_ends(storage, image, [topic for topic, _ in chosen], run)
     for topic, views in chosen:
         if topic.topic_id not in ends:
             continue
-        config = context.topic_config(image, topic)
+        config = topic_config_of(image, topic)
         works += [
             MergeWork(
-                replicas=context.replicas(view),
+                replicas=storage.replicas(view),
                 policy=config.merging,
                 from_offset=max(ends[topic.topic_id].get(view.partition, 0), view.log_start_offset),
                 compression=config.compression_type,
-                clock=context.clock,
+                clock=clock,
                 dry_run=dry_run,
             )
             for view in views
@@ -143,7 +147,7 @@ def plan(
 
 
 def _remote_ends(
-    context: Context, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
+    storage: Storage, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
 ) -> dict[str, dict[int, int]]:
     """By topic id and partition, where the remote log ends. While the remote tier is down it is where the last
     tier run saw it end: appends go on, and nothing else keeps their files few. Should it have ended later by then,
@@ -151,7 +155,7 @@ def _remote_ends(
     """
     ends: dict[str, dict[int, int]] = {topic.topic_id: {} for topic in topics}
     down: set[str] = set()
-    for outcome in ask_for_logs(context, image, topics):
+    for outcome in ask_for_logs(storage, image, topics):
         match outcome:
             case Done(topic, remote):
                 ends[topic.topic_id] = {p: found[-1].next_offset for p, found in remote.segments.items()}
@@ -162,7 +166,7 @@ def _remote_ends(
             case Failed(topic, error):
                 run.fail(topic.name, error)
                 del ends[topic.topic_id]
-    entries = load_schedule(context, image).schedule.entries if down else {}
+    entries = load_schedule(storage, image).schedule.entries if down else {}
     for (topic_id, partition), entry in entries.items():
         if topic_id in down and entry.remote_end is not None:
             ends[topic_id][partition] = entry.remote_end
@@ -170,7 +174,9 @@ def _remote_ends(
 
 
 def merge(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     topics: Sequence[str] | None = None,
     *,
     only: Collection[TopicIdPartition] | None = None,
@@ -184,12 +190,12 @@ def merge(
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
-    with context.run("merge", dry_run=dry_run) as run:
-        image = context.metadata.image()
-        works = plan(context, image, topics, only, dry_run, run)
+    with execution.run("merge", dry_run=dry_run) as run:
+        image = metadata.image()
+        works = plan(storage, execution.clock, image, topics, only, dry_run, run)
         done, failed = run.in_turns(merge_partition, works, over)
         errors = [(one.item.replicas.view, one.error) for one in failed if not dry_run]
-        if under := under_others(context, errors, run):
+        if under := under_others(metadata, storage, errors, run):
             again = [
                 replace(one.item, replicas=under[key])
                 for one in failed
@@ -201,7 +207,7 @@ def merge(
         run.settle((work.replicas.view, result.next_ms) for work, result in done if not result.segments)
         run.failures += [Failure.of(one.item, one.error) for one in failed]
         run.add(_row(work.replicas.view, result) for work, result in done)
-    asked = (view for _, views in context.partitions(image, topics, only) for view in views)
+    asked = (view for _, views in chosen_partitions(image, topics, only) for view in views)
     run.fill(asked, lambda view: _row(view, MergeResult(0, 0, 0, 0, 0, 0, NOT_DONE)))
     run.total("segments")
     return run.report()

@@ -20,9 +20,12 @@ from dataclasses import dataclass
 import msgspec
 
 from stratalog.engine.brokers.probe import probe_first
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.reassignment_plan import (
@@ -33,6 +36,7 @@ from stratalog.engine.metadata.reassignment_plan import (
     plain_plan,
     plan_change,
 )
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.throttle import checked_rate
 from stratalog.engine.upkeep.replication.letting_go import StandWork, check_stands, plan_stand
 from stratalog.engine.upkeep.replication.replicate import end_throttle, replicate
@@ -76,17 +80,20 @@ class CancelRow(PartitionRow, frozen=True, kw_only=True):
     joining_no_more: str
 
 
-def plan_replicas(context: Context, topics: Sequence[str] | None, change: ReplicaChange) -> ReplicaPlan:
+def plan_replicas(metadata: MetadataClient, topics: Sequence[str] | None, change: ReplicaChange) -> ReplicaPlan:
     """The plan of the change for the topics (all when None), on the cluster as it is now; nothing is changed.
 
     Raises: as ``stratalog.engine.metadata.reassignment_plan.plan_change``.
     """
-    image = context.metadata.image()
-    return plan_change(image, [topic.name for topic in context.topics(image, topics)], change)
+    image = metadata.image()
+    return plan_change(image, [topic.name for topic in chosen_topics(image, topics)], change)
 
 
 def reassign(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     plan: ReplicaPlan,
     *,
     force: bool = False,
@@ -101,11 +108,11 @@ def reassign(
     """
     plan = plain_plan(plan)
     rate = None if throttle_bytes_per_s is None else math.ceil(checked_rate(throttle_bytes_per_s))
-    with context.run("reassign", dry_run=dry_run) as run:
-        image = context.metadata.image()
+    with execution.run("reassign", dry_run=dry_run) as run:
+        image = metadata.image()
         check_plan(image, plan)
         if not dry_run:
-            image = probe_first(context, run)
+            image = probe_first(metadata, storage, run)
             check_plan(image, plan)
         planned = {
             TopicIdPartition(image.topic_ids[topic], partition): _Planned(
@@ -114,38 +121,40 @@ def reassign(
             for (topic, partition), replicas in plan.items()
         }
         if not dry_run and not force:
-            _check_stand(context, planned, run)
+            _check_stand(metadata, storage, execution, planned, run)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
-        _commit(context, planned, targets, force, run, rate)
-        after = image if dry_run else context.metadata.image()
+        _commit(metadata, planned, targets, force, run, rate)
+        after = image if dry_run else metadata.image()
         if not dry_run:
-            after = _copy(context, planned, after, run)
-            end_throttle(context, after)
+            after = _copy(metadata, storage, execution, memory, planned, after, run)
+            end_throttle(metadata, after)
             _tell_unfinished(planned, after, run)
         run.add(_row(key, one, after, dry_run) for key, one in planned.items())
     run.totals |= {"partitions": len(run.rows), "copied_bytes": sum(one.copied_bytes for one in planned.values())}
     return run.report()
 
 
-def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
+def cancel(
+    metadata: MetadataClient, execution: Execution, topics: Sequence[str] | None = None, *, dry_run: bool = False
+) -> Report:
     """Take the partitions of the topics (all when None) that are being reassigned back to the replicas that
     they had. Copies on newcomers are litter.
 
     Raises: UnknownTopicOrPartitionError; a partition that is refused is a failure in the report.
     """
-    with context.run("reassign --cancel", dry_run=dry_run) as run:
-        image = context.metadata.image()
+    with execution.run("reassign --cancel", dry_run=dry_run) as run:
+        image = metadata.image()
         planned = {
             TopicIdPartition(topic.topic_id, partition.partition): _Planned(
                 topic.name, partition, partition.original
             )
-            for topic in context.topics(image, topics)
+            for topic in chosen_topics(image, topics)
             for partition in topic.partitions
             if partition.target
         }
-        cancelled = _commit(context, planned, dict.fromkeys(planned), False, run)
+        cancelled = _commit(metadata, planned, dict.fromkeys(planned), False, run)
         if planned and not dry_run:
-            end_throttle(context, image)
+            end_throttle(metadata, image)
         run.add(
             CancelRow(
                 topic=one.topic,
@@ -159,14 +168,20 @@ def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
     return run.report()
 
 
-def _check_stand(context: Context, planned: dict[TopicIdPartition, _Planned], run: OperationRun) -> None:
+def _check_stand(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    planned: dict[TopicIdPartition, _Planned],
+    run: OperationRun,
+) -> None:
     """Step 1. A partition of which nothing whole would stay is refused."""
 
     def plan(key: TopicIdPartition, image: ClusterImage) -> StandWork | None:
         topic, one = image.topics.get(key[0]), planned[key]
-        return None if topic is None else plan_stand(context, image, topic, key[1], one.replicas, run)
+        return None if topic is None else plan_stand(storage, image, topic, key[1], one.replicas, run)
 
-    for outcome in check_stands(context, planned, plan):
+    for outcome in check_stands(metadata, execution, planned, plan):
         one = planned[outcome.item]
         match outcome:
             case Done(_, damaged):
@@ -177,7 +192,7 @@ def _check_stand(context: Context, planned: dict[TopicIdPartition, _Planned], ru
 
 
 def _commit(
-    context: Context,
+    metadata: MetadataClient,
     planned: dict[TopicIdPartition, _Planned],
     targets: dict[TopicIdPartition, tuple[int, ...]] | dict[TopicIdPartition, None],
     force: bool,
@@ -187,14 +202,17 @@ def _commit(
     """Step 2. Returns what was carried out; the others are refused."""
     requests = tuple(Reassignment(*key, target=target, force=force) for key, target in targets.items())
     command = AlterPartitionReassignments(requests, throttled_rate)
-    done = run.commit(context.metadata, command, {key: planned[key] for key in targets})
+    done = run.commit(metadata, command, {key: planned[key] for key in targets})
     for key in targets.keys() - done.keys():
         planned[key].refused = True
     return [*done.values()]
 
 
 def _copy(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     planned: dict[TopicIdPartition, _Planned],
     image: ClusterImage,
     run: OperationRun,
@@ -205,14 +223,14 @@ def _copy(
         return image
     topics = list(dict.fromkeys(planned[key].topic for key in waiting))
     joining = sorted({broker for now in waiting.values() for broker in now.joining})
-    copied = replicate(context, topics, brokers=joining)
+    copied = replicate(metadata, storage, execution, memory, topics, brokers=joining)
     run.absorb(copied)
     by_name = {str(one): one for one in planned.values()}
     for row in copied.rows:
         one = by_name.get(f"{row['topic']}-{row['partition']}")
         if one is not None:
             one.copied_bytes += int(row.get("copied_bytes") or 0)
-    return context.metadata.image()
+    return metadata.image()
 
 
 def _tell_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterImage, run: OperationRun) -> None:

@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.config.cluster_config import NO_LIMIT
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import PartitionRow
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics, cluster_config_of
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import leader_offsets
 from stratalog.engine.upkeep.replication.reassign import named
@@ -73,16 +76,20 @@ def _behind(work: SyncWork, broker: int, log: ReplicaLog) -> Behind:
     return Behind(broker, log.log_end - origin.offset, left)
 
 
-def reassignments(context: Context, topics: Sequence[str] | None = None) -> Report:
+def reassignments(
+    metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
+) -> Report:
     """One row per newcomer of the partitions of the topics (all when None) that are being reassigned.
 
     Raises: UnknownTopicOrPartitionError; a leader or a newcomer that cannot be looked at is a failure.
     """
-    with context.run("reassign --status") as run:
-        image = context.metadata.image()
-        chosen = [topic.name for topic in context.topics(image, topics) if any(p.target for p in topic.partitions)]
-        works = [work for work in plan(context, image, chosen, None, None, run) if work.replicas.view.target]
-        for outcome in context.tasks.run(list_newcomers, works):
+    with execution.run("reassign --status") as run:
+        image = metadata.image()
+        chosen = [topic.name for topic in chosen_topics(image, topics) if any(p.target for p in topic.partitions)]
+        works = [
+            work for work in plan(storage, execution, image, chosen, None, None, run) if work.replicas.view.target
+        ]
+        for outcome in execution.tasks.run(list_newcomers, works):
             match outcome:
                 case Failed(work, error):
                     run.fail(work, error)
@@ -99,7 +106,7 @@ def reassignments(context: Context, topics: Sequence[str] | None = None) -> Repo
         "partitions": len({(row["topic"], row["partition"]) for row in run.rows}),
         "bytes_behind": run.sum("bytes_behind"),
     }
-    rate = context.cluster_config(image).follower_replication_throttled_rate
+    rate = cluster_config_of(image).follower_replication_throttled_rate
     if rate != NO_LIMIT:
         run.totals["throttle_bytes_per_s"] = rate
     return run.report()

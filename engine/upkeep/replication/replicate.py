@@ -23,35 +23,31 @@ from dataclasses import replace
 
 from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.config.cluster_config import NO_LIMIT
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_partitions, chosen_topics, cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from stratalog.engine.metadata.partition_commands import MarkWritten, WrittenUpTo
 from stratalog.engine.metadata.reassignment_commands import THROTTLED_RATE, EndThrottle
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.transactions import finish_due
 from stratalog.engine.replicas.behind_remote import go_on_from_remote
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
-from stratalog.engine.replicas.in_sync import (
-    Progressed,
-    adding,
-    is_current,
-    joined,
-    propose,
-    without,
-)
+from stratalog.engine.replicas.in_sync import Progressed, adding, is_current, joined, propose, without
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import LogBehindRemoteError, RemoteTail
 from stratalog.engine.replication.shared_throttle import SharedThrottle
 from stratalog.engine.replication.sync import SyncOptions
-from stratalog.engine.replication.watermark import advance_high_watermark
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect_uncleanly_where_allowed
 from stratalog.engine.upkeep.replication.letting_go import check_joins
+from stratalog.engine.upkeep.replication.proving import mark_written, prove
 from stratalog.engine.upkeep.replication.syncing import SyncWork, sync_all
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
-from stratalog.partitions.clock import FOREVER_MS
+from stratalog.partitions.clock import FOREVER_MS, Clock
 from stratalog.partitions.errors import (
     CorruptionError,
     FencedLeaderEpochError,
@@ -90,7 +86,10 @@ class ReplicateRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def replicate(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     topics: Sequence[str] | None = None,
     *,
     only: Collection[TopicIdPartition] | None = None,
@@ -108,28 +107,30 @@ def replicate(
         else is a failure of its partition in the report.
     """
     cut_off = 0
-    with context.run("replicate", dry_run=dry_run) as run:
-        image = context.metadata.image()
-        context.topics(image, topics)
+    with execution.run("replicate", dry_run=dry_run) as run:
+        image = metadata.image()
+        chosen_topics(image, topics)
         for broker in brokers or ():
             image.broker(broker)
         if not dry_run:
-            image, elected = elect_uncleanly_where_allowed(context, probe_first(context, run, image))
+            image, elected = elect_uncleanly_where_allowed(
+                metadata, storage, execution, probe_first(metadata, storage, run, image)
+            )
             run.notes += elected
-        works = plan(context, image, topics, only, brokers, run, throttled_s)
+        works = plan(storage, execution, image, topics, only, brokers, run, throttled_s)
         if dry_run:
             run.add(map(_planned, works))
         else:
-            states = _run(context, works, brokers, over, run)
+            states = _run(metadata, storage, execution, works, brokers, over, run)
             run.add(map(_row, states))
             run.failures += [failure for state in states for failure in state.failures]
             run.notes += [note for state in states for note in state.notes]
-            _mark_written(context, states)
+            mark_written(metadata, states)
             run.settled |= {state.replicas.view.key: FOREVER_MS for state in states if _is_settled(state)}
-            _finish_transactions(context, states, run)
+            _finish_transactions(metadata, storage, execution.clock, memory, states, run)
             cut_off = sum(bool(state.cut_off) for state in states)
             if any(work.replicas.view.target for work in works):
-                end_throttle(context, image)
+                end_throttle(metadata, image)
     run.totals["partitions"] = len(run.rows)
     run.total("copied_bytes", "avoided_bytes")
     if cut_off:
@@ -137,7 +138,14 @@ def replicate(
     return run.report()
 
 
-def _finish_transactions(context: Context, states: Sequence[Progressed], run: OperationRun) -> None:
+def _finish_transactions(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    states: Sequence[Progressed],
+    run: OperationRun,
+) -> None:
     """Step 8, of the partitions that hold anything; what was done."""
     views = [
         state.replicas.view
@@ -146,7 +154,7 @@ def _finish_transactions(context: Context, states: Sequence[Progressed], run: Op
     ]
     for view in views:
         run.settled.pop(view.key, None)
-    rows, next_ms = finish_due(context, views, run)
+    rows, next_ms = finish_due(metadata, storage, clock, memory, views, run)
     run.settled |= {
         state.replicas.view.key: next_ms[state.replicas.view.key]
         for state in states
@@ -167,7 +175,8 @@ def _is_settled(state: Progressed) -> bool:
 
 
 def plan(
-    context: Context,
+    storage: Storage,
+    execution: Execution,
     image: ClusterImage,
     topics: Sequence[str] | None,
     only: Collection[TopicIdPartition] | None,
@@ -181,22 +190,22 @@ def plan(
     Raises: UnknownTopicOrPartitionError.
     """
     works = []
-    cluster = context.cluster_config(image)
+    cluster = cluster_config_of(image)
     last_tiered = LastTiered.of(
         cluster.follower_fetch_last_tiered_offset_enable, cluster.follower_fetch_last_tiered_offset_always_enable
     )
     rate, throttle = cluster.follower_replication_throttled_rate, None
     if rate != NO_LIMIT:
-        throttle = SharedThrottle(rate, context.clock, context.tasks.processes, throttled_s)
-    chosen = context.partitions(image, topics, only)
-    remote_logs = _remote_logs(context, image, [topic for topic, _ in chosen], run)
+        throttle = SharedThrottle(rate, execution.clock, execution.tasks.processes, throttled_s)
+    chosen = chosen_partitions(image, topics, only)
+    remote_logs = _remote_logs(storage, image, [topic for topic, _ in chosen], run)
     for topic, views in chosen:
-        config = context.topic_config(image, topic)
+        config = topic_config_of(image, topic)
         if config.remote_storage_enable and topic.topic_id not in remote_logs:
             continue
         remote_log = remote_logs.get(topic.topic_id)
         for view in views:
-            replicas = context.replicas(view)
+            replicas = storage.replicas(view)
             tail = None
             if config.remote_storage_enable and (remote := replicas.remote) is not None:
                 asked = replace(remote, unknown=True) if remote_log is None else remote.with_log(remote_log)
@@ -206,7 +215,7 @@ def plan(
             if brokers is not None and not followers:
                 continue
             options = SyncOptions(
-                copies=context.copies,
+                copies=storage.copies,
                 remote=tail,
                 last_tiered=last_tiered,
                 throttle=throttle,
@@ -216,18 +225,18 @@ def plan(
     return works
 
 
-def end_throttle(context: Context, image: ClusterImage) -> None:
+def end_throttle(metadata: MetadataClient, image: ClusterImage) -> None:
     """The throttle, which ``image`` may have, goes with the last reassignment."""
     if THROTTLED_RATE in image.configs:
-        context.metadata.submit(EndThrottle())
+        metadata.submit(EndThrottle())
 
 
 def _remote_logs(
-    context: Context, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
+    storage: Storage, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
 ) -> dict[str, RemoteLog | None]:
     """Of the tiered topics, by topic id; None while the remote tier is down."""
     found: dict[str, RemoteLog | None] = {}
-    for outcome in ask_for_logs(context, image, topics):
+    for outcome in ask_for_logs(storage, image, topics):
         match outcome:
             case Done(topic, remote_log):
                 found[topic.topic_id] = remote_log
@@ -243,37 +252,40 @@ def _wanted(replicas: PartitionReplicas, brokers: Sequence[int] | None) -> tuple
 
 
 def _run(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     works: Sequence[SyncWork],
     brokers: Sequence[int] | None,
     over: Callable[[], bool] | None,
     run: OperationRun,
 ) -> list[Progressed]:
-    began_s = context.clock.monotonic_s()
+    began_s = execution.clock.monotonic_s()
     states = {w.replicas.view.key: Progressed(w.replicas, w.min_insync_replicas) for w in works}
     for _ in range(_ROUNDS):
         present = {key: states[key] for key in (work.replicas.view.key for work in works)}
-        sync_all(context, works, present, over)
-        _blame_registers(context, present.values())
-        _replace_leaders(context, present)
-        _shrink(context, present)
-        _prove(context, list(present.values()))
-        _expand(context, works, present, began_s, run)
+        sync_all(execution, works, present, over)
+        _blame_registers(metadata, storage, present.values())
+        _replace_leaders(metadata, storage, execution, present)
+        _shrink(metadata, storage, execution.clock, present)
+        prove(metadata, storage, list(present.values()))
+        _expand(metadata, storage, execution, works, present, began_s, run)
         if not any(state.again for state in present.values()):
             break
-        works = _again(context, works, present, brokers, run)
+        works = _again(metadata, storage, works, present, brokers, run)
     return list(states.values())
 
 
 def _again(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
     works: Sequence[SyncWork],
     states: Mapping[TopicIdPartition, Progressed],
     brokers: Sequence[int] | None,
     run: OperationRun,
 ) -> list[SyncWork]:
     """The work that remains under a fresh view. (One that is no other than the stale one helps nobody.)"""
-    image = probe_first(context, run)
+    image = probe_first(metadata, storage, run)
     remaining: list[SyncWork] = []
     for work in works:
         key = work.replicas.view.key
@@ -286,20 +298,20 @@ def _again(
             continue
         view = image.view(*key)
         if view != work.replicas.view:
-            replicas = context.replicas(view)
+            replicas = storage.replicas(view)
             state.begin(replicas)
             remaining.append(replace(work, replicas=replicas, followers=_wanted(replicas, brokers)))
     return remaining
 
 
-def _blame_registers(context: Context, states: Iterable[Progressed]) -> None:
+def _blame_registers(metadata: MetadataClient, storage: Storage, states: Iterable[Progressed]) -> None:
     """A view that seems to be stale, and is not: a replica has a register of an epoch that nobody committed."""
     for state in states:
         errors = [state.leader_error, *(missed.error for missed in state.missed.values())]
         if not any(isinstance(error, FencedLeaderEpochError) for error in errors):
             continue
         view = state.replicas.view
-        for broker, error in ahead_of_metadata(context, view).items():
+        for broker, error in ahead_of_metadata(metadata, storage, view).items():
             if broker == view.leader:
                 state.leader_error = error
             elif broker in state.missed:
@@ -307,7 +319,9 @@ def _blame_registers(context: Context, states: Iterable[Progressed]) -> None:
             state.failures.append(Failure.of(f"{state.replicas} on broker {broker}", error))
 
 
-def _replace_leaders(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> None:
+def _replace_leaders(
+    metadata: MetadataClient, storage: Storage, execution: Execution, states: Mapping[TopicIdPartition, Progressed]
+) -> None:
     """Leaders that have lost data, or that take no writes, resign; what they lost is copied to them in the next
     round."""
     damaged = {
@@ -316,28 +330,28 @@ def _replace_leaders(context: Context, states: Mapping[TopicIdPartition, Progres
         if isinstance(state.leader_error, CorruptionError)
     }
     unwritable = unwritable_leaders((state.replicas.view, state.leader_error) for state in states.values())
-    resigned = FailedCreates(context).resign(unwritable)[0] if unwritable else {}
-    replaced = replace_leaders(context, damaged) if damaged else {}
+    resigned = FailedCreates(metadata, storage).resign(unwritable)[0] if unwritable else {}
+    replaced = replace_leaders(metadata, storage, damaged) if damaged else {}
     behind = {
         key: (view, error)
         for key, (view, error) in damaged.items()
         if key not in replaced and isinstance(error, LogBehindRemoteError)
     }
-    gone_on, refused = go_on_from_remote(context, behind) if behind else ({}, {})
+    gone_on, refused = go_on_from_remote(metadata, storage, execution, behind) if behind else ({}, {})
     for key, note in {**resigned, **replaced, **gone_on}.items():
         states[key].notes.append(note)
         states[key].again = True
     for key, error in refused.items():
         states[key].fail(states[key].replicas, error)
     if left := [states[key] for key in damaged.keys() - {*resigned, *replaced, *gone_on}]:
-        _forget_stale(context, left)
+        _forget_stale(metadata, left)
 
 
-def _forget_stale(context: Context, states: Iterable[Progressed]) -> None:
+def _forget_stale(metadata: MetadataClient, states: Iterable[Progressed]) -> None:
     """A view that has passed proves no damage: another broker may lead, and hold more. Partitions with
     such a view are looked at again.
     """
-    image = context.metadata.image()
+    image = metadata.image()
     for state in states:
         if not is_current(image, state.replicas.view):
             state.failures.clear()
@@ -345,15 +359,17 @@ def _forget_stale(context: Context, states: Iterable[Progressed]) -> None:
             state.fail(state.replicas, InvalidUpdateVersionError(stale))
 
 
-def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> None:
+def _shrink(
+    metadata: MetadataClient, storage: Storage, clock: Clock, states: Mapping[TopicIdPartition, Progressed]
+) -> None:
     """Members that are out of sync leave the ISR, and those that were being added and cannot be reached."""
     if not any(state.missed for state in states.values()):
         return
-    lag_ms = context.cluster_config(context.metadata.image()).replica_lag_time_max_ms
+    lag_ms = cluster_config_of(metadata.image()).replica_lag_time_max_ms
     leaving: dict[TopicIdPartition, list[int]] = {}
     for key, state in states.items():
         view = state.replicas.view
-        now_ms = _now_at_leader(context, view)
+        now_ms = _now_at_leader(storage, clock, view)
         out = [
             broker
             for broker, missed in state.missed.items()
@@ -362,7 +378,9 @@ def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> 
         ]
         if out:
             leaving[key] = out
-    for key in propose(context, states, [without(states[key].replicas.view, out) for key, out in leaving.items()]):
+    for key in propose(
+        metadata, storage, states, [without(states[key].replicas.view, out) for key, out in leaving.items()]
+    ):
         state = states[key]
         for broker in leaving[key]:
             error = state.missed[broker].error
@@ -371,65 +389,17 @@ def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> 
             state.again = state.again or isinstance(error, CorruptionError)
 
 
-def _now_at_leader(context: Context, view: PartitionView) -> int:
+def _now_at_leader(storage: Storage, clock: Clock, view: PartitionView) -> int:
     """The time by which members lag: it is the leader's storage that says when its files were written."""
-    store = None if view.leader is None else context.stores.get(view.leader)
+    store = None if view.leader is None else storage.stores.get(view.leader)
     now_ms = None if store is None else store.now_ms()
-    return context.clock.now_ms() if now_ms is None else now_ms
-
-
-def _prove(context: Context, states: Sequence[Progressed]) -> None:
-    """Advance the high watermark where every member of the maximal ISR was seen to hold more, and the
-    partition is unchanged by a linearizable read made afterwards.
-    """
-    candidates = [state for state in states if _proven(state) > state.high_watermark]
-    if not candidates:
-        return
-    image = context.metadata.image()
-    unchanged = [state for state in candidates if is_current(image, state.replicas.view)]
-
-    def write(state: Progressed) -> int:
-        advance_high_watermark(state.replicas, _proven(state))
-        return _proven(state)
-
-    for outcome in context.threads.run(write, unchanged):
-        match outcome:
-            case Done(state, offset):
-                state.high_watermark = offset
-            case Failed(state, error):
-                state.fail(state.replicas, error)
-
-
-def _proven(state: Progressed) -> int:
-    """Up to where every member of the maximal ISR was seen to hold the log; 0 when one was not seen, or when they
-    are too few to commit anything.
-    """
-    if state.log_end == 0 or not state.has_min_isr:
-        return 0
-    ends = [state.log_end]
-    for broker in state.replicas.acknowledging:
-        if broker not in state.caught_up:
-            return 0
-        ends.append(state.caught_up[broker].log_end)
-    return min(ends)
-
-
-def _mark_written(context: Context, states: Iterable[Progressed]) -> None:
-    """Let the metadata know of records that are committed: one commit for all partitions that have twice as many
-    offsets as are known, and none later.
-    """
-    written = tuple(
-        WrittenUpTo(*view.key, state.high_watermark, view.leader_epoch)
-        for state in states
-        for view in [state.replicas.view]
-        if state.high_watermark > view.log_start_offset and state.high_watermark >= 2 * view.written_to
-    )
-    if written:
-        context.metadata.submit(MarkWritten(written))
+    return clock.now_ms() if now_ms is None else now_ms
 
 
 def _expand(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     works: Sequence[SyncWork],
     states: Mapping[TopicIdPartition, Progressed],
     began_s: float,
@@ -443,7 +413,7 @@ def _expand(
     }
     # 1. *adding*: from here on an append needs them too.
     wanted = [adding(states[key].replicas.view, brokers) for key, brokers in newcomers.items() if brokers]
-    added = propose(context, states, wanted)
+    added = propose(metadata, storage, states, wanted)
     # 2. Whatever was appended before that.
     again: list[SyncWork] = []
     for work in works:
@@ -452,19 +422,19 @@ def _expand(
             states[key].caught_up.clear()
             again.append(replace(work, replicas=states[key].replicas, followers=tuple(newcomers[key])))
     if again:
-        sync_all(context, again, states)
+        sync_all(execution, again, states)
     # 3. In the ISR: those that were reached again. The files of replicas that go have been read elsewhere.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
     joins = {key: (states[key].replicas, brokers) for key, brokers in reached.items()}
-    for key, error in check_joins(context, joins, run):
+    for key, error in check_joins(metadata, storage, execution, joins, run):
         states[key].fail(states[key].replicas, error)
         to_blame = error.broker_id if isinstance(error, CorruptionError) else None
         reached[key] = [broker for broker in reached[key] if to_blame not in (None, broker)]
     wanted = [joined(states[key].replicas.view, brokers) for key, brokers in reached.items() if brokers]
     too_few = {key for key, state in states.items() if not state.has_min_isr}
-    for key in propose(context, states, wanted):
+    for key in propose(metadata, storage, states, wanted):
         state = states[key]
-        state.joined_s = context.clock.monotonic_s() - began_s
+        state.joined_s = execution.clock.monotonic_s() - began_s
         # A high watermark that was held back while they were too few is proved in the next round.
         held_back = key in too_few and state.log_end > state.high_watermark
         state.again = state.again or (held_back and state.has_min_isr)

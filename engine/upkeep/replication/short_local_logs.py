@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_changes import first_candidate
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, list_replicas
@@ -38,7 +40,7 @@ def short_local_logs_last(order: Sequence[int], held: Mapping[int, int]) -> list
 
 
 def preferred_leaders(
-    context: Context, image: ClusterImage, views: Iterable[PartitionView], run: OperationRun
+    storage: Storage, execution: Execution, image: ClusterImage, views: Iterable[PartitionView], run: OperationRun
 ) -> dict[TopicIdPartition, int]:
     """The preferred leaders of the partitions where the files of the replicas decide: the first in order of
     preference that is in the ISR, not fenced, with no short local log; the preferred one where all have
@@ -46,12 +48,12 @@ def preferred_leaders(
     whose replicas cannot be looked at is a failure.
     """
     works = [
-        DescribeWork(context.replicas(view))
+        DescribeWork(storage.replicas(view))
         for view in views
-        if _is_wanted(context, image, view) and first_candidate(view.replicas, view.isr, image.brokers) is not None
+        if _is_wanted(image, view) and first_candidate(view.replicas, view.isr, image.brokers) is not None
     ]
     chosen: dict[TopicIdPartition, int] = {}
-    for work, looks in run.done(context.tasks.run(list_replicas, works)):
+    for work, looks in run.done(execution.tasks.run(list_replicas, works)):
         view = work.replicas.view
         held = {
             look.broker_id: look.found.log_end - look.found.local_start
@@ -64,6 +66,6 @@ def preferred_leaders(
     return chosen
 
 
-def _is_wanted(context: Context, image: ClusterImage, view: PartitionView) -> bool:
-    config = context.topic_config(image, image.topics[view.topic_id])
+def _is_wanted(image: ClusterImage, view: PartitionView) -> bool:
+    config = topic_config_of(image, image.topics[view.topic_id])
     return config.remote_storage_enable and config.leader_election_short_local_log_last_enable

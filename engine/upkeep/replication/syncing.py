@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.turns import Over, in_turns
 from stratalog.engine.replicas.in_sync import Missed, Progressed, behind_since_ms
 from stratalog.engine.replication.damage import is_damage_of
@@ -69,7 +69,7 @@ def sync_partition(work: SyncWork) -> SyncResult:
 
 
 def sync_all(
-    context: Context,
+    execution: Execution,
     works: Sequence[SyncWork],
     states: Mapping[TopicIdPartition, Progressed],
     over: Over | None = None,
@@ -82,7 +82,7 @@ def sync_all(
     def turn(waiting: Sequence[SyncWork], groups: int | None) -> list[SyncWork]:
         left: list[SyncWork] = []
         bounded = [replace(one, options=replace(one.options, most_groups=groups)) for one in waiting]
-        for outcome in context.tasks.run(sync_partition, bounded):
+        for outcome in execution.tasks.run(sync_partition, bounded):
             state = states[outcome.item.replicas.view.key]
             size_bytes = 0
             match outcome:
@@ -93,12 +93,12 @@ def sync_all(
                 case Failed(work, error):
                     state.leader_error = error
                     state.fail(work, error)
-            context.progress.advance(size_bytes)
+            execution.progress.advance(size_bytes)
         return left
 
-    context.progress.start("replicate", len(works), "partitions")
+    execution.progress.start("replicate", len(works), "partitions")
     in_turns(works, over, turn)
-    context.progress.finish()
+    execution.progress.finish()
 
 
 def _note(state: Progressed, result: SyncResult) -> int:

@@ -24,8 +24,7 @@ import msgspec
 
 from stratalog.engine.brokers.format import format_cluster
 from stratalog.engine.config.cluster_file import ClusterFile
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import OpenStore
+from stratalog.engine.driver.opening import OpenStore, Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.description import describe
 from stratalog.engine.reading.fetch import fetch
@@ -58,12 +57,12 @@ class DrillRow(RestoreRow, frozen=True, kw_only=True):
     compared_records: int
 
 
-def read_only_remote(context: Context, opener: OpenStore) -> OpenStore:
+def read_only_remote(ports: Ports, opener: OpenStore) -> OpenStore:
     """An opener for the copy: as ``opener``, but for the remote tier."""
 
     def open_root(uri: str, options: StoreOptions, clock: Clock) -> Store:
-        if uri == context.file.remote:
-            return ReadOnlyStore(context.remote_store("it is drilled"))
+        if uri == ports.storage.file.remote:
+            return ReadOnlyStore(ports.storage.remote_store("it is drilled"))
         return opener(uri, options, clock)
 
     return open_root
@@ -79,7 +78,7 @@ def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
     return replace(file, path=str(folder / "cluster.toml"), brokers=tuple(brokers), cache=None, client_rack=None)
 
 
-def drill(context: Context, opener: OpenStore, *, deep: bool = False) -> Report:
+def drill(ports: Ports, opener: OpenStore, *, deep: bool = False) -> Report:
     """Restore the cluster to a temporary folder, which is removed, and compare. Every difference that a restore
     would not survive is a failure in the report. ``lost_records`` are those that are not tiered yet; ``lost_ms``
     is the age of the first of them.
@@ -87,32 +86,32 @@ def drill(context: Context, opener: OpenStore, *, deep: bool = False) -> Report:
     Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors of reading the
         metadata, or of making the copy.
     """
-    remote = context.remote_store("a drill restores the cluster from the remote tier")
-    plan = plan_restore(context.file, remote, context.file.cluster_id, context.clock, context.key)
+    remote = ports.storage.remote_store("a drill restores the cluster from the remote tier")
+    plan = plan_restore(ports.storage.file, remote, ports.storage.file.cluster_id, ports.clock, ports.storage.key)
     with tempfile.TemporaryDirectory(prefix="stratalog-drill-") as folder:
-        file = copy_of_file(context.file, Path(folder))
+        file = copy_of_file(ports.storage.file, Path(folder))
 
-        def copy() -> Context:
-            open_root = read_only_remote(context, opener)
-            return format_cluster(file, clock=context.clock, new_id=context.new_id, opener=open_root)
+        def copy() -> Ports:
+            open_root = read_only_remote(ports, opener)
+            return format_cluster(file, clock=ports.clock, new_id=ports.storage.new_id, opener=open_root)
 
-        return _drill(context, plan, copy, deep=deep)
+        return _drill(ports, plan, copy, deep=deep)
 
 
-def _drill(context: Context, plan: RestorePlan, copy: Callable[[], Context], *, deep: bool = False) -> Report:
+def _drill(ports: Ports, plan: RestorePlan, copy: Callable[[], Ports], *, deep: bool = False) -> Report:
     restore_s = 0.0
-    with context.run("restore --drill") as run:
+    with ports.execution.run("restore --drill") as run:
         run.failures += plan.failures
-        run.notes += [*plan.notes, *_not_described(context, plan)]
+        run.notes += [*plan.notes, *_not_described(ports, plan)]
         if not run.failures:
             copied = copy()
-            restored = bring_back(copied, plan)
+            restored = bring_back(copied.metadata, copied.storage, copied.execution, copied.memory, plan)
             restore_s = restored.seconds
             run.failures += restored.failures
             if deep:
-                run.failures += verify(copied, deep=True).failures
+                run.failures += verify(copied.metadata, copied.storage, copied.execution, deep=True).failures
         if not run.failures:
-            compared = context.threads.run(lambda one: compare(context, copied, one, deep), plan.partitions)
+            compared = ports.storage.threads.run(lambda one: compare(ports, copied, one, deep), plan.partitions)
             run.add(row for _, row in run.done(compared))
     run.sort("topic", "partition")
     run.totals |= plan.totals
@@ -122,9 +121,9 @@ def _drill(context: Context, plan: RestorePlan, copy: Callable[[], Context], *, 
     return run.report()
 
 
-def _not_described(context: Context, plan: RestorePlan) -> Iterator[str]:
+def _not_described(ports: Ports, plan: RestorePlan) -> Iterator[str]:
     """The changes since the last tier run."""
-    now = describe(context.metadata.image())
+    now = describe(ports.metadata.image())
     described = {topic.topic_id: topic for topic in plan.description.topics}
     if now.configs != plan.description.configs:
         yield "the configs of the cluster have changed since it was described: the next tier run writes it down"
@@ -139,10 +138,12 @@ def _not_described(context: Context, plan: RestorePlan) -> Iterator[str]:
             yield f"topic {topic.name} has changed since it was described: the next tier run writes it down"
 
 
-def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool) -> DrillRow:
+def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) -> DrillRow:
     """The row of a partition. Raises: CorruptionError for a difference; errors of reading either."""
     name, partition = one.topic.name, one.partition
-    (before,), (after,) = (look(context, name, [partition])[1] for context in (living, copied))
+    (before,), (after,) = (
+        look(ports.metadata, ports.storage, ports.memory, name, [partition])[1] for ports in (living, copied)
+    )
     end = after.positions.high_watermark
     if end > before.positions.log_end:
         raise CorruptionError(
@@ -157,7 +158,7 @@ def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool
     if tells and end == before.leader.log.log_end:
         states = [
             state.leader.replicas.leader.producers(state.leader.log)
-            for context, state in ((living, before), (copied, after))
+            for ports, state in ((living, before), (copied, after))
         ]
         if states[0] != states[1]:
             raise CorruptionError(f"the producers at offset {end} are others than those of the living cluster")
@@ -178,7 +179,7 @@ def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool
     )
 
 
-def _lost_ms(living: Context, before: PartitionState, end: int) -> int:
+def _lost_ms(living: Ports, before: PartitionState, end: int) -> int:
     """How long the first record that would be lost is there already; 0 where none would be."""
     if before.positions.high_watermark <= end:
         return 0
@@ -191,7 +192,7 @@ def _below(state: PartitionState, end: int) -> Lineage:
     return Lineage(entry for entry in state.leader.log.lineage if entry.start_offset < end)
 
 
-def _same(living: Context, copied: Context, one: RestoredPartition, start: int, end: int) -> int:
+def _same(living: Ports, copied: Ports, one: RestoredPartition, start: int, end: int) -> int:
     """How many records are the same.
 
     Raises: CorruptionError for the first that are not; errors of reading either.
@@ -200,8 +201,17 @@ def _same(living: Context, copied: Context, one: RestoredPartition, start: int, 
     while position < end:
         size = 1 if end - start == 1 else PIECE_BYTES
         two = [
-            fetch(context, one.topic.name, one.partition, position, max_bytes=size).records
-            for context in (living, copied)
+            fetch(
+                ports.metadata,
+                ports.storage,
+                ports.clock,
+                ports.memory,
+                one.topic.name,
+                one.partition,
+                position,
+                max_bytes=size,
+            ).records
+            for ports in (living, copied)
         ]
         rows = min(two[0].num_rows, two[1].num_rows, end - position)
         if rows == 0 or not two[0].slice(0, rows).equals(two[1].slice(0, rows)):

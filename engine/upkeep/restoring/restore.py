@@ -25,14 +25,17 @@ import msgspec
 
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.config.settings import topic_config
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import OpenStore
+from stratalog.engine.driver.execution import Execution, measured
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.opening import OpenStore, Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.records import EPOCH_GAP
 from stratalog.engine.metadata.topic_commands import AlterConfigs, RestoreTopic
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -47,8 +50,8 @@ from stratalog.partitions.records import schema_of
 def restore(
     file: ClusterFile,
     former: str,
-    heir: Callable[[], Context],
-    around: Callable[[Context, Callable[[], Report]], Report],
+    heir: Callable[[], Ports],
+    around: Callable[[Ports, Callable[[], Report]], Report],
     *,
     opener: OpenStore,
     clock: Clock,
@@ -72,18 +75,22 @@ def restore(
     plan = plan_restore(file, remote, former, clock, key)
     if plan.failures or dry_run:
         return _planned(plan, dry_run)
-    context = heir()
+    ports = heir()
 
     def take_over_and_bring_back() -> Report:
-        with context.measured() as measure:
-            check_target(context.metadata.image(), plan)
-            take_over(context, plan, former)
+        with measured(ports.clock, ports.storage.counts) as measure:
+            check_target(ports.metadata.image(), plan)
+            take_over(ports.metadata, ports.storage, ports.clock, plan, former)
             # The commits of the former cluster until it lost the tables belong to the history, too.
             latest = plan_restore(file, remote, former, clock, key)
-            report = _planned(latest, False) if latest.failures else bring_back(context, latest)
+            report = (
+                _planned(latest, False)
+                if latest.failures
+                else bring_back(ports.metadata, ports.storage, ports.execution, ports.memory, latest)
+            )
         return replace(report, seconds=measure.seconds, counts=measure.counts)
 
-    return around(context, take_over_and_bring_back)
+    return around(ports, take_over_and_bring_back)
 
 
 def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescription:
@@ -118,36 +125,38 @@ def check_target(image: ClusterImage, plan: RestorePlan) -> None:
         )
 
 
-def take_over(context: Context, plan: RestorePlan, former: str) -> None:
+def take_over(metadata: MetadataClient, storage: Storage, clock: Clock, plan: RestorePlan, former: str) -> None:
     """Steps 3 and 4. Raises: as ``hand_over``."""
     from stratalog.tiering.delta_table import hand_over  # here: it loads delta-rs
 
-    remote = context.remote_store("a cluster is restored from the remote tier")
-    description = restored_description(plan, context.file.cluster_id)
-    write_description(remote, description, 0, context.key, lambda: context.metadata.image().next_offset)
+    remote = storage.remote_store("a cluster is restored from the remote tier")
+    description = restored_description(plan, storage.file.cluster_id)
+    write_description(remote, description, 0, storage.key, lambda: metadata.image().next_offset)
     for topic in plan.topics:
         if topic.topic_id in plan.tiered:
-            table = context.remote_table(as_image(topic))
-            options, clock = context.file.remote_storage, context.clock
-            if not hand_over(table, former, context.file.cluster_id, options, clock):
+            table = storage.remote_table(as_image(topic))
+            options = storage.file.remote_storage
+            if not hand_over(table, former, storage.file.cluster_id, options, clock):
                 # Else the former cluster might still create it.
                 table.ensure(schema_of(topic.key_schema, topic.value_schema))
         if topic_config(topic.configs, description.configs).snapshot_table:
-            published = context.snapshot_table(as_image(topic))
-            hand_over(published, former, context.file.cluster_id, context.file.remote_storage, context.clock)
+            published = storage.snapshot_table(as_image(topic))
+            hand_over(published, former, storage.file.cluster_id, storage.file.remote_storage, clock)
 
 
-def bring_back(context: Context, plan: RestorePlan) -> Report:
+def bring_back(
+    metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, plan: RestorePlan
+) -> Report:
     """Steps 5 and 6, on a cluster that owns the tables.
 
     Raises: what a command is refused with.
     """
-    with context.run("restore") as run:
-        context.metadata.submit(AlterConfigs(None, dict(plan.description.configs)))
-        factors = {topic.name: context.metadata.submit(RestoreTopic(topic)) for topic in plan.topics}
+    with execution.run("restore") as run:
+        metadata.submit(AlterConfigs(None, dict(plan.description.configs)))
+        factors = {topic.name: metadata.submit(RestoreTopic(topic)) for topic in plan.topics}
         if names := list(factors):
-            run.failures += elect(context, names, unclean=True).failures
-            run.failures += replicate(context, names).failures
+            run.failures += elect(metadata, storage, execution, names, unclean=True).failures
+            run.failures += replicate(metadata, storage, execution, memory, names).failures
     run.add(msgspec.structs.replace(one.row, replicas=factors[one.topic.name]) for one in plan.partitions)
     run.totals |= plan.totals
     run.notes += [

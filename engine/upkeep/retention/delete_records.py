@@ -16,11 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import PartitionRow
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.positions import spec_of
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.upkeep.tiering.point import describe_first
@@ -59,7 +62,12 @@ class _Start:
 
 
 def delete_records(
-    context: Context, before: Mapping[TopicPartition, int | str], *, dry_run: bool = False
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    before: Mapping[TopicPartition, int | str],
+    *,
+    dry_run: bool = False,
 ) -> Report:
     """Delete the records below these offsets (``HIGH_WATERMARK``: all that are committed). One row a partition:
     its low watermark, the offset at which its log starts then. Below that one there is nothing to delete.
@@ -74,14 +82,14 @@ def delete_records(
     rows: dict[TopicPartition, DeleteRecordsRow] = {}
     refused: dict[TopicPartition, StratalogError] = {}
     waiting = dict(wanted)
-    with context.run("delete_records", dry_run=dry_run) as run:
+    with execution.run("delete_records", dry_run=dry_run) as run:
         for attempt in range(_ATTEMPTS):
-            found, errors = _starts(context, context.metadata.image(), waiting)
+            found, errors = _starts(storage, metadata.image(), waiting)
             bad_call = next((error for error in errors.values() if isinstance(error, InvalidCallError)), None)
             if attempt == 0 and bad_call is not None:
                 raise bad_call
             refused |= errors
-            errors = _commit(context, found, dry_run)
+            errors = _commit(metadata, found, dry_run)
             rows |= {one: _row(one, start) for one, start in found.items() if one not in errors}
             waiting = {one: wanted[one] for one, e in errors.items() if isinstance(e, FencedLeaderEpochError)}
             if attempt == _ATTEMPTS - 1:
@@ -91,7 +99,7 @@ def delete_records(
                 break
         run.failures += [Failure.of(f"{topic}-{number}", error) for (topic, number), error in refused.items()]
         if not dry_run and any(row.deleted_records for row in rows.values()):
-            run.failures += _describe(context, {topic for topic, _ in rows})
+            run.failures += _describe(metadata, storage, {topic for topic, _ in rows})
     run.add(rows.get(one) or _row(one, None) for one in wanted)
     return run.report()
 
@@ -106,12 +114,12 @@ def _offset(given: object, what: str) -> int:
 
 
 def _starts(
-    context: Context, image: ClusterImage, before: Mapping[TopicPartition, int]
+    storage: Storage, image: ClusterImage, before: Mapping[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, _Start], dict[TopicPartition, StratalogError]]:
     """Step 1: where the logs are to start, and what is wrong with the others."""
     found: dict[TopicPartition, _Start] = {}
     errors: dict[TopicPartition, StratalogError] = {}
-    for outcome in context.threads.run(lambda one: _start(context, image, one, before[one]), list(before)):
+    for outcome in storage.threads.run(lambda one: _start(storage, image, one, before[one]), list(before)):
         match outcome:
             case Done(one, start):
                 found[one] = start
@@ -120,16 +128,16 @@ def _starts(
     return found, errors
 
 
-def _start(context: Context, image: ClusterImage, one: TopicPartition, before: int) -> _Start:
+def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: int) -> _Start:
     """Raises: as ``delete_records``; errors of listing the leader."""
     topic, partition = one
     what = f"partition {partition} of topic {topic!r}"
-    if topic == METADATA_TOPIC or context.topic_config(image, image.topic(topic)).snapshots:
+    if topic == METADATA_TOPIC or topic_config_of(image, image.topic(topic)).snapshots:
         raise PolicyViolationError(
             f"records of {what} cannot be deleted: cleanup.policy is snapshot, and only a snapshot moves the "
             "start of such a log (stratalog snapshot)"
         )
-    replicas = context.replicas(image.view(image.topic(topic).topic_id, partition))
+    replicas = storage.replicas(image.view(image.topic(topic).topic_id, partition))
     present = replicas.view.log_start_offset
     high_watermark = max(look_at_leader(replicas).high_watermark, present)
     wanted = high_watermark if before == HIGH_WATERMARK else before
@@ -142,13 +150,13 @@ def _start(context: Context, image: ClusterImage, one: TopicPartition, before: i
 
 
 def _commit(
-    context: Context, found: Mapping[TopicPartition, _Start], dry_run: bool
+    metadata: MetadataClient, found: Mapping[TopicPartition, _Start], dry_run: bool
 ) -> dict[TopicPartition, StratalogError]:
     """Step 2; which partitions were refused, and why."""
     grown = {one: start.wanted for one, start in found.items() if start.wanted.log_start_offset > start.present}
     if not grown:
         return {}
-    answers = context.metadata.submit(AdvanceLogStart(tuple(grown.values())), dry_run=dry_run)
+    answers = metadata.submit(AdvanceLogStart(tuple(grown.values())), dry_run=dry_run)
     return {
         one: answer.error
         for one, answer in zip(grown, answers, strict=True)
@@ -156,12 +164,12 @@ def _commit(
     }
 
 
-def _describe(context: Context, topics: Iterable[str]) -> list[Failure]:
+def _describe(metadata: MetadataClient, storage: Storage, topics: Iterable[str]) -> list[Failure]:
     """Step 3."""
-    image = context.metadata.image()
+    image = metadata.image()
     there = [image.topics[image.topic_ids[topic]] for topic in topics if topic in image.topic_ids]
-    if any(context.topic_config(image, topic).remote_storage_enable for topic in there):
-        return describe_first(context, image)
+    if any(topic_config_of(image, topic).remote_storage_enable for topic in there):
+        return describe_first(metadata, storage, image)
     return []
 
 

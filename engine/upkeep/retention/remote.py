@@ -8,12 +8,15 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from stratalog.engine.config.topic_config import TopicConfig
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.retention.tasks import RemoteRetention
 from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.partitions.agreed_time import agreed_ms
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import RemoteObjectMissingError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
@@ -31,14 +34,14 @@ _NO_HISTORY = Lineage()
 """Of a partition of which nothing is to be remote."""
 
 
-def remote_parts(context: Context, topic: TopicImage, run: OperationRun) -> dict[int, RemoteRetention]:
+def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict[int, RemoteRetention]:
     """The remote part of every partition of a tiered topic. Objects that the table lists and the store lacks are a
     failure of the topic. A rewrite by others is taken back first, and noted: until then anybody's VACUUM may
     delete the objects that the brokers are about to rely on.
 
     Raises: as ``DeltaTopicTable.undo_rewrites``.
     """
-    table = context.remote_table(topic)
+    table = storage.remote_table(topic)
     log = table.load()
     if log.rewrite is not None:
         run.notes.append(f"{topic.name}: {log.rewrite}")
@@ -78,7 +81,9 @@ def _load(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObje
 class Expiry:
     """The segments that leave the remote logs in one run."""
 
-    context: Context
+    metadata: MetadataClient
+    storage: Storage
+    clock: Clock
     image: ClusterImage
     log_starts: Mapping[TopicIdPartition, int]
     """The log start offsets that this run has committed, or with ``dry_run`` would."""
@@ -94,10 +99,10 @@ class Expiry:
             if topic.topic_id not in self.image.topics:
                 continue
             try:
-                config = self.context.topic_config(self.image, topic)
+                config = topic_config_of(self.image, topic)
                 if config.remote_storage_enable:
                     self._expire(topic, config)
-                elif config.remote_log_delete_on_disable and self.context.remote is not None:
+                elif config.remote_log_delete_on_disable and self.storage.remote is not None:
                     self._give_up(topic, config)
             except StratalogError as error:
                 self.operation.fail(topic.name, error)
@@ -105,7 +110,7 @@ class Expiry:
 
     def _expire(self, topic: TopicImage, config: TopicConfig) -> None:
         """The segments below the log start offset."""
-        table = self.context.remote_table(topic)
+        table = self.storage.remote_table(topic)
         gone = expired_segments(
             table.load(), {p.partition: self._log_start(topic, p.partition) for p in topic.partitions}
         )
@@ -114,7 +119,7 @@ class Expiry:
         if not self.operation.dry_run:
             if gone:
                 table.commit((), gone)
-                follow(self.context, topic, config, self.operation)
+                follow(self.metadata, self.storage, topic, config, self.operation)
             self._delete_removed(table, config)
 
     def _log_start(self, topic: TopicImage, partition: int) -> int:
@@ -124,7 +129,7 @@ class Expiry:
 
     def _give_up(self, topic: TopicImage, config: TopicConfig) -> None:
         """Everything, of a topic that is not tiered any more (KIP-950), once its log starts on the brokers."""
-        table = self.context.remote_table(topic)
+        table = self.storage.remote_table(topic)
         log = table.load()
         partitions = [p for p in log.segments if (topic.topic_id, p) in self.decided]
         for partition in partitions:
@@ -134,20 +139,20 @@ class Expiry:
             return
 
         def none_if_tiered() -> dict[int, Present]:
-            image = self.context.metadata.image()
+            image = self.metadata.image()
             now = image.topics.get(topic.topic_id)
-            if now is None or self.context.topic_config(image, now).remote_storage_enable:
+            if now is None or topic_config_of(image, now).remote_storage_enable:
                 return {}
             return dict.fromkeys(partitions, Present(_NO_HISTORY.latest_epoch))
 
         if partitions:
             table.commit((), (), Histories(dict.fromkeys(partitions, _NO_HISTORY), none_if_tiered))
-            follow(self.context, topic, config, self.operation)
+            follow(self.metadata, self.storage, topic, config, self.operation)
         self._delete_removed(table, config)
 
     def _delete_removed(self, table: DeltaTopicTable, config: TopicConfig) -> None:
         """Where the clocks agree how long ago it was removed."""
-        if agreed_ms(self.context.clock, table.remote) is not None:
+        if agreed_ms(self.clock, table.remote) is not None:
             table.vacuum(config.file_delete_delay_ms)
 
     def _count(self, topic: TopicImage, segment: RemoteSegment) -> None:

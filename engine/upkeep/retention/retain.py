@@ -16,12 +16,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from stratalog.engine.driver.compared_clocks import removal_time
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.turns import Over
+from stratalog.engine.metadata.chosen import chosen_partitions, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.retention.remote import Expiry, remote_parts
 from stratalog.engine.upkeep.retention.tasks import (
     Dropped,
@@ -33,7 +36,7 @@ from stratalog.engine.upkeep.retention.tasks import (
 )
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
-from stratalog.partitions.clock import time_text
+from stratalog.partitions.clock import Clock, time_text
 from stratalog.partitions.errors import LogGapError, RemoteObjectMissingError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
@@ -56,7 +59,9 @@ class RetainRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def retain(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     topics: Sequence[str] | None = None,
     *,
     only: Collection[TopicIdPartition] | None = None,
@@ -71,17 +76,17 @@ def retain(
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
-    with context.run("retain", dry_run=dry_run) as run:
-        image = context.metadata.image()
-        asked = context.partitions(image, topics, only)
+    with execution.run("retain", dry_run=dry_run) as run:
+        image = metadata.image()
+        asked = chosen_partitions(image, topics, only)
         chosen = [topic for topic, _ in asked]
-        now_ms = removal_time(context, image, run)
-        works = _plan(context, image, chosen, only, now_ms, run)
+        now_ms = removal_time(storage, execution.clock, image, run)
+        works = _plan(storage, execution.clock, image, chosen, only, now_ms, run)
         sound = {
             work.replicas.view.topic_id for work in works
         }  # topics that have failed are not tried again below
         chosen = [topic for topic in chosen if topic.topic_id in sound]
-        wanted = _wanted(context, works, now_ms, run)
+        wanted = _wanted(metadata, storage, execution, works, now_ms, run)
         log_starts = {
             key: found.log_start
             for key, (work, found) in wanted.items()
@@ -89,10 +94,12 @@ def retain(
         }
         decided = {*wanted}
         if not dry_run and log_starts:
-            decided -= _commit_log_starts(context, wanted, log_starts, run)
-        image = context.metadata.image()
-        removed = Expiry(context, image, log_starts, decided, run).run(chosen)
-        again = _plan(context, image, chosen, only, now_ms, run.aside())  # what fails has failed above
+            decided -= _commit_log_starts(metadata, storage, wanted, log_starts, run)
+        image = metadata.image()
+        removed = Expiry(metadata, storage, execution.clock, image, log_starts, decided, run).run(chosen)
+        again = _plan(
+            storage, execution.clock, image, chosen, only, now_ms, run.aside()
+        )  # what fails has failed above
         works = [work for work in again if work.replicas.view.key in wanted]
         done, failed = run.in_turns(drop, works, over)
         run.failures += [Failure.of(one.item, one.error) for one in failed]
@@ -101,7 +108,7 @@ def retain(
             view = work.replicas.view
             run.add([_row(view, dropped, log_starts, removed, wanted[view.key][1].why)])
             run.failures += [Failure.of(where, error) for where, error in dropped.failed]
-            bad = _still_bad(context, image, work, dropped.bad)
+            bad = _still_bad(storage, image, work, dropped.bad)
             run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
             if now_ms is not None and not dropped.failed and not dropped.bad and not dropped.left:
                 next_ms = min(wanted[view.key][1].next_ms, dropped.next_ms)
@@ -121,7 +128,7 @@ def retain(
 
 
 def _still_bad(
-    context: Context, image: ClusterImage, work: RetainWork, bad: Mapping[str, StratalogError]
+    storage: Storage, image: ClusterImage, work: RetainWork, bad: Mapping[str, StratalogError]
 ) -> list[StratalogError]:
     """The errors of remote segments. One that was gone when its turn came is not missing where the table does not
     list it any more: another run has let it expire.
@@ -130,14 +137,15 @@ def _still_bad(
     if gone:
         view = work.replicas.view
         with suppress(StratalogError):
-            log = context.remote_table(image.topics[view.topic_id]).load()
+            log = storage.remote_table(image.topics[view.topic_id]).load()
             listed = {segment.path for segment in log.of_partition(view.partition)}
             return [error for path, error in bad.items() if path not in gone or path in listed]
     return list(bad.values())
 
 
 def _plan(
-    context: Context,
+    storage: Storage,
+    clock: Clock,
     image: ClusterImage,
     topics: Iterable[TopicImage],
     only: Collection[TopicIdPartition] | None,
@@ -145,28 +153,28 @@ def _plan(
     run: OperationRun,
 ) -> list[RetainWork]:
     present = [topic for topic in topics if topic.topic_id in image.topics]
-    configs = {topic.topic_id: context.topic_config(image, topic) for topic in present}
+    configs = {topic.topic_id: topic_config_of(image, topic) for topic in present}
     tiered = [topic for topic in present if configs[topic.topic_id].remote_storage_enable]
     parts: dict[str, dict[int, RemoteRetention]] = {}
 
     def ask(topic: TopicImage) -> dict[int, RemoteRetention]:
-        return remote_parts(context, topic, run)
+        return remote_parts(storage, topic, run)
 
-    for topic, found in run.done(ask_remote(context, ask, tiered), lambda topic: topic.name):
+    for topic, found in run.done(ask_remote(storage, ask, tiered), lambda topic: topic.name):
         parts[topic.topic_id] = found
     works = []
-    for topic, views in context.partitions(image, [topic.name for topic in present], only):
+    for topic, views in chosen_partitions(image, [topic.name for topic in present], only):
         config, remote = configs[topic.topic_id], parts.get(topic.topic_id, {})
         if config.remote_storage_enable and not remote:
             continue
         works += [
             RetainWork(
-                replicas=context.replicas(view),
+                replicas=storage.replicas(view),
                 total=config.retention(now_ms),
                 local=config.local_retention if now_ms is not None else config.local_retention.by_size,
                 remote=remote.get(view.partition),
                 delay_ms=config.file_delete_delay_ms,
-                clock=context.clock,
+                clock=clock,
                 now_ms=now_ms,
                 dry_run=run.dry_run,
                 snapshots=config.snapshots,
@@ -177,7 +185,12 @@ def _plan(
 
 
 def _wanted(
-    context: Context, works: Sequence[RetainWork], now_ms: int | None, run: OperationRun
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    works: Sequence[RetainWork],
+    now_ms: int | None,
+    run: OperationRun,
 ) -> dict[TopicIdPartition, tuple[RetainWork, Wanted]]:
     """Step 1. Where the remote seems to lack what the leader has let go of, both are looked at again: another
     driver may have tiered and dropped it since the table was read.
@@ -185,7 +198,7 @@ def _wanted(
     found: dict[TopicIdPartition, tuple[RetainWork, Wanted]] = {}
     for last in (False, True):
         gaps: list[RetainWork] = []
-        for outcome in context.tasks.run(wanted_log_start, works):
+        for outcome in execution.tasks.run(wanted_log_start, works):
             match outcome:
                 case Failed(work, LogGapError()) if work.tiered and not last:
                     gaps.append(work)
@@ -196,11 +209,11 @@ def _wanted(
                     found[work.replicas.view.key] = work, wanted
         if not gaps:
             break
-        image = context.metadata.image()
+        image = metadata.image()
         named = {work.replicas.view.topic_id: image.topics.get(work.replicas.view.topic_id) for work in gaps}
         topics = [topic for topic in named.values() if topic is not None]
         keys = {work.replicas.view.key for work in gaps}
-        works = _plan(context, image, topics, keys, now_ms, run)
+        works = _plan(storage, execution.clock, image, topics, keys, now_ms, run)
     return found
 
 
@@ -214,7 +227,8 @@ def _note(work: RetainWork, wanted: Wanted, run: OperationRun) -> None:
 
 
 def _commit_log_starts(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
     wanted: Mapping[TopicIdPartition, tuple[RetainWork, Wanted]],
     log_starts: dict[TopicIdPartition, int],
     run: OperationRun,
@@ -224,11 +238,11 @@ def _commit_log_starts(
         LogStart(*key, start, wanted[key][0].replicas.view.leader_epoch) for key, start in log_starts.items()
     )
     works = {key: wanted[key][0] for key in log_starts}
-    refused = works.keys() - run.commit(context.metadata, AdvanceLogStart(changes), works)
+    refused = works.keys() - run.commit(metadata, AdvanceLogStart(changes), works)
     for key in refused:
         del log_starts[key]
     if any(wanted[key][0].tiered for key in log_starts):  # a restore must not bring back what is below them
-        run.failures += describe_first(context, context.metadata.image())
+        run.failures += describe_first(metadata, storage, metadata.image())
     return refused
 
 

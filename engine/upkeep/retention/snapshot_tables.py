@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.partitions import paths
 from stratalog.partitions.store import StoredObject
@@ -25,7 +26,7 @@ def tables_in(objects: Iterable[StoredObject]) -> dict[str, list[StoredObject]]:
 
 
 def doomed_in(
-    context: Context,
+    storage: Storage,
     image: ClusterImage,
     folder: str,
     objects: Sequence[StoredObject],
@@ -46,7 +47,7 @@ def doomed_in(
     name, topic_id = parsed
     topic = image.topics.get(topic_id)
     if topic is None:
-        table = context.snapshot_table(
+        table = storage.snapshot_table(
             TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
         )
         marked = table.is_marked_deleted()
@@ -55,7 +56,7 @@ def doomed_in(
         if not dry_run:
             table.delete()
         return DELETED_TOPIC, objects
-    table, config = context.snapshot_table(topic), context.topic_config(image, topic)
+    table, config = storage.snapshot_table(topic), topic_config_of(image, topic)
     if not config.snapshot_table:
         if not dry_run:
             table.delete()

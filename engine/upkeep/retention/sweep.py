@@ -18,13 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.former import CLOSED, former_replica, owned_folders, truncated_in
 from stratalog.partitions import paths
 from stratalog.partitions.agreed_time import agreed_ms
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName, parse_name
@@ -36,7 +39,9 @@ _DAY_MS = 24 * 60 * 60 * 1000
 _NAMED = 5
 
 
-def sweep_roots(context: Context, run: OperationRun, *, older_than_ms: int = _DAY_MS) -> int:
+def sweep_roots(
+    metadata: MetadataClient, storage: Storage, clock: Clock, run: OperationRun, *, older_than_ms: int = _DAY_MS
+) -> int:
     """Delete what nobody owns; how many files. A root that cannot be listed, or a folder that cannot be swept, is
     a failure. ``older_than_ms`` is how long what a crash has left under a name of its own has to lie there.
 
@@ -44,13 +49,13 @@ def sweep_roots(context: Context, run: OperationRun, *, older_than_ms: int = _DA
     metadata, so a folder that was seen and is not owned afterwards is nobody's any more.
     """
     seen: dict[int, Sequence[StoredObject]] = {}
-    for broker_id, store in context.stores.items():
+    for broker_id, store in storage.stores.items():
         try:
             seen[broker_id] = store.list("")
         except StratalogError as error:
             run.fail(f"broker {broker_id}", error)
-    image = context.metadata.image()
-    owned = owned_folders(context, image)
+    image = metadata.image()
+    owned = owned_folders(storage, image)
     replaced = {
         lost.broker_id
         for topic in image.topics.values()
@@ -59,9 +64,9 @@ def sweep_roots(context: Context, run: OperationRun, *, older_than_ms: int = _DA
     }
     swept = 0
     for broker_id, objects in seen.items():
-        run.failures += special_files(f"broker {broker_id}", context.stores[broker_id], objects)
-        store, registered = context.stores[broker_id], image.brokers.get(broker_id)
-        now_ms = agreed_ms(context.clock, store)
+        run.failures += special_files(f"broker {broker_id}", storage.stores[broker_id], objects)
+        store, registered = storage.stores[broker_id], image.brokers.get(broker_id)
+        now_ms = agreed_ms(clock, store)
         before_ms = None if now_ms is None else now_ms - older_than_ms
         try:
             found = read_broker_file(store)
@@ -93,7 +98,7 @@ def sweep_roots(context: Context, run: OperationRun, *, older_than_ms: int = _DA
             continue
         for folder, names in litter.items():
             try:
-                needed = _needed(context, image, broker_id, folder, names, run)
+                needed = _needed(storage, clock, image, broker_id, folder, names, run)
                 swept += _sweep_folder(store, folder, names, needed, image, run.dry_run)
             except StratalogError as error:
                 run.fail(f"broker {broker_id}", error)
@@ -121,7 +126,8 @@ def _and_above(folder: str) -> Iterator[str]:
 
 
 def _needed(
-    context: Context,
+    storage: Storage,
+    clock: Clock,
     image: ClusterImage,
     broker_id: int,
     folder: str,
@@ -131,7 +137,7 @@ def _needed(
     """The files that stay in a folder that nobody owns: those data files of a former replica whose records are not
     known to be in the log, and that may not go yet.
     """
-    replica = former_replica(context, image, broker_id, folder)
+    replica = former_replica(storage, image, broker_id, folder)
     data = {name for name in names if isinstance(parse_name(paths.base_name(name)), DataName)}
     if replica is None or not data:
         return set()
@@ -139,17 +145,17 @@ def _needed(
     if view.leader is None:
         return data
     try:
-        leader = context.replicas(view).leader
+        leader = storage.replicas(view).leader
         listing = leader.list()
         lineage = leader.lineage(listing)
         if lineage.latest_epoch != view.leader_epoch:
             return data  # where its history goes on is decided when it takes over
-        delay_ms = context.topic_config(image, image.topics[replica.topic_id]).file_delete_delay_ms
+        delay_ms = topic_config_of(image, image.topics[replica.topic_id]).file_delete_delay_ms
         lost = truncated_in(replica, lineage, listing.joined_ms)
     except StratalogError as error:
         run.fail(f"{replica}, a former one, whose data stays", error)
         return data
-    now_ms = agreed_ms(context.clock, replica.store)
+    now_ms = agreed_ms(clock, replica.store)
     kept = [each for each in lost if now_ms is None or (at := each.deletable_ms(delay_ms)) is None or at > now_ms]
     return {each.file.object.name for each in kept}
 

@@ -23,15 +23,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.compared_clocks import compared_clocks
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun, Row
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.retention.snapshot_tables import doomed_in, tables_in
 from stratalog.engine.upkeep.retention.sweep import special_files, sweep_roots
 from stratalog.engine.upkeep.tiering.iceberg import expire, follow
 from stratalog.partitions import paths
 from stratalog.partitions.agreed_time import agreed_ms
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.runner import Done
@@ -53,21 +57,25 @@ class VacuumRow(Row, frozen=True, kw_only=True):
 
 
 def vacuum(
-    context: Context, topics: Sequence[str] | None = None, *, older_than_ms: int = DAY_MS, dry_run: bool = False
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    topics: Sequence[str] | None = None,
+    *,
+    older_than_ms: int = DAY_MS,
+    dry_run: bool = False,
 ) -> Report:
     """Delete litter: of the topics alone, or, when None, of all there is. ``older_than_ms`` is how long what was
     never committed has to lie there.
 
     Raises: UnknownTopicOrPartitionError; what cannot be looked at, or deleted, is a failure in the report.
     """
-    with context.run("vacuum", dry_run=dry_run) as run:
-        work = _Vacuum(context, older_than_ms, run)
-        names = (
-            None if topics is None else [topic.name for topic in context.topics(context.metadata.image(), topics)]
-        )
-        if context.remote is not None:
+    with execution.run("vacuum", dry_run=dry_run) as run:
+        work = _Vacuum(metadata, storage, execution.clock, older_than_ms, run)
+        names = None if topics is None else [topic.name for topic in chosen_topics(metadata.image(), topics)]
+        if storage.remote is not None:
             try:
-                work.remote_tier(context.remote, names)
+                work.remote_tier(storage.remote, names)
             except StratalogError as error:
                 run.fail("remote tier", error)
         if topics is None:
@@ -80,21 +88,23 @@ def vacuum(
 class _Vacuum:
     """One run."""
 
-    context: Context
+    metadata: MetadataClient
+    storage: Storage
+    clock: Clock
     older_than_ms: int
     run: OperationRun
 
     def remote_tier(self, remote: Store, names: Sequence[str] | None) -> None:
         """Steps 1 to 4, and 6 to 8."""
-        now_ms = agreed_ms(self.context.clock, remote)
+        now_ms = agreed_ms(self.clock, remote)
         if now_ms is None:
-            remote.list(paths.descriptions_path(self.context.file.cluster_id))  # one that is away fails here
+            remote.list(paths.descriptions_path(self.storage.file.cluster_id))  # one that is away fails here
             self.run.notes.append(
                 "remote tier: it tells no time, or another one than this machine's clock: nothing is deleted there"
             )
             return
         folders, beside = self._walk(remote, names)
-        image = self.context.metadata.image()
+        image = self.metadata.image()
         for folder, seen in tables_in(folders.pop(paths.SNAPSHOT_TABLES, ())).items():
             try:
                 self._snapshot_table(image, folder, seen, now_ms)
@@ -126,9 +136,9 @@ class _Vacuum:
         if names is None:
             objects = remote.walk("")
         else:
-            image = self.context.metadata.image()
+            image = self.metadata.image()
             topics = [image.topic(name) for name in names]
-            of_topics = [self.context.remote_folder(topic) for topic in topics]
+            of_topics = [topic.folder for topic in topics]
             of_topics += [paths.join(paths.SNAPSHOT_TABLES, folder) for folder in of_topics]
             objects = [stored for folder in of_topics for stored in remote.walk(folder)]
         self.run.failures += special_files("remote tier", remote, objects)
@@ -141,13 +151,13 @@ class _Vacuum:
 
     def _topic(self, image: ClusterImage, topic: TopicImage, objects: RemoteObjects, now_ms: int) -> None:
         """Steps 2, 3, 7 and 8."""
-        config = self.context.topic_config(image, topic)
-        table = self.context.remote_table(topic)
+        config = topic_config_of(image, topic)
+        table = self.storage.remote_table(topic)
         before_ms = now_ms - self.older_than_ms
 
         def look(lineages: Mapping[int, Lineage]) -> TopicLitter:
             log, removed = table.load_with_removed(config.file_delete_delay_ms)
-            now = self.context.metadata.image()
+            now = self.metadata.image()
             log_starts = {p.partition: p.log_start_offset for p in now.topics[topic.topic_id].partitions}
             return find_litter(
                 objects,
@@ -163,10 +173,10 @@ class _Vacuum:
         lineages = self._lineages(image, topic, first.undecided)
         found = look(lineages) if lineages or first.litter else first
         doomed = [(objects.at(path), why) for path, why in found.litter.items()]
-        if config.remote_storage_enable and follow(self.context, topic, config, self.run):
+        if config.remote_storage_enable and follow(self.metadata, self.storage, topic, config, self.run):
             self.run.notes.append(f"{topic.name}: its Iceberg table was behind, and has followed")
         self._delete(table.remote, topic.name, doomed)
-        expire(self.context, topic, config, before_ms, self.run)
+        expire(self.storage, topic, config, before_ms, self.run)
         if not self.run.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):
             table.clean_log()
 
@@ -175,7 +185,7 @@ class _Vacuum:
     ) -> None:
         """Step 6."""
         found = doomed_in(
-            self.context,
+            self.storage,
             image,
             folder,
             objects,
@@ -191,9 +201,9 @@ class _Vacuum:
         """Of the leaders that can be listed, and lead in the epoch that the metadata says."""
         found: dict[int, Lineage] = {}
         replicas_of = [
-            self.context.replicas(image.view(topic.topic_id, partition)) for partition in sorted(partitions)
+            self.storage.replicas(image.view(topic.topic_id, partition)) for partition in sorted(partitions)
         ]
-        for outcome in self.context.threads.run(lambda replicas: replicas.leader.log().lineage, replicas_of):
+        for outcome in self.storage.threads.run(lambda replicas: replicas.leader.log().lineage, replicas_of):
             match outcome:
                 case Done(replicas, lineage) if lineage.latest_epoch == replicas.epoch:
                     found[replicas.view.partition] = lineage
@@ -204,7 +214,7 @@ class _Vacuum:
     ) -> None:
         """Step 4. Without a table there are only uploads of a run that came after the deletion."""
         gone = TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
-        table = self.context.remote_table(gone)
+        table = self.storage.remote_table(gone)
         marked = table.is_marked_deleted()
         size = sum(stored.size_bytes for stored in seen)
         if marked is None and max(stored.modified_ms for stored in seen) >= now_ms - self.older_than_ms:
@@ -220,10 +230,10 @@ class _Vacuum:
 
     def brokers(self) -> None:
         """Step 5."""
-        self.run.notes += compared_clocks(self.context, self.context.metadata.image()).notes
-        for broker_id, store in sorted(self.context.stores.items()):
+        self.run.notes += compared_clocks(self.storage, self.clock, self.metadata.image()).notes
+        for broker_id, store in sorted(self.storage.stores.items()):
             self._staged(f"broker {broker_id}", store)
-        swept = sweep_roots(self.context, self.run, older_than_ms=self.older_than_ms)
+        swept = sweep_roots(self.metadata, self.storage, self.clock, self.run, older_than_ms=self.older_than_ms)
         if swept:
             self._tell("brokers", "folders of nobody", swept, 0)
 

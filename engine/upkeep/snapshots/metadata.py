@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from msgspec import UNSET, UnsetType
 
 from stratalog.engine.config.settings import topic_config
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import PartitionRow, Row
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.upkeep import SnapshotState, Upkeep, due, keep_up, snapshot_state
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.paths import METADATA_TOPIC
 from stratalog.snapshots.snapshot_id import EMPTY
 
@@ -32,21 +34,23 @@ class MetadataUpkeep:
     """None where none was, and in a dry run."""
 
 
-def keep_metadata_short(context: Context, *, by_hand: bool, dry_run: bool) -> MetadataUpkeep:
+def keep_metadata_short(
+    metadata: MetadataClient, clock: Clock, memory: Memory, *, by_hand: bool, dry_run: bool
+) -> MetadataUpkeep:
     """Take a snapshot of the metadata log where the policy wants one (``by_hand``: of all that is new), give it
     to every voter, move the log start, delete what lies below.
 
     Raises: NoMajorityError and other RetriableError kinds; StaleMetadataError, CorruptionError kinds.
     """
-    config = topic_config({}, context.metadata.image().configs, "the metadata log")
-    now_ms = context.clock.now_ms()
-    looked, wait = context.metadata.with_log(lambda log: due(log, config.snapshotting, now_ms, by_hand=by_hand))
+    config = topic_config({}, metadata.image().configs, "the metadata log")
+    now_ms = clock.now_ms()
+    looked, wait = metadata.with_log(lambda log: due(log, config.snapshotting, now_ms, by_hand=by_hand))
     if wait is not None or dry_run:
         return MetadataUpkeep(looked, wait, None)
     lag_ms = config.metadata_start_offset_lag_time_max_ms
-    done = context.metadata.with_log(lambda log: keep_up(log, context.clock, lag_ms=lag_ms))
+    done = metadata.with_log(lambda log: keep_up(log, clock, lag_ms=lag_ms))
     if done.made is not None:
-        context.snapshot_metrics.add(GEN_LATENCY, METADATA_TOPIC, 0, done.made.ms)
+        memory.snapshot_metrics.add(GEN_LATENCY, METADATA_TOPIC, 0, done.made.ms)
     return MetadataUpkeep(looked, None, done)
 
 
@@ -119,12 +123,12 @@ def _outcome(kept: MetadataUpkeep) -> str:
     return "there already" if kept.done.made is None else "made"
 
 
-def metadata_gauges(context: Context) -> list[GaugeRow]:
+def metadata_gauges(metadata: MetadataClient) -> list[GaugeRow]:
     """SnapshotSizeBytes and SnapshotLag of the metadata log, as rows of ``Cluster.metrics``.
 
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds.
     """
-    looked = snapshot_state(context.metadata.with_log(lambda log: log.committed_log()))
+    looked = snapshot_state(metadata.with_log(lambda log: log.committed_log()))
     return [
         GaugeRow(metric=metric, topic=METADATA_TOPIC, partition=0, value=value)
         for metric, value in ((SIZE, looked.size_bytes), (LAG, looked.lag))

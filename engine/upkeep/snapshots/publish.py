@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import newest_id, usable_snapshot
@@ -122,7 +124,13 @@ def _records(work: PublishWork, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
     return (fitted(batch, wanted, str(work)) for batch in snapshot.batches())
 
 
-def publish(context: Context, works: Sequence[SnapshotWork], run: OperationRun) -> frozenset[TopicIdPartition]:
+def publish(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    works: Sequence[SnapshotWork],
+    run: OperationRun,
+) -> frozenset[TopicIdPartition]:
     """Let the tables have the latest snapshots of those of the partitions that are ``published``; the partitions
     that were brought there. An error is a failure of its partition, or of its topic.
     """
@@ -132,16 +140,16 @@ def publish(context: Context, works: Sequence[SnapshotWork], run: OperationRun) 
             by_topic[work.replicas.view.topic_id].append(work)
     if not by_topic:
         return frozenset()
-    image = context.metadata.image()
+    image = metadata.image()
     topics = [image.topics[topic_id] for topic_id in by_topic if topic_id in image.topics]
-    opened = ask_remote(context, lambda topic: _open(context, topic, by_topic[topic.topic_id][0].schema), topics)
+    opened = ask_remote(storage, lambda topic: _open(storage, topic, by_topic[topic.topic_id][0].schema), topics)
     tables: dict[str, SnapshotTable] = {}
     wanted: list[PublishWork] = []
     for topic, found in run.done(opened, lambda topic: topic.name):
         tables[topic.topic_id] = found.table
-        wanted += (_work(context, work, found) for work in by_topic[topic.topic_id])
+        wanted += (_work(storage, work, found) for work in by_topic[topic.topic_id])
     written: dict[str, list[Publication]] = defaultdict(list)
-    for item, publication in run.done(context.tasks.run(write_latest, wanted)):
+    for item, publication in run.done(execution.tasks.run(write_latest, wanted)):
         if publication is not None:
             written[item.replicas.view.topic_id].append(publication)
     done: set[TopicIdPartition] = set()
@@ -167,9 +175,9 @@ class _Opened:
     """Paths of those that are there at their size."""
 
 
-def _open(context: Context, topic: TopicImage, schema: pa.Schema) -> _Opened:
+def _open(storage: Storage, topic: TopicImage, schema: pa.Schema) -> _Opened:
     """Raises: as ``SnapshotTable.open``."""
-    table = context.snapshot_table(topic)
+    table = storage.snapshot_table(topic)
     files = table.open(schema).files
     sizes = {stored.name: stored.size_bytes for stored in table.remote.walk(table.folder)}
     there = (
@@ -178,7 +186,7 @@ def _open(context: Context, topic: TopicImage, schema: pa.Schema) -> _Opened:
     return _Opened(table, files, frozenset(there))
 
 
-def _work(context: Context, work: SnapshotWork, opened: _Opened) -> PublishWork:
+def _work(storage: Storage, work: SnapshotWork, opened: _Opened) -> PublishWork:
     file = opened.files.get(work.replicas.view.partition)
     return PublishWork(
         replicas=work.replicas,
@@ -188,7 +196,7 @@ def _work(context: Context, work: SnapshotWork, opened: _Opened) -> PublishWork:
         compression=work.compression,
         listed=file,
         is_there=file is not None and file.path in opened.there,
-        file_id=context.new_id(),
+        file_id=storage.new_id(),
     )
 
 

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.metrics import LAG, LOAD_LATENCY, SIZE
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot
@@ -90,20 +93,25 @@ def _of_a_follower(replicas: PartitionReplicas, log: ReplicaLog, needed: int) ->
 
 
 def locate(
-    context: Context, topic: str, partitions: Sequence[int] | None = None
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    topic: str,
+    partitions: Sequence[int] | None = None,
 ) -> tuple[TopicImage, list[Located]]:
     """The latest snapshots of these partitions (all when None) of a topic, verified, by partition. One that has
     none is not among them.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic without snapshots; as ``locate_snapshot``.
     """
-    image = context.metadata.image()
-    (topic_image,) = snapshot_topics(context, image, [topic])
+    image = metadata.image()
+    (topic_image,) = snapshot_topics(image, [topic])
     chosen = range(len(topic_image.partitions)) if partitions is None else dict.fromkeys(partitions)
-    works = [LocateWork(context.replicas(image.view(topic_image.topic_id, p)), context.clock) for p in chosen]
-    found = [located for located in values(context.tasks.run(locate_snapshot, works)) if located is not None]
+    works = [LocateWork(storage.replicas(image.view(topic_image.topic_id, p)), execution.clock) for p in chosen]
+    found = [located for located in values(execution.tasks.run(locate_snapshot, works)) if located is not None]
     for located in found:
-        context.snapshot_metrics.add(LOAD_LATENCY, topic, located.partition, located.ms)
+        memory.snapshot_metrics.add(LOAD_LATENCY, topic, located.partition, located.ms)
     return topic_image, sorted(found, key=lambda located: located.partition)
 
 
@@ -117,15 +125,17 @@ class ListedSnapshotRow(PartitionRow, frozen=True, kw_only=True):
     lag: int
 
 
-def list_snapshots(context: Context, topics: Sequence[str] | None = None) -> Report:
+def list_snapshots(
+    metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
+) -> Report:
     """Every snapshot of every replica of the topics (of all with snapshots when None), as a table: nothing is
     verified. A replica that cannot be read is a failure in the report.
 
     Raises: UnknownTopicOrPartitionError, InvalidCallError for a topic without snapshots.
     """
-    with context.run("snapshots") as run:
-        image = context.metadata.image()
-        for replicas in context.replicas_of(image, snapshot_topics(context, image, topics)):
+    with execution.run("snapshots") as run:
+        image = metadata.image()
+        for replicas in storage.replicas_of(image, snapshot_topics(image, topics)):
             for broker in replicas.view.replicas:
                 try:
                     log = replicas.replica(broker).log()
@@ -148,21 +158,21 @@ def list_snapshots(context: Context, topics: Sequence[str] | None = None) -> Rep
     return run.report()
 
 
-def metrics(context: Context) -> Report:
+def metrics(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
     """The metrics of KIP-630: latencies as this driver has measured them since it began to open the cluster; size
     and lag of the latest snapshot of every partition and of the metadata log, as they are now. A partition that
     cannot be looked at is a failure in the report.
     """
-    with context.run("metrics") as run:
-        gauges = _gauges(context, context.metadata.image(), run)
-        gauges += metadata_gauges(context)
-        run.add(context.snapshot_metrics.rows())
+    with execution.run("metrics") as run:
+        gauges = _gauges(storage, metadata.image(), run)
+        gauges += metadata_gauges(metadata)
+        run.add(memory.snapshot_metrics.rows())
         gauges.sort(key=lambda row: (row.metric, row.topic, row.partition))
         run.add(gauges)
     return run.report()
 
 
-def _gauges(context: Context, image: ClusterImage, run: OperationRun) -> list[GaugeRow]:
+def _gauges(storage: Storage, image: ClusterImage, run: OperationRun) -> list[GaugeRow]:
     def look(replicas: PartitionReplicas) -> tuple[int, int]:
         log = replicas.leader.log()
         latest = newest_id(log)
@@ -171,8 +181,8 @@ def _gauges(context: Context, image: ClusterImage, run: OperationRun) -> list[Ga
         return dict(checkpoints_of(log))[latest.name].size_bytes, log.high_watermark - latest.end_offset
 
     found: list[GaugeRow] = []
-    chosen = context.replicas_of(image, snapshot_topics(context, image, None))
-    for replicas, gauges in run.done(context.threads.run(look, chosen)):
+    chosen = storage.replicas_of(image, snapshot_topics(image, None))
+    for replicas, gauges in run.done(storage.threads.run(look, chosen)):
         found += (
             GaugeRow(metric=name, topic=replicas.view.topic, partition=replicas.view.partition, value=value)
             for name, value in zip((SIZE, LAG), gauges, strict=True)

@@ -30,14 +30,18 @@ from msgspec import UNSET
 
 from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.compared_clocks import compared_clocks, removal_time
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.metrics import GEN_LATENCY
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.tasks import TaskRunner
+from stratalog.engine.metadata.chosen import chosen_partitions, chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.metadata.protection import is_protected
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.coordinator import end_overdue
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
@@ -57,6 +61,7 @@ from stratalog.engine.upkeep.snapshots.partition import (
 )
 from stratalog.engine.upkeep.snapshots.publish import publish
 from stratalog.engine.upkeep.snapshots.spread import Cleaned, Spread, clean_snapshots, spread_snapshot
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
     InvalidCallError,
@@ -110,7 +115,10 @@ class _State:
 
 
 def snapshot(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     topics: Sequence[str] | None = None,
     *,
     only: Collection[TopicIdPartition] | None = None,
@@ -127,25 +135,27 @@ def snapshot(
         metadata. Everything else is a failure of its partition in the report.
     """
     topics, with_metadata = without_metadata(topics)
-    with context.run("snapshot", dry_run=dry_run) as run:
-        image = context.metadata.image()
-        snapshot_topics(context, image, topics)
-        works = _works(context, image, topics, only, by_hand, memory_bytes)
+    with execution.run("snapshot", dry_run=dry_run) as run:
+        image = metadata.image()
+        snapshot_topics(image, topics)
+        works = _works(storage, execution.clock, image, topics, only, by_hand, memory_bytes)
         if works and not dry_run:
-            works = _works(context, probe_first(context, run), topics, only, by_hand, memory_bytes)
+            works = _works(
+                storage, execution.clock, probe_first(metadata, storage, run), topics, only, by_hand, memory_bytes
+            )
         states = {work.replicas.view.key: _State(work) for work in works}
         if dry_run:
-            _plan(context, states, run)
+            _plan(metadata, storage, execution, states, run)
         elif states:
-            _run(context, reduce_large, states, run)
+            _run(metadata, storage, execution, memory, reduce_large, states, run)
         for state in states.values():
             damaged = state.planned.damaged if state.planned is not None else ()
             run.notes += [f"{state.work}: passed over a damaged snapshot: {what}" for what in damaged]
         run.add(_row(state, dry_run) for state in states.values())
-        later_ms = context.clock.now_ms() + EXPIRY_MS
+        later_ms = execution.clock.now_ms() + EXPIRY_MS
         run.settle((state.work.replicas.view, later_ms) for state in states.values() if _is_settled(state))
         if with_metadata:
-            run.add([_metadata(context, run, by_hand=by_hand)])
+            run.add([_metadata(metadata, execution.clock, memory, run, by_hand=by_hand)])
     run.totals |= {"partitions": len(run.rows), "made": sum(row["outcome"] == "made" for row in run.rows)}
     return run.report()
 
@@ -163,13 +173,13 @@ def _is_settled(state: _State) -> bool:
     )
 
 
-def snapshot_topics(context: Context, image: ClusterImage, names: Sequence[str] | None) -> list[TopicImage]:
+def snapshot_topics(image: ClusterImage, names: Sequence[str] | None) -> list[TopicImage]:
     """The topics with cleanup.policy=snapshot, or those that are named.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a named one with another policy.
     """
-    chosen = context.topics(image, names)
-    having = [topic for topic in chosen if context.topic_config(image, topic).snapshots]
+    chosen = chosen_topics(image, names)
+    having = [topic for topic in chosen if topic_config_of(image, topic).snapshots]
     if names is not None and len(having) < len(chosen):
         other = next(topic.name for topic in chosen if topic not in having)
         raise InvalidCallError(f"topic {other!r} has no snapshots: set its cleanup.policy to snapshot first")
@@ -177,7 +187,8 @@ def snapshot_topics(context: Context, image: ClusterImage, names: Sequence[str] 
 
 
 def _works(
-    context: Context,
+    storage: Storage,
+    clock: Clock,
     image: ClusterImage,
     names: Sequence[str] | None,
     only: Collection[TopicIdPartition] | None,
@@ -185,15 +196,13 @@ def _works(
     memory_bytes: int,
 ) -> list[SnapshotWork]:
     works = []
-    now_ms = cache(lambda: compared_clocks(context, image).agreed_ms)
-    having = snapshot_topics(
-        context, image, names if names is None else [n for n in names if n in image.topic_ids]
-    )
-    for topic, views in context.partitions(image, [topic.name for topic in having], only):
-        config = context.topic_config(image, topic)
+    now_ms = cache(lambda: compared_clocks(storage, clock, image).agreed_ms)
+    having = snapshot_topics(image, names if names is None else [n for n in names if n in image.topic_ids])
+    for topic, views in chosen_partitions(image, [topic.name for topic in having], only):
+        config = topic_config_of(image, topic)
         works += [
             SnapshotWork(
-                replicas=context.replicas(view),
+                replicas=storage.replicas(view),
                 schema=schema_of(topic.key_schema, topic.value_schema),
                 policy=config.snapshotting,
                 by_hand=by_hand,
@@ -203,7 +212,7 @@ def _works(
                 compression=config.compression_type,
                 memory_bytes=memory_bytes,
                 published=config.snapshot_table and topic.name not in FORMATS,
-                clock=context.clock,
+                clock=clock,
                 protected=is_protected(image, topic.topic_id, now_ms),
             )
             for view in views
@@ -211,10 +220,12 @@ def _works(
     return works
 
 
-def _metadata(context: Context, run: OperationRun, *, by_hand: bool) -> SnapshotRow:
+def _metadata(
+    metadata: MetadataClient, clock: Clock, memory: Memory, run: OperationRun, *, by_hand: bool
+) -> SnapshotRow:
     """Step 8."""
     try:
-        kept = keep_metadata_short(context, by_hand=by_hand, dry_run=run.dry_run)
+        kept = keep_metadata_short(metadata, clock, memory, by_hand=by_hand, dry_run=run.dry_run)
     except StratalogError as error:
         run.fail(METADATA_TOPIC, error)
         return SnapshotRow(topic=METADATA_TOPIC, partition=0, outcome="failed")
@@ -223,28 +234,38 @@ def _metadata(context: Context, run: OperationRun, *, by_hand: bool) -> Snapshot
     return metadata_row(kept, run.dry_run)
 
 
-def _plan(context: Context, states: Mapping[TopicIdPartition, _State], run: OperationRun) -> None:
-    for state, planned in _each(context, context.tasks, plan_snapshot, list(states.values()), run):
+def _plan(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    states: Mapping[TopicIdPartition, _State],
+    run: OperationRun,
+) -> None:
+    for state, planned in _each(metadata, storage, execution.tasks, plan_snapshot, list(states.values()), run):
         state.planned = planned
 
 
 def _run(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     reduce_large: ReduceLarge,
     states: Mapping[TopicIdPartition, _State],
     run: OperationRun,
 ) -> None:
-    _expire(context, states, run)
-    sound = _make(context, reduce_large, states, run)
-    _spread(context, sound, run)
-    _clean(context, sound, run)
-    published = publish(context, [state.work for state in sound], run)
+    _expire(metadata, storage, execution.clock, memory, states, run)
+    sound = _make(metadata, storage, execution, memory, reduce_large, states, run)
+    _spread(metadata, storage, execution, sound, run)
+    _clean(metadata, storage, execution, sound, run)
+    published = publish(metadata, storage, execution, [state.work for state in sound], run)
     for key in published:
         states[key].published = True
 
 
 def _each(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
     runner: Runner | TaskRunner,
     task: Callable[[SnapshotWork], R],
     states: Sequence[_State],
@@ -269,7 +290,7 @@ def _each(
         if not stale:
             return
         before = {state.work.replicas.view.key: state.work.replicas.view for state, _ in stale}
-        _refresh(context, [state for state, _ in stale])
+        _refresh(metadata, storage, [state for state, _ in stale])
         waiting = []
         for state, error in stale:
             if state.work.replicas.view == before[state.work.replicas.view.key]:
@@ -278,32 +299,42 @@ def _each(
                 waiting.append(state)
 
 
-def _refresh(context: Context, states: Sequence[_State]) -> None:
+def _refresh(metadata: MetadataClient, storage: Storage, states: Sequence[_State]) -> None:
     """Let the partitions have the present view, those that are still there."""
-    image = context.metadata.image()
+    image = metadata.image()
     for state in states:
         topic_id, partition = state.work.replicas.view.key
         if topic_id in image.topics:
-            state.work = replace(state.work, replicas=context.replicas(image.view(topic_id, partition)))
+            state.work = replace(state.work, replicas=storage.replicas(image.view(topic_id, partition)))
 
 
-def _expire(context: Context, states: Mapping[TopicIdPartition, _State], run: OperationRun) -> None:
+def _expire(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    states: Mapping[TopicIdPartition, _State],
+    run: OperationRun,
+) -> None:
     """Step 1."""
     internal = [state for state in states.values() if state.work.replicas.view.topic in _EXPIRE]
 
     if not internal:
         return
-    now_ms = removal_time(context, context.metadata.image(), run)
+    now_ms = removal_time(storage, clock, metadata.image(), run)
 
     def expire(work: SnapshotWork) -> int:
-        return _EXPIRE[work.replicas.view.topic](context, work.replicas.view, now_ms)
+        return _EXPIRE[work.replicas.view.topic](metadata, storage, clock, memory, work.replicas.view, now_ms)
 
-    for state, count in _each(context, context.threads, expire, internal, run):
+    for state, count in _each(metadata, storage, storage.threads, expire, internal, run):
         state.expired = count
 
 
 def _make(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
     reduce_large: ReduceLarge,
     states: Mapping[TopicIdPartition, _State],
     run: OperationRun,
@@ -311,34 +342,38 @@ def _make(
     """Steps 2 and 3; the partitions that can go on."""
     sound: list[_State] = []
     large: list[_State] = []
-    context.progress.start("snapshot", len(states), "partitions")
-    for state, (planned, made) in _each(context, context.tasks, make_snapshot, list(states.values()), run):
+    execution.progress.start("snapshot", len(states), "partitions")
+    for state, (planned, made) in _each(
+        metadata, storage, execution.tasks, make_snapshot, list(states.values()), run
+    ):
         state.planned, state.made = planned, made
         (large if planned.large else sound).append(state)
         if not planned.large:
-            context.progress.advance(planned.log_bytes if made is not None else 0)
-    for state, (planned, made) in _each(context, SerialRunner(), reduce_large, large, run):
+            execution.progress.advance(planned.log_bytes if made is not None else 0)
+    for state, (planned, made) in _each(metadata, storage, SerialRunner(), reduce_large, large, run):
         state.planned, state.made = planned, made
         sound.append(state)
-        context.progress.advance(planned.log_bytes if made is not None else 0)
-    context.progress.finish()
+        execution.progress.advance(planned.log_bytes if made is not None else 0)
+    execution.progress.finish()
     for state in sound:
         if state.made is not None:
             view = state.work.replicas.view
-            context.snapshot_metrics.add(GEN_LATENCY, view.topic, view.partition, state.made.ms)
+            memory.snapshot_metrics.add(GEN_LATENCY, view.topic, view.partition, state.made.ms)
     return sound
 
 
-def _spread(context: Context, states: Sequence[_State], run: OperationRun) -> None:
+def _spread(
+    metadata: MetadataClient, storage: Storage, execution: Execution, states: Sequence[_State], run: OperationRun
+) -> None:
     """Steps 4 and 5, for a partition again where its leader was replaced between the two."""
     waiting = list(states)
     refused: dict[TopicIdPartition, StratalogError] = {}
     for _ in range(VIEWS):
         spread = []
-        for state, found in _each(context, context.tasks, spread_snapshot, waiting, run):
+        for state, found in _each(metadata, storage, execution.tasks, spread_snapshot, waiting, run):
             state.spread = found
             spread.append(state)
-        refused = _advance(context, spread)
+        refused = _advance(metadata, storage, spread)
         waiting = [
             state
             for state in spread
@@ -359,7 +394,9 @@ def _spread(context: Context, states: Sequence[_State], run: OperationRun) -> No
             ]
 
 
-def _advance(context: Context, states: Sequence[_State]) -> dict[TopicIdPartition, StratalogError]:
+def _advance(
+    metadata: MetadataClient, storage: Storage, states: Sequence[_State]
+) -> dict[TopicIdPartition, StratalogError]:
     """Step 5; which partitions were refused, and why."""
     wanted = tuple(
         LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
@@ -369,15 +406,17 @@ def _advance(context: Context, states: Sequence[_State]) -> dict[TopicIdPartitio
     )
     if not wanted:
         return {}
-    answers = context.metadata.submit(AdvanceLogStart(wanted))
-    _refresh(context, states)
+    answers = metadata.submit(AdvanceLogStart(wanted))
+    _refresh(metadata, storage, states)
     return {one.key: one.error for one in answers if isinstance(one, RefusedPartition)}
 
 
-def _clean(context: Context, states: Sequence[_State], run: OperationRun) -> None:
+def _clean(
+    metadata: MetadataClient, storage: Storage, execution: Execution, states: Sequence[_State], run: OperationRun
+) -> None:
     """Step 6."""
     started = [state for state in states if state.work.replicas.view.log_start_offset > 0]
-    for state, cleaned in _each(context, context.tasks, clean_snapshots, started, run):
+    for state, cleaned in _each(metadata, storage, execution.tasks, clean_snapshots, started, run):
         state.cleaned = cleaned
         run.failures += [Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed]
 

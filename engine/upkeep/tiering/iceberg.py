@@ -6,14 +6,17 @@ topics what a run that died has left out.
 from __future__ import annotations
 
 from stratalog.engine.config.topic_config import TopicConfig
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.records import schema_of
 
 
-def follow(context: Context, topic: TopicImage, config: TopicConfig, run: OperationRun) -> bool:
+def follow(
+    metadata: MetadataClient, storage: Storage, topic: TopicImage, config: TopicConfig, run: OperationRun
+) -> bool:
     """Bring the Iceberg table of a topic that has one to the state of its remote log; whether it was behind. An
     error is a failure of the table, and keeps nothing else from being done.
     """
@@ -21,20 +24,20 @@ def follow(context: Context, topic: TopicImage, config: TopicConfig, run: Operat
     if not name or run.dry_run:
         return False
     try:
-        now = context.metadata.image().topics.get(topic.topic_id, topic)  # its schema may have grown
+        now = metadata.image().topics.get(topic.topic_id, topic)  # its schema may have grown
         schema = schema_of(now.key_schema, now.value_schema)
-        return context.iceberg_table(topic, name).follow(context.remote_table(topic), schema)
+        return storage.iceberg_table(topic, name).follow(storage.remote_table(topic), schema)
     except StratalogError as error:
         run.fail(f"{topic.name} as the Iceberg table {name}", error)
         return False
 
 
-def expire(context: Context, topic: TopicImage, config: TopicConfig, before_ms: int, run: OperationRun) -> None:
+def expire(storage: Storage, topic: TopicImage, config: TopicConfig, before_ms: int, run: OperationRun) -> None:
     """Forget the snapshots of a topic's Iceberg table that are older. Fails as ``follow`` does."""
     name = config.remote_iceberg_table
     if not name or run.dry_run:
         return
     try:
-        context.iceberg_table(topic, name).expire(before_ms)
+        storage.iceberg_table(topic, name).expire(before_ms)
     except StratalogError as error:
         run.fail(f"{topic.name} as the Iceberg table {name}", error)

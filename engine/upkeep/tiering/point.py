@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.description import MOST_BYTES, ClusterDescription, decode, describe, digest, encode
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions import paths
 from stratalog.partitions.bounded import read_bounded
 from stratalog.partitions.cluster_key import ClusterKey, signed_json, unsigned_json
@@ -33,19 +34,19 @@ KEPT = 3
 """The number of descriptions of a cluster that are kept."""
 
 
-def describe_first(context: Context, image: ClusterImage) -> list[Failure]:
+def describe_first(metadata: MetadataClient, storage: Storage, image: ClusterImage) -> list[Failure]:
     """Before anything is committed to a table, write the cluster's description where it says something new. That
     it cannot be written is a failure, and keeps nothing from being tiered.
     """
-    remote = context.remote_store("restore points are kept in the remote tier")
+    remote = storage.remote_store("restore points are kept in the remote tier")
     try:
-        if context.metadata.lacks_key:
+        if metadata.lacks_key:
             raise ClusterKeyError(
                 f"cluster {image.cluster_id!r} is signed, and this process does not have its key: a restore point "
                 "of it would not be believed; set STRATALOG_CLUSTER_KEY, or give the job --cluster-key-file"
             )
         write_description(
-            remote, describe(image), image.next_offset, context.key, lambda: context.metadata.image().next_offset
+            remote, describe(image), image.next_offset, storage.key, lambda: metadata.image().next_offset
         )
     except StratalogError as error:
         return [Failure.of("restore point", error)]

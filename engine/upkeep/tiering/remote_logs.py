@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.partitions.errors import RetriableError, StorageError
 from stratalog.partitions.runner import Failed, Outcome
@@ -25,12 +26,12 @@ WAVE = 16
 """The number of items that are asked at once."""
 
 
-def ask_remote(context: Context, ask: Callable[[T], R], items: Iterable[T]) -> Iterator[Outcome[T, R]]:
+def ask_remote(storage: Storage, ask: Callable[[T], R], items: Iterable[T]) -> Iterator[Outcome[T, R]]:
     """The answers of ``ask``, which asks the remote tier: one outcome an item, in any order."""
     waiting = list(items)
     while waiting:
         wave, waiting = waiting[:WAVE], waiting[WAVE:]
-        outcomes = list(context.threads.run(ask, wave))
+        outcomes = list(storage.threads.run(ask, wave))
         yield from outcomes
         failed = [o.error for o in outcomes if isinstance(o, Failed) and isinstance(o.error, RetriableError)]
         if len(failed) == WAVE:
@@ -39,11 +40,11 @@ def ask_remote(context: Context, ask: Callable[[T], R], items: Iterable[T]) -> I
 
 
 def ask_for_logs(
-    context: Context, image: ClusterImage, topics: Iterable[TopicImage]
+    storage: Storage, image: ClusterImage, topics: Iterable[TopicImage]
 ) -> Iterator[Outcome[TopicImage, RemoteLog]]:
     """The remote logs of those of the topics that are tiered: one outcome for each of them, in any order."""
-    tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
-    return ask_remote(context, lambda topic: context.remote_table(topic).load(), tiered)
+    tiered = [topic for topic in topics if topic_config_of(image, topic).remote_storage_enable]
+    return ask_remote(storage, lambda topic: storage.remote_table(topic).load(), tiered)
 
 
 def rewrites(image: ClusterImage, remotes: Mapping[str, RemoteLog]) -> list[str]:
@@ -56,10 +57,10 @@ def rewrites(image: ClusterImage, remotes: Mapping[str, RemoteLog]) -> list[str]
 
 
 def load_remotes(
-    context: Context, image: ClusterImage, topics: Iterable[TopicImage], run: OperationRun
+    storage: Storage, image: ClusterImage, topics: Iterable[TopicImage], run: OperationRun
 ) -> dict[str, RemoteLog]:
     """The remote logs of those of the topics that are tiered, by topic id. One that cannot be read is a
     failure.
     """
-    answers = ask_for_logs(context, image, topics)
+    answers = ask_for_logs(storage, image, topics)
     return {topic.topic_id: remote for topic, remote in run.done(answers, lambda topic: topic.name)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.stored_schedule import StoredSchedule, load_stored, save_stored
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.partitions.identity import TopicIdPartition
@@ -23,14 +23,14 @@ class KeptSchedule:
     stored: StoredSchedule = StoredSchedule()  # noqa: RUF009 - immutable
 
 
-def load_schedule(context: Context, image: ClusterImage) -> KeptSchedule:
+def load_schedule(storage: Storage, image: ClusterImage) -> KeptSchedule:
     """The latest list; an empty one where no list can be read."""
-    stored = load_stored(context, image, REMOTE_LOG_MANAGER)
+    stored = load_stored(storage, image, REMOTE_LOG_MANAGER)
     return KeptSchedule(decode(stored.line), stored)
 
 
 def save_schedule(
-    context: Context,
+    storage: Storage,
     image: ClusterImage,
     kept: KeptSchedule,
     leader_epochs: Mapping[TopicIdPartition, int],
@@ -43,4 +43,4 @@ def save_schedule(
     def changed(line: bytes) -> bytes:
         return encode(decode(line).assigned(leader_epochs).updated(changes))
 
-    return save_stored(context, image, REMOTE_LOG_MANAGER, kept.stored, changed)
+    return save_stored(storage, image, REMOTE_LOG_MANAGER, kept.stored, changed)

@@ -11,9 +11,11 @@ import msgspec
 import pyarrow as pa
 
 from stratalog.engine.config.topic_config import TopicConfig
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import PartitionRow
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.tiering.tasks import PlannedUploads
 from stratalog.partitions.errors import StratalogError
@@ -45,12 +47,12 @@ class TopicTiering:
     notes: list[str] = field(default_factory=list)
     """The changes of others to its table."""
 
-    def open(self, context: Context, *, dry_run: bool) -> None:
+    def open(self, storage: Storage, *, dry_run: bool) -> None:
         """Read the table, once; a topic that has none yet gets one, and what others have rewritten is taken back.
 
         Raises: as ``DeltaTopicTable.load``, ``ensure`` and ``undo_rewrites``.
         """
-        table = context.remote_table(self.topic)
+        table = storage.remote_table(self.topic)
         remote = table.load()
         if remote.version < 0 and not dry_run:
             table.ensure(_schema(self.topic))
@@ -60,7 +62,7 @@ class TopicTiering:
             remote = remote if dry_run else table.undo_rewrites()
         self.table, self.remote = table, remote
 
-    def make_ready(self, context: Context) -> None:
+    def make_ready(self, metadata: MetadataClient) -> None:
         """See that the table takes this topic's segments; once a run, and only where there are some. The schema is
         that of now: it may have grown since the run began, and what was uploaded may be of the wider one.
 
@@ -68,7 +70,7 @@ class TopicTiering:
         """
         assert self.table is not None
         if not self.ready:
-            image = context.metadata.image()
+            image = metadata.image()
             self.table.ensure(_schema(image.topics.get(self.topic.topic_id, self.topic)))
             self.ready = True
 
@@ -211,16 +213,16 @@ class PartitionTiering:
         )
 
 
-def histories(context: Context, of: TopicTiering, parts: Iterable[PartitionTiering]) -> Histories:
+def histories(metadata: MetadataClient, of: TopicTiering, parts: Iterable[PartitionTiering]) -> Histories:
     """Whose history a commit of these partitions of a topic follows, and how it finds out who leads now. Nobody
     does where the topic is gone, or not tiered any more.
     """
     topic_id = of.topic.topic_id
 
     def now() -> dict[int, Present]:
-        image = context.metadata.image()
+        image = metadata.image()
         topic = image.topics.get(topic_id)
-        if topic is None or not context.topic_config(image, topic).copies_to_remote:
+        if topic is None or not topic_config_of(image, topic).copies_to_remote:
             return {}
         return {p.partition: Present(p.leader_epoch, p.log_start_offset) for p in topic.partitions}
 

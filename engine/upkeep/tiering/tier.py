@@ -19,10 +19,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics, cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.damaged import under_others
 from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.engine.upkeep.tiering.point import describe_first
@@ -31,6 +34,7 @@ from stratalog.engine.upkeep.tiering.schedule import KeptSchedule, load_schedule
 from stratalog.engine.upkeep.tiering.state import PartitionTiering, TopicTiering, histories
 from stratalog.engine.upkeep.tiering.tasks import PlanWork, plan_partition
 from stratalog.engine.upkeep.tiering.uploads import Uploads
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
@@ -38,7 +42,9 @@ from stratalog.tiering.schedule import Schedule
 
 
 def tier(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     topics: Sequence[str] | None = None,
     *,
     only: Collection[TopicIdPartition] | None = None,
@@ -55,32 +61,32 @@ def tier(
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
-    with context.run("tier", dry_run=dry_run) as run:
-        image = context.metadata.image()
-        chosen = {topic.topic_id for topic in context.topics(image, topics)}
-        tiered = _tiered(context, image, chosen, run)
+    with execution.run("tier", dry_run=dry_run) as run:
+        image = metadata.image()
+        chosen = {topic.topic_id for topic in chosen_topics(image, topics)}
+        tiered = _tiered(image, chosen, run)
         run.notes += _not_copied(image, topics or (), tiered, run.failures)
         leader_epochs = _leader_epochs(tiered.values())
-        intervals = context.cluster_config(image).tier_intervals
-        kept = load_schedule(context, image) if tiered else KeptSchedule()
+        intervals = cluster_config_of(image).tier_intervals
+        kept = load_schedule(storage, image) if tiered else KeptSchedule()
         schedule = kept.schedule.assigned(leader_epochs)
-        now_ms = context.clock.now_ms()
+        now_ms = execution.clock.now_ms()
         times = schedule.due(now_ms, intervals.longest_ms) if due else _all(schedule)
         keys = [key for key in times if key[0] in chosen and (only is None or key in only)]
-        parts = _partitions(context, image, tiered, schedule, keys)
-        run.failures += describe_first(context, image) if parts and not dry_run else []
-        _open(context, parts, run, dry_run=dry_run)
-        _plan(context, parts, dry_run, run)
+        parts = _partitions(storage, image, tiered, schedule, keys)
+        run.failures += describe_first(metadata, storage, image) if parts and not dry_run else []
+        _open(storage, parts, run, dry_run=dry_run)
+        _plan(metadata, storage, execution, parts, dry_run, run)
         run.notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
         if not dry_run:
-            _upload(context, image, parts, over, run)
-            _upload_from_others(context, image, parts, over, run)
-            _let_go(context, parts, run)
-            _follow(context, parts, run, every=not due and only is None)
-        now_ms = context.clock.now_ms()
-        after = {part.key: part.entry_after(now_ms, intervals, context.rng.random()) for part in parts}
+            _upload(metadata, storage, execution, image, parts, over, run)
+            _upload_from_others(metadata, storage, execution, image, parts, over, run)
+            _let_go(metadata, parts, run)
+            _follow(metadata, storage, parts, run, every=not due and only is None)
+        now_ms = execution.clock.now_ms()
+        after = {part.key: part.entry_after(now_ms, intervals, storage.rng.random()) for part in parts}
         if parts and not dry_run:
-            why = save_schedule(context, image, kept, leader_epochs, after)
+            why = save_schedule(storage, image, kept, leader_epochs, after)
             run.notes += [] if why is None else [f"when partitions are due next is not remembered: {why}"]
         run.add(part.row(after[part.key], now_ms) for part in parts)
         run.settled |= {part.key: part.quiet_until_ms for part in parts if part.quiet_until_ms}
@@ -94,12 +100,12 @@ def tier(
     return run.report()
 
 
-def _tiered(context: Context, image: ClusterImage, chosen: set[str], run: OperationRun) -> dict[str, TopicTiering]:
+def _tiered(image: ClusterImage, chosen: set[str], run: OperationRun) -> dict[str, TopicTiering]:
     """Every tiered topic of the cluster, by its id: all of them are on the list."""
     found: dict[str, TopicTiering] = {}
     for topic_id, topic in image.topics.items():
         try:
-            config = context.topic_config(image, topic)
+            config = topic_config_of(image, topic)
         except StratalogError as error:
             if topic_id in chosen:
                 run.fail(topic.name, error)
@@ -135,21 +141,21 @@ def _all(schedule: Schedule) -> list[TopicIdPartition]:
 
 
 def _partitions(
-    context: Context,
+    storage: Storage,
     image: ClusterImage,
     tiered: dict[str, TopicTiering],
     schedule: Schedule,
     keys: Sequence[TopicIdPartition],
 ) -> list[PartitionTiering]:
     return [
-        PartitionTiering(tiered[key[0]], context.replicas(image.view(*key)), schedule.entries[key]) for key in keys
+        PartitionTiering(tiered[key[0]], storage.replicas(image.view(*key)), schedule.entries[key]) for key in keys
     ]
 
 
-def _open(context: Context, parts: Sequence[PartitionTiering], run: OperationRun, *, dry_run: bool) -> None:
+def _open(storage: Storage, parts: Sequence[PartitionTiering], run: OperationRun, *, dry_run: bool) -> None:
     """Step 2."""
     topics = list({part.of.topic.topic_id: part.of for part in parts}.values())
-    for outcome in ask_remote(context, lambda of: of.open(context, dry_run=dry_run), topics):
+    for outcome in ask_remote(storage, lambda of: of.open(storage, dry_run=dry_run), topics):
         if isinstance(outcome, Failed):
             of, of.error = outcome.item, outcome.error
             run.fail(of.topic.name, of.error)
@@ -158,35 +164,44 @@ def _open(context: Context, parts: Sequence[PartitionTiering], run: OperationRun
                     part.error, part.excused = of.error, True
 
 
-def _plan(context: Context, parts: Sequence[PartitionTiering], dry_run: bool, run: OperationRun) -> None:
+def _plan(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    parts: Sequence[PartitionTiering],
+    dry_run: bool,
+    run: OperationRun,
+) -> None:
     """Step 3. Where offsets seem to be missing, or are of another history, the table is read again, and all
     segments of the partition are looked at: since it was read, another driver may have tiered what the leader has
     let go of, and before that an unclean election may have lost what was tiered.
     """
-    _plan_once(context, parts, dry_run)
+    _plan_once(execution, parts, dry_run)
     gaps = [part for part in parts if isinstance(part.error, CorruptionError) and not part.excused]
     if not gaps:
         return
     for of in {id(part.of): part.of for part in gaps}.values():
         try:
-            of.open(context, dry_run=True)
+            of.open(storage, dry_run=True)
         except StratalogError as error:
             run.fail(of.topic.name, error)
             of.error = error
     again: list[PartitionTiering] = []
-    fresh = context.metadata.image()
+    fresh = metadata.image()
     for part in gaps:
         part.error, part.excused = part.of.error, part.of.error is not None
         if part.key[0] in fresh.topics:
-            part.replicas = context.replicas(fresh.view(*part.key))
+            part.replicas = storage.replicas(fresh.view(*part.key))
             again.append(part)
-    _plan_once(context, again, dry_run, whole=True)
+    _plan_once(execution, again, dry_run, whole=True)
 
 
-def _plan_once(context: Context, parts: Sequence[PartitionTiering], dry_run: bool, *, whole: bool = False) -> None:
+def _plan_once(
+    execution: Execution, parts: Sequence[PartitionTiering], dry_run: bool, *, whole: bool = False
+) -> None:
     by_key = {part.key: part for part in parts}
-    works = [_plan_work(context, part, whole, dry_run) for part in parts]
-    for outcome in context.tasks.run(plan_partition, works):
+    works = [_plan_work(execution.clock, part, whole, dry_run) for part in parts]
+    for outcome in execution.tasks.run(plan_partition, works):
         view = outcome.item.replicas.view
         part = by_key[view.key]
         match outcome:
@@ -198,7 +213,7 @@ def _plan_once(context: Context, parts: Sequence[PartitionTiering], dry_run: boo
                 part.error = part.error or error
 
 
-def _plan_work(context: Context, part: PartitionTiering, whole: bool, dry_run: bool) -> PlanWork:
+def _plan_work(clock: Clock, part: PartitionTiering, whole: bool, dry_run: bool) -> PlanWork:
     log, replicas = part.of.remote, part.replicas
     remote = None if log is None else log.of_partition(replicas.view.partition)
     if log is not None and replicas.remote is not None:
@@ -210,28 +225,32 @@ def _plan_work(context: Context, part: PartitionTiering, whole: bool, dry_run: b
         policy=part.of.config.merging,
         lag=part.of.config.copy_lag,
         expires_ms=part.of.config.local_expires_ms,
-        clock=context.clock,
+        clock=clock,
         dry_run=dry_run,
     )
 
 
 def _upload(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     image: ClusterImage,
     parts: Sequence[PartitionTiering],
     over: Callable[[], bool] | None,
     run: OperationRun,
 ) -> None:
     """Step 4."""
-    uploads = Uploads(context, image, parts, over)
-    context.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
+    uploads = Uploads(metadata, storage, execution, image, parts, over)
+    execution.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
     uploads.run()
-    context.progress.finish()
+    execution.progress.finish()
     run.failures += uploads.failures
 
 
 def _upload_from_others(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     image: ClusterImage,
     parts: Sequence[PartitionTiering],
     over: Callable[[], bool] | None,
@@ -241,17 +260,17 @@ def _upload_from_others(
     Where nobody else can lead, the partition has failed.
     """
     failed = [(part.replicas.view, part.error) for part in parts if part.error is not None]
-    under = under_others(context, failed, run)
+    under = under_others(metadata, storage, failed, run)
     again = [part for part in parts if part.key in under]
     if not again:
         return
     for part in again:
         part.begin_again(under[part.key])
-    _plan_once(context, again, False)
-    _upload(context, image, again, over, run)
+    _plan_once(execution, again, False)
+    _upload(metadata, storage, execution, image, again, over, run)
 
 
-def _let_go(context: Context, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
+def _let_go(metadata: MetadataClient, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
     """Commit, where nothing was uploaded in their place, that segments of lost histories leave the remote logs.
     Says what left.
     """
@@ -260,7 +279,7 @@ def _let_go(context: Context, parts: Sequence[PartitionTiering], run: OperationR
         of = part.of
         if not part.committed and part.error is None and of.table is not None:
             try:
-                of.remote = of.table.commit((), (), histories(context, of, [part])).log
+                of.remote = of.table.commit((), (), histories(metadata, of, [part])).log
             except StratalogError as error:
                 part.error = error
         if part.error is None:
@@ -269,8 +288,15 @@ def _let_go(context: Context, parts: Sequence[PartitionTiering], run: OperationR
             )
 
 
-def _follow(context: Context, parts: Sequence[PartitionTiering], run: OperationRun, *, every: bool) -> None:
+def _follow(
+    metadata: MetadataClient,
+    storage: Storage,
+    parts: Sequence[PartitionTiering],
+    run: OperationRun,
+    *,
+    every: bool,
+) -> None:
     """Bring the Iceberg tables to the state of the remote logs that have changed, or of ``every`` one."""
     changed = [part.of for part in parts if every or part.committed or (part.planned and part.planned.foreign)]
     for of in {id(of): of for of in changed if of.table is not None}.values():
-        follow(context, of.topic, of.config, run)
+        follow(metadata, storage, of.topic, of.config, run)

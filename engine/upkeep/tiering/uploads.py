@@ -15,10 +15,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.remote_quota import copy_throttle
 from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.tiering.state import PartitionTiering, TopicTiering, histories
 from stratalog.engine.upkeep.tiering.tasks import UploadWork, upload_run
 from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, StratalogError
@@ -44,16 +47,20 @@ class Uploads:
 
     def __init__(
         self,
-        context: Context,
+        metadata: MetadataClient,
+        storage: Storage,
+        execution: Execution,
         image: ClusterImage,
         partitions: Sequence[PartitionTiering],
         over: Callable[[], bool] | None = None,
     ) -> None:
         """``partitions`` have plans, and are in the order in which they take turns; ``over`` as in ``tier``."""
-        config = context.cluster_config(image)
-        self._context = context
+        config = cluster_config_of(image)
+        self._metadata = metadata
+        self._storage = storage
+        self._execution = execution
         self._deadline_s = config.remote_log_manager_copy_timeout_ms / 1000
-        self._throttle = copy_throttle(context, config)
+        self._throttle = copy_throttle(execution, config)
         self._parts = {part.key: part for part in partitions if part.waiting}
         self._topics = list({id(part.of): part.of for part in self._parts.values()}.values())
         self._turns = deque(self._parts.values())
@@ -71,16 +78,16 @@ class Uploads:
         if self._turns:
             # The committer last: where it has begun, every lane has, and tells it when it ends.
             steps = [self._lane] * LANES + [self._commit_as_they_come]
-            values(self._context.threads.run(lambda step: step(), steps))
+            values(self._storage.threads.run(lambda step: step(), steps))
 
     # ------------------------------------------------------------------------------- the lanes
 
     def _lane(self) -> None:
         try:
-            processes = self._context.tasks.processes
+            processes = self._execution.tasks.processes
             most = 1 if processes == 1 else WAVE * processes
             while wave := self._take(most):
-                for outcome in self._context.tasks.run(upload_run, wave):
+                for outcome in self._execution.tasks.run(upload_run, wave):
                     self._arrived(outcome)
         except BaseException:
             self._broken = True
@@ -116,7 +123,7 @@ class Uploads:
             compression=part.of.config.compression_type,
             deadline_s=self._deadline_s,
             throttle=self._throttle,
-            prober=self._context.prober,
+            prober=self._storage.prober,
         )
 
     def _arrived(self, outcome: Outcome[UploadWork, Uploaded]) -> None:
@@ -130,10 +137,10 @@ class Uploads:
                 case Done(work, uploaded):
                     part.uploaded[work.run.start] = uploaded
                     part.hand_over()
-                    self._context.progress.advance(uploaded.copied_bytes)
+                    self._execution.progress.advance(uploaded.copied_bytes)
                 case Failed(_, error):
                     part.error = part.error or error
-                    self._context.progress.advance()
+                    self._execution.progress.advance()
             self._changed.notify_all()
 
     # --------------------------------------------------------------------------- the committer
@@ -167,7 +174,7 @@ class Uploads:
         if not batch:
             return
         try:
-            topic.make_ready(self._context)
+            topic.make_ready(self._metadata)
             self._put(topic, batch)
         except CorruptionError as error:
             keys = list(dict.fromkeys(part.key for part, _ in batch))
@@ -195,7 +202,7 @@ class Uploads:
         done = topic.table.commit(
             [upload for _, upload in batch],
             expired_segments(topic.remote, passed),
-            histories(self._context, topic, parts),
+            histories(self._metadata, topic, parts),
         )
         fenced = {upload.segment.path for upload in done.fenced}
         with self._changed:

@@ -15,10 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -70,7 +73,9 @@ class Audited:
 
 
 def audit(
-    context: Context,
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     image: ClusterImage,
     topics: Sequence[TopicImage],
     run: OperationRun,
@@ -86,12 +91,12 @@ def audit(
     """
     audits: dict[TopicIdPartition, Audited] = {}
     for _ in range(_ROUNDS):
-        looked = _audit_once(context, image, topics, run, deep, only)
+        looked = _audit_once(storage, execution, image, topics, run, deep, only)
         audits |= looked
         doubtful = {key: each for key, each in looked.items() if each.findings}
         if not doubtful:
             break
-        image = context.metadata.image()
+        image = metadata.image()
         passed = {key for key, each in doubtful.items() if not _is_present(image, key, each.replicas.view)}
         if not passed:
             break
@@ -113,7 +118,8 @@ def _is_present(image: ClusterImage, key: TopicIdPartition, view: PartitionView)
 
 
 def _audit_once(
-    context: Context,
+    storage: Storage,
+    execution: Execution,
     image: ClusterImage,
     topics: Sequence[TopicImage],
     run: OperationRun,
@@ -122,14 +128,14 @@ def _audit_once(
 ) -> dict[TopicIdPartition, Audited]:
     audits: dict[TopicIdPartition, Audited] = {}
     for topic in topics:
-        snapshots = context.topic_config(image, topic).snapshots
+        snapshots = topic_config_of(image, topic).snapshots
         for view in image.views(topic.name):
             if only is None or view.key in only:
-                audits[view.key] = Audited(StructureWork(context.replicas(view), deep, snapshots))
-    _audit_until_sure(context, image, audits, run)
+                audits[view.key] = Audited(StructureWork(storage.replicas(view), deep, snapshots))
+    _audit_until_sure(storage, execution, image, audits, run)
     if deep:
-        _read(context, audits)
-        _add_missing(context, image, audits)
+        _read(execution, audits)
+        _add_missing(storage, image, audits)
     return audits
 
 
@@ -161,14 +167,18 @@ def notes_of(audits: Sequence[Audited]) -> list[str]:
 
 
 def _audit_until_sure(
-    context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], run: OperationRun
+    storage: Storage,
+    execution: Execution,
+    image: ClusterImage,
+    audits: Mapping[TopicIdPartition, Audited],
+    run: OperationRun,
 ) -> None:
     """Steps 1 and 2. Findings that still differ from look to look in the last one are reported all the same."""
     unsure = audits
     said: dict[TopicIdPartition, set[tuple[str, str]]] = {}
     failed: dict[str, Failure] = {}
     for _ in range(_ROUNDS):
-        _audit(context, image, unsure, failed)
+        _audit(storage, execution, image, unsure, failed)
         before, said = said, {}
         for key, each in unsure.items():
             now = {found.said for found in each.findings if not found.is_sure}
@@ -181,11 +191,15 @@ def _audit_until_sure(
 
 
 def _audit(
-    context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failed: dict[str, Failure]
+    storage: Storage,
+    execution: Execution,
+    image: ClusterImage,
+    audits: Mapping[TopicIdPartition, Audited],
+    failed: dict[str, Failure],
 ) -> None:
     """Step 1."""
-    context.progress.start("verify", len(audits), "partitions")
-    for outcome in context.tasks.run(partition_structure, [each.work for each in audits.values()]):
+    execution.progress.start("verify", len(audits), "partitions")
+    for outcome in execution.tasks.run(partition_structure, [each.work for each in audits.values()]):
         each = audits[outcome.item.replicas.view.key]
         each.looked, each.remote, each.cold = None, None, ()
         match outcome:
@@ -193,15 +207,15 @@ def _audit(
                 each.findings = [Finding(str(work), error)]
             case Done(_, looked):
                 each.looked, each.findings = looked, list(looked.findings)
-        context.progress.advance()
-    context.progress.finish()
-    _load_remote(context, image, audits, failed)
+        execution.progress.advance()
+    execution.progress.finish()
+    _load_remote(storage, image, audits, failed)
     works = [
         RemoteWork(each.replicas, each.remote, None if each.looked is None else each.looked.leader_log)
         for each in audits.values()
         if each.remote is not None
     ]
-    for checked in context.tasks.run(check_remote, works):
+    for checked in execution.tasks.run(check_remote, works):
         each = audits[checked.item.replicas.view.key]
         match checked:
             case Failed(remote, error):
@@ -212,14 +226,14 @@ def _audit(
 
 
 def _load_remote(
-    context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failed: dict[str, Failure]
+    storage: Storage, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failed: dict[str, Failure]
 ) -> None:
     """The present remote segments of the partitions of tiered topics. A topic whose table cannot be read is in
     ``failed``, and its brokers are looked at all the same.
     """
 
     def ask(topic: TopicImage) -> Callable[[int], RemotePartition]:
-        table = context.remote_table(topic)
+        table = storage.remote_table(topic)
         log = table.load()
         missing = frozenset(segment.path for segment in table.missing_objects(log))
         rewrite = "" if log.rewrite is None else str(log.rewrite)
@@ -228,8 +242,8 @@ def _load_remote(
         )
 
     topics = [image.topics[topic_id] for topic_id in sorted({key[0] for key in audits})]
-    tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
-    for outcome in ask_remote(context, ask, tiered):
+    tiered = [topic for topic in topics if topic_config_of(image, topic).remote_storage_enable]
+    for outcome in ask_remote(storage, ask, tiered):
         match outcome:
             case Done(topic, parts):
                 failed.pop(topic.name, None)
@@ -242,13 +256,13 @@ def _load_remote(
                     each.remote_unread = each.remote_unread or topic_id == topic.topic_id
 
 
-def _add_missing(context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited]) -> None:
+def _add_missing(storage: Storage, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited]) -> None:
     """Remote objects that were gone when they were to be read: retention takes some away while a long run
     lasts. Those that the table does not list any more are not missing.
     """
     missing = {key: each for key, each in audits.items() if any(map(_is_gone, each.findings))}
     if missing:
-        _load_remote(context, image, missing, {})
+        _load_remote(storage, image, missing, {})
         for each in missing.values():
             each.findings = [found for found in each.findings if not _is_gone(found) or _is_listed(each, found)]
 
@@ -265,11 +279,11 @@ def _is_listed(each: Audited, found: Finding) -> bool:
 # ------------------------------------------------------------------------------------ all bytes
 
 
-def _read(context: Context, audits: Mapping[TopicIdPartition, Audited]) -> None:
+def _read(execution: Execution, audits: Mapping[TopicIdPartition, Audited]) -> None:
     """Steps 3 and 4."""
     works = [work for each in audits.values() for work in _groups(each)]
-    context.progress.start("verify --deep", len(works), "groups of files")
-    for outcome in context.tasks.run(read_files, works, lambda work: work.size_bytes):
+    execution.progress.start("verify --deep", len(works), "groups of files")
+    for outcome in execution.tasks.run(read_files, works, lambda work: work.size_bytes):
         work = outcome.item
         each = audits[work.replicas.view.key]
         match outcome:
@@ -279,8 +293,8 @@ def _read(context: Context, audits: Mapping[TopicIdPartition, Audited]) -> None:
                 each.findings += read.findings
                 found = each.good if work.of_log else each.spare
                 found += [Copy(work.place, work.store, held, crc32) for held, crc32 in read.good]
-        context.progress.advance(work.size_bytes)
-    context.progress.finish()
+        execution.progress.advance(work.size_bytes)
+    execution.progress.finish()
     compared = [one for each in audits.values() if (one := _records_work(each)) is not None]
     for each in audits.values():
         for copy, agreed, error in list(odd_copies(each.good, each.replicas.view.leader)):
@@ -291,14 +305,14 @@ def _read(context: Context, audits: Mapping[TopicIdPartition, Audited]) -> None:
             each.findings.append(Finding(where, error, copy.place, damage))
             # Nobody is to copy it, nor, while it is not known which of them is right, any other of that name.
             each.good = [one for one in each.good if one != copy and (agreed or one.held.name != held.name)]
-    _compare_records(context, audits, compared)
+    _compare_records(execution, audits, compared)
 
 
 def _compare_records(
-    context: Context, audits: Mapping[TopicIdPartition, Audited], works: Sequence[RecordsWork]
+    execution: Execution, audits: Mapping[TopicIdPartition, Audited], works: Sequence[RecordsWork]
 ) -> None:
     """Step 4, of records."""
-    for outcome in context.tasks.run(compare_records, works):
+    for outcome in execution.tasks.run(compare_records, works):
         each = audits[outcome.item.replicas.view.key]
         where = f"{each.replicas} in the remote tier"
         match outcome:

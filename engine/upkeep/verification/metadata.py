@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import PartitionRow
 from stratalog.engine.quorum.batch import KIND, decode_batch
 from stratalog.engine.quorum.checkpoints import verify_checkpoint
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.damage import check_voter
 from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.state import LogState
@@ -45,12 +45,12 @@ class VerifyRow(PartitionRow, frozen=True, kw_only=True):
     findings: int
 
 
-def verify_metadata(context: Context, *, deep: bool) -> tuple[VerifyRow, list[Failure]]:
+def verify_metadata(metadata: MetadataClient, *, deep: bool) -> tuple[VerifyRow, list[Failure]]:
     """The row of the metadata log, and what is wrong with it.
 
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds when it cannot be read at all.
     """
-    return context.metadata.with_log(lambda log: _check(log, deep))
+    return metadata.with_log(lambda log: _check(log, deep))
 
 
 def _check(log: MetadataLog, deep: bool) -> tuple[VerifyRow, list[Failure]]:

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, without_metadata
 from stratalog.engine.upkeep.memory.kept_times import METADATA_LOG
 from stratalog.engine.upkeep.memory.looks import remember_look
@@ -20,7 +23,14 @@ from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_
 from stratalog.engine.upkeep.verification.metadata import VerifyRow, verify_metadata
 
 
-def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool = False) -> Report:
+def verify(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    topics: Sequence[str] | None = None,
+    *,
+    deep: bool = False,
+) -> Report:
     """Verify the topics (when None all, and the metadata log, which is named as ``__cluster_metadata``): names,
     sizes, contiguity and footers; with ``deep`` also every byte. Of all topics, partitions of the engine's own
     ones that hold nothing have no row: most never do.
@@ -28,9 +38,9 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
     topics, with_metadata = without_metadata(topics)
-    with context.run("verify") as run:
-        image = context.metadata.image()
-        audits = audit(context, image, context.topics(image, topics), run, deep=deep)
+    with execution.run("verify") as run:
+        image = metadata.image()
+        audits = audit(metadata, storage, execution, image, chosen_topics(image, topics), run, deep=deep)
         run.failures += failures_of(audits)
         found = found_in(audits)
         run.notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewrites_of(audits).items()]
@@ -42,11 +52,11 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
             if topics is not None or row.topic not in INTERNAL_TOPICS or row.files or row.findings
         )
         if with_metadata:
-            row, wrong = verify_metadata(context, deep=deep)
+            row, wrong = verify_metadata(metadata, deep=deep)
             run.add([row])
             run.failures += wrong
             found[METADATA_LOG] = wrong
-        run.notes += remember_look(context, image, found, deep=deep)
+        run.notes += remember_look(storage, execution.clock, image, found, deep=deep)
     run.totals |= {
         "partitions": len(looked),
         "bytes": run.sum("bytes"),

@@ -1,0 +1,59 @@
+"""Looks at a cluster, as methods: its topics, its history, and what needs attention. They change nothing."""
+
+from __future__ import annotations
+
+from stratalog.engine.admin.describe import describe
+from stratalog.engine.admin.history import NewEvents
+from stratalog.engine.cluster.arguments import TopicNames, names
+from stratalog.engine.cluster.recorded import operation
+from stratalog.engine.driver.opening import Ports
+from stratalog.engine.driver.report import Report
+from stratalog.engine.health.finding import HealthReport
+from stratalog.engine.health.health import health
+from stratalog.engine.upkeep.healing import history as histories
+from stratalog.engine.upkeep.replication.reassignments import reassignments
+from stratalog.engine.upkeep.snapshots.read_snapshot import list_snapshots, metrics
+
+
+class Looks:
+    """An open cluster, as those use it who look at its state."""
+
+    _ports: Ports
+
+    @operation("health", leaves_event=False)
+    def health(self) -> HealthReport:
+        """Everything that needs attention, one finding per row: its severity (``error``: act now), since when, and
+        the command that fixes it. ``totals`` has figures under Kafka's names. Errors are failures of the
+        report. It only reads, and costs one listing of each broker. See ``stratalog.engine.health``.
+
+            cluster.health().raise_for_failures()
+        """
+        return health(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
+
+    @operation("describe", leaves_event=False)
+    def describe(self, topics: TopicNames = None) -> Report:
+        """Every replica of the topics, as a table. Partitions without a leader, or below ``min.insync.replicas``,
+        and uploads that fail time after time are failures.
+        """
+        return describe(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
+
+    def reassignments(self, topics: TopicNames = None) -> Report:
+        """Reassignments in progress, as a table: what each newcomer still lacks."""
+        return reassignments(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
+
+    def discarded(self, topics: TopicNames = None) -> Report:
+        """Files that replicas have discarded and still hold, as a table."""
+        return histories.history(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
+
+    def new_events(self) -> NewEvents:
+        """The events of all drivers from now on: each call of it gives those since the last one."""
+        return NewEvents(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory)
+
+    def snapshots(self, topics: TopicNames = None) -> Report:
+        """Every snapshot of every replica, as a table."""
+        return list_snapshots(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
+
+    def metrics(self) -> Report:
+        """The metrics of KIP-630: ``GenSnapshotLatencyMs``, ``LoadSnapshotLatencyMs`` (of this driver),
+        ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots, and of the metadata log)."""
+        return metrics(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)

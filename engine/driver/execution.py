@@ -1,0 +1,58 @@
+"""Execution: where tasks run, who listens to their progress, and what a block of work costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from stratalog.engine.driver.run import Measure, OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.driver.tasks import Progress, Silent, TaskRunner
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.store import StoreCounts
+
+
+@contextmanager
+def measured(clock: Clock, counts: Callable[[], StoreCounts]) -> Iterator[Measure]:
+    """Measures the time and storage requests of the block; ``counts`` returns the requests so far."""
+    measure = Measure()
+    began = clock.monotonic_s()
+    before = counts()
+    yield measure
+    measure.seconds = clock.monotonic_s() - began
+    measure.counts = counts() - before
+
+
+@dataclass(slots=True)
+class Execution:
+    """How one driver runs the tasks of its operations."""
+
+    tasks: TaskRunner
+    """Runs work keyed by partition, on executors if there are any."""
+    clock: Clock
+    counts: Callable[[], StoreCounts]
+    """The storage requests so far, here and on executors."""
+    progress: Progress = field(default_factory=Silent)
+    driver_only: bool = False
+    """Whether executors cannot reach the storage, so that tasks, and the rows of appends, run in this process."""
+
+    @contextmanager
+    def run(self, operation: str, *, dry_run: bool = False) -> Iterator[OperationRun]:
+        """A measured run of an operation."""
+        with measured(self.clock, self.counts) as measure:
+            yield OperationRun(operation, dry_run, tasks=self.tasks, progress=self.progress, measure=measure)
+
+
+def execution_on(
+    storage: Storage,
+    tasks: TaskRunner,
+    clock: Clock,
+    progress: Progress,
+    *,
+    driver_only: bool = False,
+) -> tuple[Storage, Execution]:
+    """The storage and an execution with ``tasks``: the counts of each include what the tasks do on executors."""
+    counted = replace(storage, elsewhere=lambda: execution.tasks.counts)
+    execution = Execution(tasks, clock, counted.counts, progress, driver_only)
+    return counted, execution

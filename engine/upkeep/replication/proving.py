@@ -1,0 +1,62 @@
+"""Proves how far a log is committed, and lets the metadata know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.partition_commands import MarkWritten, WrittenUpTo
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.replicas.in_sync import Progressed, is_current
+from stratalog.engine.replication.watermark import advance_high_watermark
+from stratalog.partitions.runner import Done, Failed
+
+
+def prove(metadata: MetadataClient, storage: Storage, states: Sequence[Progressed]) -> None:
+    """Advance the high watermark where every member of the maximal ISR was seen to hold more, and the
+    partition is unchanged by a linearizable read made afterwards.
+    """
+    candidates = [state for state in states if proven(state) > state.high_watermark]
+    if not candidates:
+        return
+    image = metadata.image()
+    unchanged = [state for state in candidates if is_current(image, state.replicas.view)]
+
+    def write(state: Progressed) -> int:
+        advance_high_watermark(state.replicas, proven(state))
+        return proven(state)
+
+    for outcome in storage.threads.run(write, unchanged):
+        match outcome:
+            case Done(state, offset):
+                state.high_watermark = offset
+            case Failed(state, error):
+                state.fail(state.replicas, error)
+
+
+def proven(state: Progressed) -> int:
+    """Up to where every member of the maximal ISR was seen to hold the log; 0 when one was not seen, or when they
+    are too few to commit anything.
+    """
+    if state.log_end == 0 or not state.has_min_isr:
+        return 0
+    ends = [state.log_end]
+    for broker in state.replicas.acknowledging:
+        if broker not in state.caught_up:
+            return 0
+        ends.append(state.caught_up[broker].log_end)
+    return min(ends)
+
+
+def mark_written(metadata: MetadataClient, states: Iterable[Progressed]) -> None:
+    """Let the metadata know of records that are committed: one commit for all partitions that have twice as many
+    offsets as are known, and none later.
+    """
+    written = tuple(
+        WrittenUpTo(*view.key, state.high_watermark, view.leader_epoch)
+        for state in states
+        for view in [state.replicas.view]
+        if state.high_watermark > view.log_start_offset and state.high_watermark >= 2 * view.written_to
+    )
+    if written:
+        metadata.submit(MarkWritten(written))
