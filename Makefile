@@ -46,10 +46,12 @@ help: ## this list
 setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into .venv, Spark's extra jars into .cache
 
 # Not part of setup: one needs Node, the other Go, which compiles it for two minutes.
-servers: ## servers of Azure's and Google's kind into .cache; without them, nightly skips the tests on them
+servers: ## servers of Azure's and Google's kind, and axe-core, into .cache; without them, their tests are skipped
 	@mkdir -p $(SERVERS); : >> $(LOG)
 	@[[ -x $(SERVERS)/node_modules/.bin/azurite-blob ]] || ( $(QUIETLY) "servers: Azurite" \
 	  npm install --silent --no-fund --no-audit --prefix $(SERVERS) azurite@3.35.0 ) || echo "no Azurite: its tests are skipped" >&2
+	@[[ -f $(SERVERS)/node_modules/axe-core/axe.min.js ]] || ( $(QUIETLY) "servers: axe-core" \
+	  npm install --silent --no-fund --no-audit --prefix $(SERVERS) axe-core@4.14.1 ) || echo "no axe-core: its tests are skipped" >&2
 	@[[ -x $(SERVERS)/fake-gcs-server ]] || ( $(QUIETLY) "servers: fake-gcs-server" env GOBIN=$(CURDIR)/$(SERVERS) \
 	  go install github.com/fsouza/fake-gcs-server@v1.56.1 ) || echo "no fake-gcs-server: its tests are skipped" >&2
 

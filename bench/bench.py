@@ -24,6 +24,7 @@ from stratalog import Cluster
 from stratalog.partitions.columns import constant
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import random_id
+from stratalog.partitions.producers import Acks
 from stratalog.partitions.records import physical_schema
 
 SOURCE_FILES = 16
@@ -148,7 +149,7 @@ class BenchCluster:
         self,
         frame: DataFrame,
         value: Column | str = "value",
-        acks: str = "leader",
+        acks: Acks = "leader",
         producer: str | None = None,
         sequence: int | None = None,
     ) -> None:

@@ -26,6 +26,7 @@ from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.opening import open_ports
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.producers import Acks
 from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.memory import MemoryStore
@@ -122,7 +123,7 @@ class CountedCluster:
         assert ports.metadata.image().brokers
         return Cluster(ports)
 
-    def append(self, partitions: int, acks: str = "all") -> None:
+    def append(self, partitions: int, acks: Acks = "all") -> None:
         """One file of one record to each partition."""
         append_one(self.cluster, range(partitions), acks).raise_for_failures()
 
@@ -144,7 +145,7 @@ class CountedCluster:
             self._noted.append(kind)
 
 
-def append_one(cluster: Cluster, partitions: Iterable[int], acks: str = "all", topic: str = TOPIC) -> Report:
+def append_one(cluster: Cluster, partitions: Iterable[int], acks: Acks = "all", topic: str = TOPIC) -> Report:
     """One file of one record to each of the partitions."""
     record = record_batch(pa.array([b"one"], pa.binary()))
     return cluster.append_batches(topic, {partition: [record] for partition in partitions}, acks=acks)

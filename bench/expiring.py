@@ -28,7 +28,7 @@ def expiring(bench: Bench) -> list[Line]:
     bench.say(f"remote log, {SEGMENTS:,} expired segments on an S3 server")
     with fresh_server(bench.folder / "s3-expiring") as endpoint:
         options = StoreOptions(endpoint_url=endpoint.url)
-        store = S3Store(endpoint.bucket, "expiring", options)
+        store = S3Store(f"s3://{endpoint.bucket}/expiring", options)
         table = filled(store, SEGMENTS, options)
         log = table.load()
         _create(store, [table.path(segment) for segment in log.all_segments()])

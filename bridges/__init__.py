@@ -6,8 +6,8 @@
     export     ... and back to one
     serve      topics of this cluster for clients of Kafka, by Kafka's protocol
     formats    bytes of records as values of a declared type: Avro, JSON, Protobuf
-    state      ``cluster.report``
-    page       the state of the cluster as one file of HTML
+    state      ``cluster.report``, ``serve_page``
+    page       the state of the cluster as a page of HTML
     rights     ``cluster.policy``
     policy     the least rights of a role, in the words of each storage
     jobs       their jobs

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stratalog.bridges.export import export as exporting
 from stratalog.bridges.export.kafka_target import open_target
 from stratalog.bridges.export.options import ExportOptions
+from stratalog.bridges.formats.decoder import Decoded
 from stratalog.bridges.formats.opening import typed_values
 from stratalog.bridges.formats.registry import PREFIX
 from stratalog.bridges.live.boundary import look_live
@@ -56,7 +57,7 @@ class Kafka:
         archive: bool = False,
         rename: Mapping[str, str] | None = None,
         groups: bool = True,
-        value_format: str | None = None,
+        value_format: Decoded | None = None,
         schema_file: str | None = None,
         message: str | None = None,
         throttle_bytes_per_s: float | None = None,
@@ -64,21 +65,25 @@ class Kafka:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Mirror topics of a Kafka cluster once: what they have got since the last run, at the same offsets, and
-        what their consumer groups have committed (``groups``). Topics that are not here are made, with
-        ``replication_factor``; of an ``archive`` records stay when the source's go. ``rename`` gives topics other
-        names here, by their names there; later runs know them. ``throttle_bytes_per_s`` bounds the copying;
-        no further piece is begun after ``budget_s``. Any number of mirrors may run. If there is much new data, the
-        executors of the cluster's session read and append.
-
-        Values stay bytes unless ``value_format`` is given: ``avro``, ``confluent-avro``, ``json`` or ``protobuf``.
-        ``schema_file`` is then an Avro schema, a type as DDL (json), or a descriptor set (protobuf), in which
-        ``message`` names the type. Bytes that do not match the schema are kept in ``value._undecoded`` and
-        counted.
+        """Mirror topics of a Kafka cluster once: the records since the last run, at the same offsets. Any number
+        of mirrors may run. If there is much new data, the executors of the cluster's session read and append.
+        Values that do not match their schema are kept in ``value._undecoded`` and counted.
 
         See ``stratalog.bridges.mirror.mirror``.
 
             cluster.mirror(["trips"], "kafka-1:9092")
+
+        Args:
+            bootstrap: brokers of the source, comma-separated
+            configs: configs of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
+            replication_factor: for topics that are created
+            archive: for topics that are created: keep records that the source deletes
+            rename: names here of topics that are created, by their names in the source; later runs know them
+            groups: False: do not copy the offsets of consumer groups
+            value_format: decode values by the schema file (default: keep bytes)
+            schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set
+            message: with protobuf: the values' message type in the descriptor set
+            dry_run: list the topics and partitions that would be created; read and append nothing
 
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, also for a topic that is
             mirrored under another name than ``rename`` says; UnknownTopicOrPartitionError; RetriableError where
@@ -105,7 +110,7 @@ class Kafka:
 
     @operation("mirror end")
     def end_mirror(self, topics: TopicNames, *, dry_run: bool = False, check: bool = True) -> Report:
-        """From here on these topics are like any others: producers append to them, mirrors leave them alone.
+        """End the mirroring of topics: producers may append to them, and mirrors ignore them.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for one that is no mirror.
         """
@@ -122,16 +127,23 @@ class Kafka:
         bootstrap: str,
         *,
         configs: Mapping[str, str] | None = None,
-        value_format: str | None = None,
+        value_format: Decoded | None = None,
         schema_file: str | None = None,
         message: str | None = None,
     ) -> Report:
-        """Compare every record of topics, in a Kafka cluster and here: offsets, timestamps, keys, values and
-        headers. The names of topics are those there. A partition that differs is a failure, which names offsets.
-        Of typed values, what was decoded, by ``value_format`` and ``schema_file`` as of ``mirror``. See
+        """Compare every record of topics with their source in a Kafka cluster: offset, timestamp, key, value and
+        headers. Topics have the names of the source. A partition that differs is a failure, which names offsets.
+        Typed values are compared as decoded: give the format that the mirror used. See
         ``stratalog.bridges.mirror.compare``.
 
             cluster.compare(["trips"], "kafka-1:9092").raise_for_failures()
+
+        Args:
+            bootstrap: brokers of the source, comma-separated
+            configs: configs of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
+            value_format: decode values by the schema file (default: keep bytes)
+            schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set
+            message: with protobuf: the values' message type in the descriptor set
 
         Raises: as ``mirror``.
         """
@@ -153,7 +165,7 @@ class Kafka:
         end: Bound = None,
         *,
         configs: Mapping[str, str] | None = None,
-        value_format: str | None = None,
+        value_format: Decoded | None = None,
         schema_file: str | None = None,
         message: str | None = None,
         fail_on_data_loss: bool = True,
@@ -204,7 +216,7 @@ class Kafka:
         function: Callable[[DataFrame, int], None],
         *,
         configs: Mapping[str, str] | None = None,
-        value_format: str | None = None,
+        value_format: Decoded | None = None,
         schema_file: str | None = None,
         message: str | None = None,
         **options: object,
@@ -258,14 +270,25 @@ class Kafka:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Export topics to a Kafka cluster once: what they have got since the last run of this export, once each,
-        at the same offsets, and what consumer groups have committed here (``groups``). ``new_offsets``: behind
-        what topics there hold; ``offset_map`` is the address of a Delta table of which offsets are which.
-        ``start`` and ``end`` are a range, as of ``read``; that takes a ``name`` of the export.
-        ``throttle_bytes_per_s`` bounds the copying; ``pace``: the speed of records, where 1 is as far apart as
-        their timestamps are; no further piece is begun after ``budget_s``. See ``stratalog.bridges.export``.
+        """Export topics to a Kafka cluster once: the records since the last run of this export, each once, at the
+        same offsets. An export of a range (``start``, ``end``) needs a ``name``. See ``stratalog.bridges.export``.
 
             cluster.export(["trips"], "kafka-2:9092")
+
+        Args:
+            bootstrap: brokers of the target, comma-separated
+            configs: configs of librdkafka, such as security.protocol=SASL_SSL
+            name: name of the export (default: the cluster's id)
+            target_topic: name in the target, if one topic is exported
+            new_offsets: append to topics that may hold records
+            start: an offset, offsets by partition (0:1000,3:20), a position, first-at:TIME (``FirstAt``), or a
+                time (bounds timestamps)
+            end: as for start; default: the last stable offset
+            groups: False: do not copy the offsets of consumer groups
+            offset_map: a Delta table that maps offsets of the target to ours: a folder, or s3://...
+            replication_factor: for topics that are created in the target
+            pace: space records by their timestamps, N times as fast (1, 10)
+            dry_run: list the offsets that would be exported; write nothing
 
         Raises: as ``mirror``.
         """
@@ -303,15 +326,24 @@ class Kafka:
         max_connections: int = 100,
         client_rack: str | None = None,
     ) -> KafkaEndpoint:
-        """Serve all topics to clients of Kafka, which read them from either tier by Kafka's protocol, and write no
-        records. It runs in a thread until it is closed:
+        """Serve all topics to Kafka clients, which read them from either tier and append no records. The endpoint
+        runs in a thread until it is closed:
 
             with cluster.serve("127.0.0.1:0") as endpoint:
                 print("bootstrap.servers = {}:{}".format(*endpoint.address))
                 endpoint.wait()
 
-        Without ``tls_client_ca`` all who reach the address can read everything. It takes ``aiokafka``
+        Without ``tls_client_ca`` everyone who reaches the address can read everything. It needs ``aiokafka``
         (``pip install 'stratalog[serve]'``). See ``stratalog.bridges.serve.endpoint.ServeOptions``.
+
+        Args:
+            listen: the address to bind (default: 127.0.0.1:9092); port 0 is any free port
+            advertise: the address that clients connect to, if it is another one
+            tls_cert: PEM file with the certificate of this server, and its key unless that has its own file
+            tls_key: PEM file with the key of the certificate
+            tls_client_ca: accept only clients whose certificate this CA signed
+            poll_s: how often to look for new records in partitions where clients wait (default: 1s)
+            max_connections: refuse more than N connections at once (default: 100)
 
         Raises: EnvironmentUnusableError without aiokafka; InvalidCallError, also for an address that is taken.
         """

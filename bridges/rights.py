@@ -13,11 +13,15 @@ class Rights:
     _ports: Ports
 
     def policy(self, role: str, topics: TopicNames = None, *, storage: str) -> str:
-        """The least policy of a role on the topics (None: all, also those to come) for ``storage``: ``aws``,
-        ``azure``, ``gcs`` or ``posix``. A ``reader`` writes nothing, a ``producer`` deletes nothing, an
-        ``operator`` runs the upkeep; see ``stratalog.bridges.policy.statements``.
+        """The minimal storage policy of a role. A ``reader`` writes nothing, a ``producer`` deletes nothing, an
+        ``operator`` runs the upkeep. See ``stratalog.bridges.policy.statements``.
 
             print(cluster.policy("producer", ["trips"], storage="aws"))
+
+        Args:
+            role: reader, producer or operator
+            topics: only these topics (default: all, including future ones)
+            storage: the kind of storage: aws, azure, gcs or posix
 
         Raises: InvalidCallError, UnknownTopicOrPartitionError, InvalidTopicError.
         """

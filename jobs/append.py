@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog import Report
 from stratalog.jobs.arguments import check_options, pair
-from stratalog.jobs.declared import Special, add_declared, call
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.progress import open_terminal
 from stratalog.jobs.run import Job, JobMain
 from stratalog.jobs.streaming import append_stream
@@ -46,18 +46,11 @@ _NEEDS = (
 _METHOD = "producer.Producer.append"
 _COLUMNS = ("key", "value", "partition", "headers", "timestamp")
 _TOGETHER = ("topic", "frame", "order_by", "dry_run")
-_CHOICES: Special = {
-    "acks": {"choices": ("all", "leader"), "metavar": None},
-    "on_changed_replay": {"choices": ("refuse", "accept")},
-    "on_bad_record": {"choices": ("fail", "skip", "topic")},
-    "on_unknown_field": {"choices": ("fail", "add", "drop")},
-}
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC")
-    add_declared(parser, _METHOD, only=["dry_run"])
+    add_declared(parser, _METHOD, only=["topic", "dry_run"])
     source = parser.add_argument_group("input, with the options of Spark's readers")
     source.add_argument(
         "--input",
@@ -82,7 +75,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     record = parser.add_argument_group("records: columns of the input, or expressions on them")
     add_declared(record, _METHOD, only=(*_COLUMNS, "order_by"))
     how = parser.add_argument_group("how")
-    add_declared(how, _METHOD, leave_out=(*_COLUMNS, *_TOGETHER), special=_CHOICES)
+    add_declared(how, _METHOD, leave_out=(*_COLUMNS, *_TOGETHER))
     how.add_argument(
         "--stream", action="store_true", help="append the input that is new since the last run, in batches"
     )

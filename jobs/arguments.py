@@ -12,16 +12,16 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
 from stratalog.engine.config.file_place import CREDENTIALS_VARIABLE
 from stratalog.engine.config.key_source import KEY_VARIABLE
 from stratalog.engine.reading.positions import SPECS, FirstAt, Spec, named_or_time, spec_of, time_of
+from stratalog.jobs.tables import add_sort
 from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.runner import RUNNERS, SPARK
 from stratalog.partitions.spelling import did_you_mean
@@ -55,7 +55,14 @@ class _JobParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._words = sys.argv[1:] if args is None else list(args)
-        return super().parse_known_args(args, namespace)
+        given, rest = super().parse_known_args(args, namespace)
+        used = {
+            action.dest: action.option_strings[-1]
+            for action in self._actions
+            if action.option_strings and getattr(given, action.dest, action.default) != action.default
+        }
+        given.used = {**getattr(given, "used", {}), **used}
+        return given, rest
 
     def error(self, message: str) -> NoReturn:
         hint = ""
@@ -180,8 +187,8 @@ def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] |
 
 def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
     """A function that adds a subcommand by name and description, and returns its parser (``reads``: the
-    subcommand changes nothing). Each has the options of every job and ``--dry-run``. The namespace holds the
-    name as ``command``.
+    subcommand changes nothing, and has ``--sort``). Each has the options of every job and ``--dry-run``. The
+    namespace holds the name as ``command``.
     """
     commands = parser.add_subparsers(dest="command", required=True, metavar=_COMMAND)
 
@@ -189,17 +196,21 @@ def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.Argum
         added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
         add_common(added)
         add_dry_run(added, "no effect: this command only reads" if reads else "check only, change nothing")
+        if reads:
+            add_sort(added)
         return added
 
     return command
 
 
-def add_topics(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """``--topics a,b``; the first words of a job that cannot do without topics, ``a,b``."""
-    if required:
-        parser.add_argument("topics", metavar="TOPICS", type=names, help="one topic, or several: a,b")
-        return
-    parser.add_argument("--topics", metavar="A,B", type=names, help="only these topics (default: all)")
+def add_every(
+    parser: argparse.ArgumentParser, doc: str = "run again TIME after the end of each run (30s), until interrupted"
+) -> argparse._MutuallyExclusiveGroup:
+    """``--once`` and ``--every TIME``, in the group that this returns."""
+    often = parser.add_mutually_exclusive_group()
+    often.add_argument("--once", action="store_true", help="run once (the default)")
+    often.add_argument("--every", metavar="TIME", type=duration, help=doc)
+    return often
 
 
 def add_dry_run(parser: argparse.ArgumentParser, doc: str = "print the plan, change nothing") -> None:
@@ -212,31 +223,11 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask to confirm; required without a terminal")
 
 
-def add_client_rack(parser: argparse.ArgumentParser) -> None:
-    """``--client-rack a``."""
-    parser.add_argument(
-        "--client-rack",
-        metavar="RACK",
-        help="rack of this reader: with a replica.selector.class it reads from a replica in that rack (default: "
-        "spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
-    )
-
-
-def add_isolation(parser: argparse.ArgumentParser) -> None:
-    """``--isolation read_committed``."""
-    parser.add_argument(
-        "--isolation",
-        choices=[level.value for level in Isolation],
-        default=Isolation.READ_UNCOMMITTED.value,
-        help="read_committed: read up to the last stable offset, without records of aborted transactions "
-        "(default: read_uncommitted, as in Kafka)",
-    )
-
-
 # --------------------------------------------------------------- options that do not go together
 
 Rows = Sequence[tuple[str, ...]]
-"""Options by their names in the namespace; each row is a rule for its first option."""
+"""Options by their names in the namespace; each row is a rule for its first option. ``used`` of the namespace has
+the words of those that differ from their defaults."""
 
 
 def check_options(given: argparse.Namespace, *, needs: Rows = (), bars: Rows = ()) -> None:
@@ -245,18 +236,20 @@ def check_options(given: argparse.Namespace, *, needs: Rows = (), bars: Rows = (
 
     Raises: InvalidCallError for the first rule that is violated.
     """
-    used = {name for name, value in vars(given).items() if value not in (None, [], {}) and value is not False}
+    used: Mapping[str, str] = given.used
     for option, *others in needs:
-        if option in used and used.isdisjoint(others):
-            raise InvalidCallError(f"{_option(option)} needs {' or '.join(map(_option, others))}")
+        if option in used and used.keys().isdisjoint(others):
+            raise InvalidCallError(f"{used[option]} needs {' or '.join(map(option_of, others))}")
     for option, *others in bars:
         for other in others if option in used else ():
             if other in used:
-                raise InvalidCallError(f"{_option(option)} and {_option(other)} do not go together")
+                raise InvalidCallError(f"{used[option]} and {used[other]} do not go together")
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def option_of(name: str) -> str:
+    """The option of a parameter: ``--throttle`` for ``throttle_bytes_per_s``."""
+    word = re.sub(r"(?<=.)(_bytes_per_s|_s|_ms)$", "", name)
+    return f"--{word.replace('_', '-')}"
 
 
 # ----------------------------------------------------------------------------- words to values
@@ -297,6 +290,13 @@ def number(text: str) -> int:
     return _single(numbers(text), text)
 
 
+def whole_number(text: str) -> int:
+    """A number that may be negative."""
+    if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number")
+    return int(text)
+
+
 def count(text: str) -> int:
     """A number of 1 or more."""
     found = number(text)
@@ -321,6 +321,35 @@ def size(text: str) -> int:
     if found < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give at least 1 byte")
     return found
+
+
+def rate(text: str) -> int:
+    """Bytes per second, from a size such as ``50MiB`` or ``50MiB/s``."""
+    return size(text.removesuffix("/s"))
+
+
+def text_or_file(text: str) -> str:
+    """The text, or the content of the file that ``@FILE`` names."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text[1:]} is not a UTF-8 text file: {error}") from error
+
+
+def iso_duration(text: str) -> timedelta:
+    """An ISO 8601 duration of days, hours, minutes and seconds: ``P7D``, ``PT1H30M``."""
+    found = re.fullmatch(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", text, re.ASCII)
+    if found is None or not any(found.groups()):
+        raise argparse.ArgumentTypeError(f"{text!r}: write durations as P7D, PT1H30M or P1DT12H")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    try:
+        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than any log") from error
 
 
 def pair(text: str) -> tuple[str, str]:

@@ -4,7 +4,8 @@ The method's signature and the ``Args:`` of its docstring are the declaration: t
 follow from them. A parameter without a default is a word of the command line, each other one an option:
 ``if_exists`` is ``--if-exists``, and ``--no-`` turns off a switch that is on by default. The unit at the end of a
 name says how a value is written, and is no part of the option: ``budget_s`` is ``--budget 5m``,
-``throttle_bytes_per_s`` is ``--throttle 20MB``.
+``throttle_bytes_per_s`` is ``--throttle 20MB``. A mapping is a repeated ``K=V``. A job has ``special`` words where
+Kafka's tools have others, and adds by hand what is no parameter of a method: files, the input, what it prints.
 
 The source of the method is parsed, and its module not imported, so that ``--help`` and completion stay quick.
 """
@@ -22,8 +23,25 @@ from pathlib import Path
 from typing import Any
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_yes, commands_of, duration, name, names, number, numbers, size
+from stratalog.jobs.arguments import (
+    add_yes,
+    bound,
+    commands_of,
+    duration,
+    iso_duration,
+    name,
+    names,
+    number,
+    numbers,
+    option_of,
+    pair,
+    position,
+    rate,
+    size,
+    text_or_file,
+)
 from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.isolation import Isolation
 
 USUAL: Mapping[str, str] = {
     "topics": "only these topics (default: all)",
@@ -31,14 +49,29 @@ USUAL: Mapping[str, str] = {
     "brokers": "one broker, or several: 2,3",
     "transactional_id": "a transactional id",
     "dry_run": "print the plan, change nothing",
+    "isolation": "read_committed: read up to the last stable offset, without records of aborted transactions "
+    "(default: read_uncommitted, as in Kafka)",
+    "client_rack": "rack of this reader: with a replica.selector.class it reads from a replica in that rack "
+    "(default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
+    "throttle_bytes_per_s": "copy at most SIZE per second (20MB)",
+    "budget_s": "begin no further piece of work after this time (5m)",
+    "if_exists": "succeed if it does not exist",
 }
 """The texts of parameters that mean the same in all methods; ``Args:`` of a method goes before."""
+_REQUIRED: Mapping[str, str] = {
+    "topics": "one topic, or several: a,b",
+    "topic": "the topic",
+    "name": "the topic",
+    "group": "the group",
+}
+"""The texts of the same parameters without a default."""
 
-_DOOR = Path(__file__).resolve().parents[1] / "engine" / "cluster"
-_HIDDEN = ("self", "check")
+_ROOT = Path(__file__).resolve().parents[1]
+_DOOR = "stratalog.engine.cluster"
+_HIDDEN = ("self", "cls", "check")
 
 Special = Mapping[str, Mapping[str, Any]]
-"""By parameter: what only the command line has, as arguments of ``add_argument``."""
+"""By parameter: what only the command line has, as arguments of ``add_argument``; ``flags`` replace the name."""
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -63,12 +96,16 @@ class Declared:
 
 @cache
 def declared(method: str) -> Declared:
-    """The declaration of ``jobs.Jobs.elect``: a module of ``engine/cluster``, a class, a method."""
-    module, class_name, function = method.split(".")
-    source = (_DOOR / f"{module}.py").read_text(encoding="utf-8")
-    of_class = next(
-        node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name
-    )
+    """The declaration of ``jobs.Jobs.elect``: a module of ``engine/cluster``, a class, a method. A method of a
+    bridge names its module in full: ``stratalog.bridges.kafka:Kafka.mirror``.
+    """
+    module, _, name = method.rpartition(":")
+    if not module:
+        module, _, name = method.partition(".")
+        module = f"{_DOOR}.{module}"
+    class_name, function = name.split(".")
+    tree = ast.parse(_source(module))
+    of_class = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
     node = next(node for node in of_class.body if isinstance(node, ast.FunctionDef) and node.name == function)
     doc = inspect.cleandoc(ast.get_docstring(node) or "")
     text, _, rest = doc.partition("\nArgs:\n")
@@ -79,15 +116,33 @@ def declared(method: str) -> Declared:
     parameters = (
         Parameter(
             one.arg,
-            ast.unparse(one.annotation) if one.annotation is not None else "",
+            "" if one.annotation is None else _literal(ast.unparse(one.annotation), tree),
             None if default is None else ast.unparse(default),
-            texts.get(one.arg) or USUAL.get(one.arg, ""),
+            texts.get(one.arg) or (_REQUIRED if default is None else USUAL).get(one.arg) or USUAL.get(one.arg, ""),
         )
         for one, default in zip([*given.args, *given.kwonlyargs], defaults, strict=True)
         if one.arg not in _HIDDEN
     )
     text = re.sub(r"\s*\bSee\s+``stratalog\.[^`]*``\.", "", text.partition("\nRaises:")[0])
     return Declared(text.replace("``", "").strip(), tuple(parameters))
+
+
+def _source(module: str) -> str:
+    """The source of a module of this project."""
+    path = _ROOT.joinpath(*module.split(".")[1:])
+    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+
+
+def _literal(annotation: str, tree: ast.Module) -> str:
+    """The annotation; for the name of a ``Literal`` that the module imports, that Literal."""
+    name = annotation.removesuffix(" | None")
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and name in {one.name for one in node.names}:
+            module = str(node.module)
+            source = _source(module) if module.startswith("stratalog.") else ""
+            found = re.search(rf"^{name} = (Literal\[.*\])$", source, re.MULTILINE)
+            return annotation if found is None else found[1]
+    return annotation
 
 
 def _texts(section: str) -> dict[str, str]:
@@ -107,26 +162,40 @@ def add_declared(
     """Add the parameters of ``method`` (as of ``declared``) to a parser or its group: ``only`` these (all when
     empty), without those to ``leave_out``.
     """
-    for one in declared(method).parameters:
-        if one.name not in leave_out and (not only or one.name in only):
-            add_parameter(parser, one, (special or {}).get(one.name, {}))
+    found = {one.name: one for one in declared(method).parameters}
+    for one in only or found:
+        if one not in leave_out:
+            action = add_parameter(parser, found[one], (special or {}).get(one, {}))
+            action.declared = method  # type: ignore[attr-defined]
 
 
 def add_parameter(
     parser: argparse._ActionsContainer, one: Parameter, special: Mapping[str, Any] = _NOTHING
-) -> None:
+) -> argparse.Action:
     """Add a parameter as a word or as an option, under its own name."""
-    given = {**_kind(one), "help": one.text, **special}
-    if one.default is None:
-        parser.add_argument(one.name, **{**given, "metavar": one.name.upper()})
-    else:
-        parser.add_argument(option(one), dest=one.name, **given)
+    given = {**_kind(one), "help": one.text.removeprefix("False: "), **special}
+    if given.get("action") is _Pairs:
+        given["help"] += "; repeatable"
+    flags: Sequence[str] = given.pop("flags", (one.name if one.default is None else option(one),))
+    if flags[0].startswith("-"):
+        return parser.add_argument(*flags, dest=one.name, **given)
+    return parser.add_argument(*flags, **{**given, "metavar": special.get("metavar", flags[0].upper())})
 
 
 def option(one: Parameter) -> str:
     """The option of a parameter."""
-    word = re.sub(r"(?<=.)(_bytes_per_s|_s|_ms)$", "", one.name).replace("_", "-")
-    return f"--no-{word}" if one.default == "True" else f"--{word}"
+    return option_of(f"no_{one.name}" if one.default == "True" else one.name)
+
+
+class _Pairs(argparse.Action):
+    """Collects the pairs of a repeated ``K=V`` in a dictionary."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, pair: Any, option: str | None = None) -> None:
+        key, value = pair
+        found = getattr(namespace, self.dest) or {}
+        if key in found:
+            parser.error(f"argument {option}: {key} is given twice")
+        setattr(namespace, self.dest, {**found, key: value})
 
 
 def _kind(one: Parameter) -> dict[str, Any]:
@@ -138,23 +207,38 @@ def _kind(one: Parameter) -> dict[str, Any]:
         return {"choices": ast.literal_eval(f"({kind[8:-1]},)")}
     if one.name.endswith("_ms"):
         return {"metavar": "TIME", "type": _milliseconds}
-    if one.name.endswith("_bytes_per_s") or one.name.endswith("_bytes"):
+    if one.name.endswith("_bytes_per_s"):
+        return {"metavar": "SIZE", "type": rate}
+    if one.name.endswith("_bytes"):
         return {"metavar": "SIZE", "type": size}
     if one.name.endswith("_s"):
         return {"metavar": "TIME", "type": duration}
     return dict(_KINDS.get(kind, _NOTHING))
 
 
+_NAMES: Mapping[str, Any] = {"metavar": "A,B", "type": names}
+_NUMBERS: Mapping[str, Any] = {"metavar": "N,M", "type": numbers}
+_PAIRS: Mapping[str, Any] = {"metavar": "K=V", "type": pair, "action": _Pairs}
+_BOUND: Mapping[str, Any] = {"metavar": "BOUND", "type": bound}
 _KINDS: Mapping[str, Mapping[str, Any]] = {
-    "TopicNames": {"metavar": "A,B", "type": names},
-    "Sequence[str] | str": {"metavar": "A,B", "type": names},
-    "Sequence[int]": {"metavar": "N,M", "type": numbers},
-    "Sequence[int] | int": {"metavar": "N,M", "type": numbers},
+    "TopicNames": _NAMES,
+    "Sequence[str] | str": _NAMES,
+    "Sequence[str]": _NAMES,
+    "Sequence[int]": _NUMBERS,
+    "Sequence[int] | int": _NUMBERS,
+    "Mapping[str, str]": _PAIRS,
+    "Mapping[str, str | float]": _PAIRS,
     "int": {"metavar": "N", "type": number},
+    "float": {"metavar": "N", "type": float},
     "str": {"metavar": "NAME", "type": name},
     "Column | str": {"metavar": "EXPR"},
-    "Sequence[str]": {"metavar": "A,B", "type": names},
+    "DataType | str": {"metavar": "TYPE", "type": text_or_file},
     "datetime | str": {"metavar": "TIME"},
+    "timedelta": {"metavar": "PnDTnHnMnS", "type": iso_duration},
+    "Bound": _BOUND,
+    "Start": _BOUND,
+    "Spec | datetime | str": {"metavar": "POSITION", "type": position},
+    "Isolation | str": {"choices": [level.value for level in Isolation]},
 }
 
 
@@ -193,27 +277,25 @@ def operation_job(
     return JobMain(name, description or declared(method).text, arguments, body)
 
 
-def add_commands(
-    parser: argparse.ArgumentParser,
-    group: str,
-    commands: Sequence[str],
+def add_command(
+    command: Callable[..., argparse.ArgumentParser],
+    method: str,
+    name: str = "",
     *,
-    asks: Collection[str] = (),
+    only: Collection[str] = (),
     leave_out: Collection[str] = (),
-) -> Callable[..., argparse.ArgumentParser]:
-    """Add a command for each method of a ``group``, such as ``brokers``; those that it ``asks`` to confirm have
-    ``--yes``. Returns the function of ``commands_of``.
+    special: Special | None = None,
+) -> argparse.ArgumentParser:
+    """Add the command of a method with ``command`` (of ``commands_of``): its first sentence and its parameters.
+    Without a ``name`` it has that of the method.
     """
-    command = commands_of(parser)
-    for one in commands:
-        found = declared(method := f"{group}.{group.title()}.{one}")
-        reads = all(parameter.name != "dry_run" for parameter in found.parameters)
-        first = re.split(r"[.;:](?:\s|$)", " ".join(found.text.split()), maxsplit=1)[0]
-        added = command(one.replace("_", "-"), first[0].lower() + first[1:], reads=reads)
-        add_declared(added, method, leave_out=["dry_run", *leave_out])
-        if one in asks:
-            add_yes(added)
-    return command
+    found = declared(method)
+    reads = all(parameter.name != "dry_run" for parameter in found.parameters)
+    first = re.split(r"[.;:](?:\s|$)", " ".join(found.text.split()), maxsplit=1)[0]
+    word = (name or method.rpartition(".")[2]).replace("_", "-")
+    added = command(word, first[0].lower() + first[1:], reads=reads)
+    add_declared(added, method, only=only, leave_out=["dry_run", *leave_out], special=special)
+    return added
 
 
 def group_job(
@@ -225,7 +307,11 @@ def group_job(
     asked = confirm or {}
 
     def arguments(parser: argparse.ArgumentParser) -> None:
-        add_commands(parser, name, commands, asks=asked)
+        command = commands_of(parser)
+        for one in commands:
+            added = add_command(command, f"{name}.{name.title()}.{one}")
+            if one in asked:
+                add_yes(added)
 
     def body(job: Job) -> Report:
         one = job.arguments.command.replace("-", "_")

@@ -19,11 +19,13 @@ from pathlib import Path
 import msgspec
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_yes, check_options
+from stratalog.jobs.arguments import add_yes, check_options
+from stratalog.jobs.declared import Special, add_declared
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
 
+_METHOD = "topics.Topics.delete_records"
 _LATEST = -1
 """Kafka's word for the high watermark."""
 
@@ -40,19 +42,18 @@ class _OffsetsFile(msgspec.Struct, frozen=True):
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_dry_run(parser, "check, and print the low watermarks that would result; change nothing")
+    special: Special = {
+        "topic": {"nargs": "?"},
+        "before": {"metavar": "N:OFFSET,...", "type": _offsets, "flags": ("--before",)},
+    }
+    add_declared(parser, _METHOD, only=["dry_run"])
     add_yes(parser)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("topic", metavar="TOPIC", nargs="?")
+    add_declared(which, _METHOD, only=["topic"], special=special)
     which.add_argument(
         "--offset-json-file", metavar="FILE", type=Path, help="a file of topics, partitions and offsets"
     )
-    parser.add_argument(
-        "--before",
-        metavar="N:OFFSET,...",
-        type=_offsets,
-        help="the first offset to keep, by partition; latest: the high watermark",
-    )
+    add_declared(parser, _METHOD, only=["before"], special=special)
 
 
 def delete_records(job: Job) -> Report:

@@ -2,6 +2,7 @@
 
   stratalog describe                   one row per partition; all of the cluster's own topics share one row
   stratalog describe --topics flights  only these topics, which may be the cluster's own
+  stratalog describe --trouble --sort lag:desc    only partitions whose state is not ok, the largest lag first
   stratalog describe --wide            one row per replica, with all that is known of it (also with --json)
 end: the high watermark, up to which records can be read. lag: the number of records by which the slowest replica
 that answers is behind the leader. tiered: the offset up to which the remote tier holds the log.
@@ -17,29 +18,44 @@ from itertools import groupby
 
 from stratalog import Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import add_dry_run, add_topics
+from stratalog.jobs.arguments import add_dry_run
+from stratalog.jobs.declared import add_declared
 from stratalog.jobs.run import Job, JobMain
+from stratalog.jobs.tables import add_sort
 
 Row = Mapping[str, Value]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_topics(parser)
+    add_declared(parser, "looks.Looks.describe")
     add_dry_run(parser, "no effect: this job only reads")
     parser.add_argument("--wide", action="store_true", help="one row per replica, with all that is known of it")
+    parser.add_argument("--trouble", action="store_true", help="only partitions whose state is not ok")
+    parser.add_argument("--exclude-internal", action="store_true", help="omit the engine's own topics")
+    add_sort(parser)
 
 
 def describe(job: Job) -> Report:
     given = job.arguments
     report = job.cluster().describe(given.topics)
+    if given.exclude_internal:
+        from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # here: --help does without Arrow
+
+        report = replace(report, rows=[row for row in report.rows if row["topic"] not in INTERNAL_TOPICS])
+    if given.trouble:
+        rows = [row for group in _partitions(report) if _partition(group)["state"] != "ok" for row in group]
+        report = replace(report, rows=rows)
     return report if given.wide or given.json else narrow(report)
+
+
+def _partitions(report: Report) -> list[list[Row]]:
+    """The rows of replicas, by partition."""
+    return [list(found) for _, found in groupby(report.rows, lambda row: (row["topic"], row["partition"]))]
 
 
 def narrow(report: Report) -> Report:
     """A report of replicas, reduced to one row per partition."""
-    rows = [
-        _partition(list(group)) for _, group in groupby(report.rows, lambda row: (row["topic"], row["partition"]))
-    ]
+    rows = [_partition(group) for group in _partitions(report)]
     totals: dict[str, Value] = {"partitions": len(rows)}
     if (empty := report.totals.get("empty_internal_replicas")) is not None:
         totals["empty_internal_replicas"] = empty

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, start_http_server, write_to_textfile
+from prometheus_client import CollectorRegistry, Counter, make_wsgi_app, write_to_textfile
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from stratalog import Report
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.state.operations import Event
+from stratalog.jobs.http_server import HttpServer
 
 _OF_OPERATIONS = ("requests", "read_bytes", "written_bytes", "records")
 """The totals of events that become counters."""
@@ -135,9 +136,8 @@ class Exposition(Collector):
 
     def serve(self, host: str, port: int) -> int:
         """Answer scrapes at ``/metrics`` in a thread of this process. Returns the port; port 0 picks a free
-        one."""
-        server, _ = start_http_server(port, host, self.registry)
-        return int(server.server_port)
+        one. Raises: OSError."""
+        return HttpServer(make_wsgi_app(self.registry), host, port).port
 
     def _gauge(self, name: str, doc: str, value: float) -> GaugeMetricFamily:
         found = GaugeMetricFamily(name, doc, labels=["cluster"])

@@ -9,6 +9,7 @@
   stratalog maintain --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: storage requests
   stratalog maintain --every 30s --metrics 9409    also serve health and the costs of the runs to Prometheus
   stratalog maintain --every 30s --otlp URL        or push them by OTLP (see metrics --help)
+  stratalog maintain --every 30s --page 8080       also serve the page of the cluster at http://127.0.0.1:8080/
   stratalog maintain --exclude scrub,vacuum  run the other steps
   stratalog maintain --dry-run               list due steps with their partitions, and when the others are due
 
@@ -21,15 +22,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
 
 from stratalog import Report
-from stratalog.jobs.arguments import check_options, count, duration, number
+from stratalog.jobs.arguments import add_every, check_options, count, number
 from stratalog.jobs.declared import Special, add_declared, call
+from stratalog.jobs.http_server import read_token
 from stratalog.jobs.metrics import add_otlp, exposition, otlp_push
 from stratalog.jobs.repeat import repeat
 from stratalog.jobs.run import Job, JobMain, warn
 from stratalog.partitions.errors import InvalidCallError, StorageError, StratalogError
+
+if TYPE_CHECKING:
+    from stratalog.engine.health.finding import HealthReport
 
 _STEPS: Special = {
     "only": {"metavar": "STEP,STEP", "help": "run only these steps, due or not (with --every: only when due)"},
@@ -37,17 +45,17 @@ _STEPS: Special = {
     "budget_requests": {"type": count},
 }
 
+_PAGE = {
+    "--page-token-file": "a file with the token that readers of the page must show",
+    "--page-tls-cert": "PEM file with the certificate of the page, and its key unless --page-tls-key is given",
+    "--page-tls-key": "PEM file with the key of --page-tls-cert",
+    "--page-tls-client-ca": "serve the page only to readers whose certificate this CA signed",
+}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.maintain", leave_out=["due"], special=_STEPS)
-    often = parser.add_mutually_exclusive_group()
-    often.add_argument("--once", action="store_true", help="run once (the default)")
-    often.add_argument(
-        "--every",
-        metavar="TIME",
-        type=duration,
-        help="run again TIME after the end of each run (30s), until interrupted",
-    )
+    add_every(parser)
     parser.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",
@@ -55,6 +63,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="with --every: check health after each run, and serve it to Prometheus (host: 127.0.0.1)",
     )
     add_otlp(parser, "with --every: check health after each run, and push it by OTLP to this address")
+    parser.add_argument(
+        "--page",
+        metavar="[HOST:]PORT",
+        help="with --every: look at the cluster after each run, and serve its page, read only (host: 127.0.0.1)",
+    )
+    for option, doc in _PAGE.items():
+        parser.add_argument(option, metavar="FILE", help=doc)
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -64,7 +79,16 @@ def _address(text: str) -> tuple[str, int]:
 
 def maintain(job: Job) -> Report:
     given = job.arguments
-    check_options(given, needs=[("metrics", "every"), ("otlp", "every")])
+    page_options = ("page_token_file", "page_tls_cert", "page_tls_key", "page_tls_client_ca")
+    check_options(
+        given,
+        needs=[
+            ("metrics", "every"),
+            ("otlp", "every"),
+            ("page", "every"),
+            *((one, "page") for one in page_options),
+        ],
+    )
 
     def once() -> Report:
         report: Report = call(job.on_workers().maintain, given, due=given.every is not None)
@@ -72,12 +96,60 @@ def maintain(job: Job) -> Report:
 
     if given.every is None:
         return once()
+    with ExitStack() as closed:
+        show = _watched(job, closed) if given.metrics or given.otlp is not None or given.page else job.show_line
+        return repeat("maintain", once, show, lambda _: given.every)
+
+
+def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
+    """A function that shows a run as usual, and looks at the cluster after it: for the page, and for figures that
+    are served or pushed with the operations of all drivers. ``closed`` ends what is served.
+
+    Raises: InvalidCallError, EnvironmentUnusableError.
+    """
+    given, cluster = job.arguments, job.cluster()
+    look: Callable[[], HealthReport] = cluster.health
+    if given.page is not None:
+        page = closed.enter_context(_served(job))
+        look = page.look
+        print(f"page: {page.url}", file=sys.stderr, flush=True)
     measured = given.metrics is not None or given.otlp is not None
-    show = _measured(job) if measured else job.show_line
-    return repeat("maintain", once, show, lambda _: given.every)
+    tell = _measured(job) if measured else None
+
+    def show(report: Report) -> None:
+        found = None
+        try:
+            found = look()
+        except StratalogError as error:
+            if given.page is not None:
+                warn([f"the page could not look at the cluster: {error}"])
+        except Exception:  # an error of ours must not end the upkeep
+            traceback.print_exc()
+            warn(["the page could not look at the cluster; the upkeep goes on"])
+        if given.page is not None and not page.is_running:
+            warn([f"the page at {page.url} is no longer served: start maintain again"])
+        if tell is not None:
+            tell(report, found)
+        else:
+            job.show_line(report)
+
+    return show
 
 
-def _measured(job: Job) -> Callable[[Report], None]:
+def _served(job: Job) -> Any:
+    """The running page. Raises: InvalidCallError."""
+    given = job.arguments
+    return job.cluster().serve_page(
+        given.page,
+        token=None if given.page_token_file is None else read_token(given.page_token_file),
+        tls_cert=given.page_tls_cert,
+        tls_key=given.page_tls_key,
+        tls_client_ca=given.page_tls_client_ca,
+        every_s=None,
+    )
+
+
+def _measured(job: Job) -> Callable[[Report, HealthReport | None], None]:
     """A function that shows a run as usual, and serves or pushes its figures with the health of the cluster after
     it and the operations of all drivers.
 
@@ -95,13 +167,11 @@ def _measured(job: Job) -> Callable[[Report], None]:
         print(f"metrics: http://{host}:{at}/metrics", file=sys.stderr, flush=True)
     new_events = cluster.new_events()
 
-    def show(report: Report) -> None:
+    def tell(report: Report, found: HealthReport | None) -> None:
         shown.add(report)
-        try:
+        shown.look(found)
+        with suppress(StratalogError):  # the next run tells these events, too
             shown.tell(new_events())
-            shown.look(cluster.health())
-        except StratalogError:
-            shown.look(None)
         job.show_line(report)
         if push is not None:
             try:
@@ -109,7 +179,7 @@ def _measured(job: Job) -> Callable[[Report], None]:
             except StorageError as error:  # the receiver is unreachable: the next run pushes all figures again
                 warn([str(error)])
 
-    return show
+    return tell
 
 
 main = JobMain("maintain", __doc__, arguments, maintain)

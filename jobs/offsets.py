@@ -8,23 +8,17 @@ import sys
 
 from stratalog import FoundOffset, Report
 from stratalog.engine.driver.report import Value
-from stratalog.engine.reading.positions import POSITIONS, time_text
-from stratalog.jobs.arguments import add_dry_run, add_isolation, add_topics, position
+from stratalog.engine.reading.positions import time_text
+from stratalog.jobs.arguments import add_dry_run, names
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.offsets import Answer
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_topics(parser, required=True)
+    topics = {"flags": ("topics",), "type": names, "help": "one topic, or several: a,b"}
+    add_declared(parser, "client.Client.offsets", special={"topic": topics})
     add_dry_run(parser, "no effect: this job only reads")
-    parser.add_argument(
-        "--spec",
-        metavar="POSITION",
-        type=position,
-        default="latest",
-        help=f"one of {', '.join(POSITIONS)}, or an ISO time, UTC unless it names a zone (default: latest)",
-    )
-    add_isolation(parser)
 
 
 def offsets(job: Job) -> Report:
@@ -33,7 +27,7 @@ def offsets(job: Job) -> Report:
         rows = [
             _row(topic, partition, answer)
             for topic in given.topics
-            for partition, answer in sorted(cluster.offsets(topic, given.spec, given.isolation).items())
+            for partition, answer in sorted(call(cluster.offsets, given, topic=topic).items())
         ]
     return Report("offsets", rows, seconds=measure.seconds, counts=measure.counts)
 

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog import Failure, Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, name, number, separator
+from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, number, separator
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.ending import Ending, after_the_work
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
@@ -39,12 +40,14 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16
 _LONGEST = 64 * 1024 * 1024
+_METHOD = "producer.Producer.produce"
+_HOW = ("partition", "acks", "on_unknown_field", "producer", "sequence")
 _ASIDE = ("partition", "offset")
 """The fields of a record as tail prints it that are ignored: its place in the other topic."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC")
+    add_declared(parser, _METHOD, only=["topic"])
     add_dry_run(parser, "check all lines, and count them; append nothing")
     parser.add_argument("--input", metavar="FILE", help="default: standard input")
     parser.add_argument("--format", choices=("lines", "json"), default="lines", help="default: lines")
@@ -54,15 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=separator,
         help="separator between key and value of a line (escapes such as \\t, \\0 or \\x1f work)",
     )
-    parser.add_argument("--partition", metavar="N", type=number, help="default: by a hash of the key")
-    parser.add_argument("--acks", choices=("all", "leader"), default="all")
-    parser.add_argument(
-        "--on-unknown-field",
-        choices=("fail", "add", "drop"),
-        default="fail",
-        help="for a field that the topic's type lacks: refuse the lines, add the field to the type, or drop and "
-        "count the field (default: fail)",
-    )
+    add_declared(parser, _METHOD, only=_HOW, special={"partition": {"metavar": "N", "type": number}})
     parser.add_argument(
         "--batch", metavar="N", type=count, default=10_000, help="append at most N lines at once (default: 10000)"
     )
@@ -72,10 +67,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=0.5,
         help="append when no line comes for TIME (default: 500ms)",
-    )
-    parser.add_argument("--producer", metavar="NAME", type=name, help="name of the producer")
-    parser.add_argument(
-        "--sequence", metavar="N", type=number, help="number of this append among the producer's, from 0"
     )
 
 
@@ -96,7 +87,7 @@ def produce(job: Job) -> Report:
                 for batch in batches(source, most, given.linger, ending):
                     rows = lines.records(batch, read)
                     if not given.dry_run:
-                        total.add(cluster.produce(given.topic, rows, **lines.how, check=False))
+                        total.add(call(cluster.produce, given, rows=rows, **lines.columns))
                     if total.failures:
                         break
                     read += len(batch)
@@ -158,19 +149,12 @@ class _Lines:
             "headers": HEADERS,
             "timestamp": TIMESTAMP,
         }
-        columns = {column: column for column in self._types}
+        columns = tuple(self._types)
         if given.format == "lines":
-            columns = {"value": "value"} if given.key_separator is None else {"key": "key", "value": "value"}
-        self._columns = tuple(columns)
-        self.how: dict[str, Any] = {
-            **columns,
-            "partition": given.partition,
-            "acks": given.acks,
-            "producer": given.producer,
-            "sequence": given.sequence,
-            "on_unknown_field": given.on_unknown_field,
-        }
-        """The arguments of ``Cluster.produce``."""
+            columns = ("value",) if given.key_separator is None else ("key", "value")
+        self._columns = columns
+        self.columns = {column: column for column in columns}
+        """The columns of the rows, as arguments of ``Cluster.produce``."""
 
     def records(self, lines: Sequence[bytes], before: int) -> list[dict[str, Any]]:
         """The rows of ``Cluster.produce``. Raises: InvalidRecordError, naming the line."""
@@ -178,7 +162,7 @@ class _Lines:
         for index, line in enumerate(lines):
             try:
                 row = self._record(line.removesuffix(b"\r"))
-                if self._given.on_unknown_field == "fail":
+                if self._given.on_unknown_field in (None, "fail"):
                     self._check(row)
                 found.append(row)
             except ValueError as error:

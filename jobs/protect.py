@@ -15,17 +15,18 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_yes
+from stratalog.jobs.arguments import add_yes
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
+
+_METHOD = "topics.Topics.protect"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC")
+    add_declared(parser, _METHOD, only=["topic", "dry_run"])
     until = parser.add_mutually_exclusive_group(required=True)
-    until.add_argument("--until", metavar="TIME", help="a time in ISO 8601; UTC unless it names a zone")
-    until.add_argument("--days", metavar="N", type=float, help="N days from now")
+    add_declared(until, _METHOD, only=["until", "days"])
     add_yes(parser)
-    add_dry_run(parser, "check only, change nothing")
 
 
 def protect(job: Job) -> Report:
@@ -33,7 +34,7 @@ def protect(job: Job) -> Report:
     until = f"until {given.until}" if given.days is None else f"for {given.days:g} days"
     job.confirm(f"forbid the deletion of records of topic {given.topic!r} {until}")
     with cluster.measured() as measure:
-        time = cluster.topics.protect(given.topic, until=given.until, days=given.days, dry_run=given.dry_run)
+        time = call(cluster.topics.protect, given)
     return Report(
         operation="protect",
         rows=[{"topic": given.topic, "protected_until": time.isoformat(timespec="milliseconds")}],

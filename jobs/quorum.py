@@ -15,21 +15,17 @@ import sys
 
 import stratalog
 from stratalog import Report
-from stratalog.jobs.declared import add_commands, call
+from stratalog.jobs.arguments import commands_of
+from stratalog.jobs.declared import add_command, call
 from stratalog.jobs.run import Job, JobMain, warn
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    command = add_commands(
-        parser,
-        "quorum",
-        ("describe", "snapshot", "replace_voter", "add_voter", "remove_voter"),
-        leave_out=["by_hand"],
-    )
-    command(
-        "sign",
-        "for a cluster without a key so far: sign the metadata its voters hold now "
-        "with the cluster key, and trust it",
+    command = commands_of(parser)
+    for one in ("describe", "snapshot", "replace_voter", "add_voter", "remove_voter"):
+        add_command(command, f"quorum.Quorum.{one}", leave_out=["by_hand"])
+    add_command(
+        command, "__init__.Cluster.sign", leave_out=["cluster_file", "progress", "cluster_key", "credentials"]
     )
 
 

@@ -18,17 +18,8 @@ from typing import TYPE_CHECKING, Any
 import stratalog
 from stratalog import Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import (
-    add_client_rack,
-    add_dry_run,
-    add_isolation,
-    bound,
-    check_options,
-    count,
-    names,
-    numbers,
-    pair,
-)
+from stratalog.jobs.arguments import add_dry_run, check_options, count, names, pair
+from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.run import Job, JobMain, printing
 
 if TYPE_CHECKING:
@@ -37,38 +28,20 @@ if TYPE_CHECKING:
 
     from stratalog.engine.reading.plan import FileRange
 
+_METHOD = "client.Client.plan_read"
 _SHOWN = 20
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     of = parser.add_mutually_exclusive_group(required=True)
-    of.add_argument(
-        "topics",
-        metavar="TOPICS",
-        nargs="?",
-        type=names,
-        help="a topic, or several (a,b) of the same declared types",
-    )
-    of.add_argument("--pattern", metavar="REGEX", help="the topics whose whole name matches")
-    where = (
-        "an offset, offsets by partition (0:1000,3:20), a position (earliest-local ...), first-at:TIME, or a time "
-        "(bounds timestamps)"
-    )
+    topics = {"flags": ("topics",), "nargs": "?", "type": names}
+    special: Special = {"topic": topics, "pattern": {"metavar": "REGEX"}, "last": {"type": count}}
+    add_declared(of, _METHOD, only=["topic", "pattern"], special=special)
     begin = parser.add_mutually_exclusive_group()
-    begin.add_argument("--start", metavar="BOUND", type=bound, help=f"{where}; default: the log start")
+    add_declared(begin, _METHOD, only=["start", "last"], special=special)
     begin.add_argument("--group", metavar="NAME", help="start at the offsets of this consumer group")
-    begin.add_argument("--last", metavar="N", type=count, help="read the last N records of each partition")
-    parser.add_argument("--end", metavar="BOUND", type=bound, help="as --start; default: the high watermark")
-    parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
+    add_declared(parser, _METHOD, leave_out=["topic", "pattern", "start", "last"])
     parser.add_argument("--where", metavar="EXPR", help="read only the records that match")
-    add_isolation(parser)
-    parser.add_argument(
-        "--no-fail-on-data-loss",
-        dest="fail_on_data_loss",
-        action="store_false",
-        help="skip deleted records of the range, with a note",
-    )
-    add_client_rack(parser)
     add_dry_run(parser, "list the files that would be scanned; needs no Spark")
     parser.add_argument(
         "--explain", action="store_true", help="like --dry-run, but as a readable summary with totals"
@@ -98,17 +71,9 @@ def read(job: Job) -> Report:
     cluster = job.cluster()
     planned_only = given.dry_run or given.explain
     with cluster.measured() as planning:
-        plan = cluster.plan_read(  # reports errors before a session is started
-            given.topics,
-            given.start if given.group is None else stratalog.Committed(given.group),
-            given.end,
-            given.partitions,
-            pattern=given.pattern,
-            last=given.last,
-            client_rack=given.client_rack,
-            isolation=given.isolation,
-            fail_on_data_loss=given.fail_on_data_loss,
-        )
+        start = given.start if given.group is None else stratalog.Committed(given.group)
+        # reports errors before a session is started
+        plan = call(cluster.plan_read, given, topic=given.topics, start=start)
     if not planned_only:
         cluster = job.on_spark()
     with cluster.measured() as measure:

@@ -16,16 +16,15 @@ import argparse
 import sys
 from pathlib import Path
 
-import stratalog
 from stratalog import Report
 from stratalog.engine.metadata.reassignment_plan import ReplicaPlan, parse_plan, plan_json
-from stratalog.jobs.arguments import add_dry_run, add_topics, add_yes, check_options, count, numbers
+from stratalog.jobs.arguments import add_yes, check_options, count
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
-from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
 
 _WISHES = ("add", "remove", "move", "drain", "replication_factor")
-_WHEN_MOVING = ("throttle", "force", "write_plan")
+_WHEN_MOVING = ("throttle_bytes_per_s", "force", "write_plan")
 _BARS = (
     ("plan", "status", "cancel", *_WISHES, "topics"),
     ("status", "cancel", *_WISHES, *_WHEN_MOVING),
@@ -34,8 +33,8 @@ _BARS = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_topics(parser)
-    add_dry_run(parser)
+    add_declared(parser, "jobs.Jobs.plan_replicas", only=["topics"])
+    add_declared(parser, "jobs.Jobs.reassign", only=["dry_run"])
     add_yes(parser)
     instead = parser.add_argument_group("action: one of")
     instead.add_argument(
@@ -46,30 +45,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--cancel", action="store_true", help="cancel the reassignments in progress, and revert them"
     )
     wish = parser.add_argument_group("or some of these changes")
-    wish.add_argument("--add", metavar="N,M", type=numbers, default=[], help="add replicas on these brokers")
-    wish.add_argument(
-        "--remove", metavar="N,M", type=numbers, default=[], help="remove the replicas from these brokers"
+    add_declared(
+        wish,
+        "jobs.Jobs.plan_replicas",
+        only=_WISHES,
+        special={"move": {"metavar": "N:M", "type": moves}, "replication_factor": {"type": count}},
     )
-    wish.add_argument(
-        "--move", metavar="N:M", type=moves, default={}, help="move the replicas of broker N to broker M"
-    )
-    wish.add_argument(
-        "--drain",
-        metavar="N,M",
-        type=numbers,
-        default=[],
-        help="move all replicas of these brokers to others, by rack",
-    )
-    wish.add_argument("--replication-factor", metavar="N", type=count, help="give each partition N replicas")
     how = parser.add_argument_group("how")
-    how.add_argument(
-        "--throttle", metavar="BYTES", type=rate, help="copy at most BYTES per second to a broker: 50MiB"
-    )
-    how.add_argument(
-        "--force",
-        action="store_true",
-        help="remove even the last replica in sync, and lose the records that only it has",
-    )
+    add_declared(how, "jobs.Jobs.reassign", only=["throttle_bytes_per_s", "force"])
     how.add_argument("--write-plan", metavar="FILE", type=Path, help="write the plan to FILE as JSON")
 
 
@@ -87,35 +70,25 @@ def moves(text: str) -> dict[int, int]:
     return found
 
 
-def rate(text: str) -> int:
-    """Bytes per second, from a size such as ``50MiB`` or ``50MiB/s``."""
-    try:
-        found = parse_size(text.removesuffix("/s"))
-    except InvalidCallError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    if found < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give at least 1 byte per second")
-    return found
-
-
 def reassign(job: Job) -> Report:
     given = job.arguments
     check_options(given, bars=_BARS)
+    report: Report
     if given.status:
         return job.cluster().reassignments(given.topics)
     if given.cancel:
-        return job.cluster().cancel_reassignments(given.topics, dry_run=given.dry_run, check=False)
-    if given.plan is None and not any(getattr(given, wish) for wish in _WISHES):
+        report = call(job.cluster().cancel_reassignments, given)
+        return report
+    if given.plan is None and all(getattr(given, wish) is None for wish in _WISHES):
         raise InvalidCallError("name the action: --plan, --status, --cancel, or a change such as --drain")
-    plan = read_plan(given.plan) if given.plan is not None else _worked_out(job.cluster(), given)
+    plan = read_plan(given.plan) if given.plan is not None else call(job.cluster().plan_replicas, given)
     if given.write_plan is not None:
         _write(given.write_plan, plan)
     if given.force:
         job.confirm("reassign with --force: records that only a removed replica has will be lost")
     cluster = job.cluster() if given.dry_run else job.on_workers()
-    return cluster.reassign(
-        plan, force=given.force, throttle_bytes_per_s=given.throttle, dry_run=given.dry_run, check=False
-    )
+    report = call(cluster.reassign, given, plan=plan)
+    return report
 
 
 def read_plan(path: Path) -> ReplicaPlan:
@@ -124,17 +97,6 @@ def read_plan(path: Path) -> ReplicaPlan:
         return parse_plan(path.read_bytes(), str(path))
     except OSError as error:
         raise InvalidCallError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _worked_out(cluster: stratalog.Cluster, given: argparse.Namespace) -> ReplicaPlan:
-    return cluster.plan_replicas(
-        given.topics,
-        add=given.add,
-        remove=given.remove,
-        move=given.move,
-        drain=given.drain,
-        replication_factor=given.replication_factor,
-    )
 
 
 def _write(path: Path, plan: ReplicaPlan) -> None:

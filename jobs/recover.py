@@ -21,32 +21,28 @@ import os
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, number, numbers
+from stratalog.jobs.arguments import check_options
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.store.address import parse_address
 
+_WHAT = ("to", "keep")
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_topics(parser, required=True)
-    parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these partitions")
-    parser.add_argument("--broker", metavar="N", type=number, help="only records that this broker holds")
+    add_declared(parser, "jobs.Jobs.recover", leave_out=_WHAT)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--to", metavar="URI", help="export to an existing folder, or to s3://bucket/prefix")
-    what.add_argument("--keep", choices=("remote", "brokers"), help="keep this side where the two differ")
-    add_dry_run(parser, "list the files to export, or show both sides; write nothing")
+    add_declared(what, "jobs.Jobs.recover", only=_WHAT, special={"to": {"metavar": "URI"}})
 
 
 def recover(job: Job) -> Report:
     given = job.arguments
-    if given.keep is not None:
-        return job.on_workers().recover(
-            given.topics, keep=given.keep, partitions=given.partitions, dry_run=given.dry_run, check=False
-        )
-    address = parse_address(given.to, "--to")
-    to = os.path.abspath(address.path) if address.is_folder else str(address)
-    return job.on_workers().recover(
-        given.topics, to, partitions=given.partitions, broker=given.broker, dry_run=given.dry_run, check=False
-    )
+    if given.to is not None:
+        address = parse_address(given.to, "--to")
+        given.to = os.path.abspath(address.path) if address.is_folder else str(address)
+    check_options(given, bars=[("keep", "broker")])
+    report: Report = call(job.on_workers().recover, given)
+    return report
 
 
 main = JobMain("recover", __doc__, arguments, recover)

@@ -16,20 +16,25 @@ import sys
 
 import stratalog
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_yes, check_options
+from stratalog.jobs.arguments import add_yes, check_options
+from stratalog.jobs.declared import add_declared
 from stratalog.jobs.run import Job, JobMain
+
+_METHOD = "__init__.Cluster.restore"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_dry_run(parser, "look at the remote tier, print the plan, change nothing")
+    add_declared(parser, _METHOD, only=["dry_run"])
     add_yes(parser)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--from", metavar="ID", dest="former", help="the id of the cluster to restore")
+    add_declared(what, _METHOD, only=["former"], special={"former": {"flags": ("--from",), "metavar": "ID"}})
     what.add_argument(
         "--drill", action="store_true", help="rehearse a restore beside this living cluster, and compare"
     )
-    parser.add_argument(
-        "--deep", action="store_true", help="with --drill: read and check every byte of the remote tier"
+    add_declared(
+        parser,
+        "jobs.Jobs.drill",
+        special={"deep": {"help": "with --drill: read and check every byte of the remote tier"}},
     )
 
 

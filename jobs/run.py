@@ -32,6 +32,7 @@ from stratalog.jobs.arguments import job_parser
 from stratalog.jobs.colours import coloured, in_colour
 from stratalog.jobs.ending import Terminated, at_once
 from stratalog.jobs.progress import terminal_progress
+from stratalog.jobs.tables import arranged, terminal_width
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError, StratalogError
 from stratalog.partitions.paths import METADATA_TOPIC
@@ -146,7 +147,8 @@ class Job:
         """Print the table, or with ``--json`` the object, on standard output; with ``--json`` also the failures on
         standard error."""
         if not self.arguments.json:
-            print(coloured(str(report)) if in_colour(sys.stdout) else report)
+            text = report.text(terminal_width(sys.stdout))
+            print(coloured(text) if in_colour(sys.stdout) else text)
             return
         for failure in report.failures:
             print(_line(f"FAILED {failure}"), file=sys.stderr, flush=True)
@@ -205,7 +207,7 @@ class JobMain:
                     raise InvalidCallError(
                         "under spark-submit, --master is its own option: put it before the script"
                     )
-                report = self.body(job)
+                report = arranged(self.body(job), arguments)
         except NobodyReadsError:
             return ALL_DONE
         except KeyboardInterrupt as stop:

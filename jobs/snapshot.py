@@ -8,7 +8,7 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import duration
+from stratalog.jobs.arguments import add_every
 from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.repeat import once_or_every
 from stratalog.jobs.run import Job, JobMain
@@ -16,14 +16,7 @@ from stratalog.jobs.run import Job, JobMain
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.snapshot")
-    often = parser.add_mutually_exclusive_group()
-    often.add_argument("--once", action="store_true", help="run once (the default)")
-    often.add_argument(
-        "--every",
-        metavar="TIME",
-        type=duration,
-        help="run again TIME after the end of each run (10m), until interrupted",
-    )
+    add_every(parser)
 
 
 def snapshot(job: Job) -> Report:

@@ -26,65 +26,42 @@ from typing import TYPE_CHECKING, Any
 import stratalog
 from stratalog import Report
 from stratalog.engine.driver.plain_values import as_it_is
-from stratalog.engine.reading.positions import RESETS
-from stratalog.jobs.arguments import (
-    add_client_rack,
-    add_isolation,
-    bound,
-    check_options,
-    count,
-    duration,
-    number,
-    numbers,
-)
+from stratalog.jobs.arguments import check_options, count
+from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.payloads import FORMATS, decoded_formats, shown_as
 from stratalog.jobs.run import Job, JobMain, printing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stratalog.engine.reading.tail import Start, Tail
+    from stratalog.engine.reading.tail import Tail
 
 _SHOWN = 10
+_METHOD = "client.Client.tail"
+_HOW = ("partitions", "idle_timeout_s", "auto_offset_reset", "isolation", "client_rack")
+_SPECIAL: Special = {
+    "follow": {"flags": ("-f", "--follow"), "action": "store_true"},
+    "last": {
+        "flags": ("-n", "--lines"),
+        "help": f"begin N records before the end of each partition (default: {_SHOWN})",
+    },
+    "idle_timeout_s": {"flags": ("--timeout",)},
+}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("-f", "--follow", action="store_true", help="continue with new records, until interrupted")
+    add_declared(parser, _METHOD, only=["topic", "follow"], special=_SPECIAL)
     begin = parser.add_mutually_exclusive_group()
-    begin.add_argument(
-        *("-n", "--lines"),
-        metavar="N",
-        type=number,
-        help=f"begin N records before the end of each partition (default: {_SHOWN})",
-    )
-    begin.add_argument(
-        "--start",
-        metavar="BOUND",
-        type=bound,
-        help="begin at an offset, offsets by partition (0:1000,3:20), a time, or a position (earliest-local ...)",
-    )
+    add_declared(begin, _METHOD, only=["last", "start"], special=_SPECIAL)
     begin.add_argument("--group", metavar="NAME", help="begin at the offsets of a consumer group")
-    parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
+    add_declared(parser, _METHOD, only=_HOW, special=_SPECIAL)
     parser.add_argument("--max-messages", metavar="N", type=count, help="end after N records")
-    parser.add_argument(
-        "--timeout", metavar="TIME", type=duration, help="stop after TIME without a new record, such as 30s"
-    )
-    parser.add_argument(
-        "--auto-offset-reset",
-        choices=RESETS,
-        default="none",
-        help="where to continue if retention has deleted the next record, and where a --group begins that has "
-        "committed nothing: at the earliest or latest record, or none for an error (default)",
-    )
     parser.add_argument(
         "--format",
         choices=(*FORMATS, *decoded_formats()),
         help="format of keys and values (default: text; json with --json)",
     )
     parser.add_argument("--schema", metavar="FILE", help="schema of values, for --format avro and confluent-avro")
-    add_isolation(parser)
-    add_client_rack(parser)
 
 
 def tail(job: Job) -> Report:
@@ -92,21 +69,12 @@ def tail(job: Job) -> Report:
     check_options(given, needs=[("schema", "format")])
     show = shown_as(given.format or ("json" if given.json else "text"), given.schema)
     cluster = job.cluster()
-    start: Start = given.start if given.group is None else stratalog.Committed(given.group)
-    from_end = given.start is None and given.group is None
-    last = (_SHOWN if given.lines is None else given.lines) if from_end else None
-    where: dict[str, Any] = {"last": last} if from_end else {"start": start}
+    if given.group is not None:
+        given.start = stratalog.Committed(given.group)
+    if given.start is None and given.last is None:
+        given.last = _SHOWN
     with cluster.measured() as measure:
-        tailed = cluster.tail(
-            given.topic,
-            given.partitions,
-            **where,
-            client_rack=given.client_rack,
-            follow=given.follow,
-            isolation=given.isolation,
-            idle_timeout_s=given.timeout,
-            auto_offset_reset=given.auto_offset_reset,
-        )
+        tailed: Tail = call(cluster.tail, given)
         try:
             shown = _print(tailed, given.max_messages, show)
         except KeyboardInterrupt:

@@ -13,7 +13,7 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import duration
+from stratalog.jobs.arguments import add_every
 from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.repeat import repeat
 from stratalog.jobs.run import Job, JobMain
@@ -23,15 +23,8 @@ SHORTEST_PAUSE_S = 0.1
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.tier", leave_out=["due"])
-    often = parser.add_mutually_exclusive_group()
-    often.add_argument("--once", action="store_true", help="tier all partitions once (the default)")
-    often.add_argument("--due", action="store_true", help="tier the partitions that are due, once")
-    often.add_argument(
-        "--every",
-        metavar="TIME",
-        type=duration,
-        help="tier due partitions at least this often (30s), until interrupted",
-    )
+    often = add_every(parser, "tier due partitions at least this often (30s), until interrupted")
+    add_declared(often, "jobs.Jobs.tier", only=["due"])
 
 
 def tier(job: Job) -> Report:

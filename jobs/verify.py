@@ -13,14 +13,14 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, check_options
+from stratalog.jobs.arguments import add_dry_run, check_options
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain, renamed
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_topics(parser)
+    add_declared(parser, "jobs.Jobs.verify")
     add_dry_run(parser, "list the files to read; read none")
-    parser.add_argument("--deep", action="store_true", help="read every byte")
     parser.add_argument(
         "--discarded", action="store_true", help="list files that replicas have discarded but still hold"
     )
@@ -34,7 +34,8 @@ def verify(job: Job) -> Report:
         return renamed(cluster.discarded(given.topics), "verify --discarded", dry_run=given.dry_run)
     if given.dry_run:
         return renamed(cluster.describe(given.topics), "verify", dry_run=True)
-    return cluster.verify(given.topics, deep=given.deep)
+    report: Report = call(cluster.verify, given)
+    return report
 
 
 main = JobMain("verify", __doc__, arguments, verify)

@@ -41,6 +41,8 @@ LAST_APPENDS = 5
 MOST_RUNS = 128
 """Numbers in ``ProducerEntry.runs``: five years of a daily append whose sequence is its date."""
 
+Acks = Literal["all", "leader"]
+"""The replicas that must have the records of an append before it is acknowledged."""
 OnChangedReplay = Literal["refuse", "accept"]
 """The treatment of a sequence that is repeated with other records."""
 

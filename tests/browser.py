@@ -22,6 +22,8 @@ import pytest
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = "apt-get install chromium chromium-driver"
 needs_chromium = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
+AXE = Path(__file__).resolve().parents[1] / ".cache/servers/node_modules/axe-core/axe.min.js"
+needs_axe = pytest.mark.skipif(not AXE.is_file(), reason="make servers, which installs axe-core")
 ENTER = "\ue007"
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
@@ -42,12 +44,12 @@ class Browser:
         except urllib.error.HTTPError as error:
             raise AssertionError(error.read().decode()) from error
 
-    def open(self, page: Path) -> None:
-        """Load a file; returns once it is drawn."""
-        self._ask("POST", "/url", {"url": page.as_uri()})
+    def open(self, page: Path | str) -> None:
+        """Load a file, or an address; returns once it is drawn."""
+        self._ask("POST", "/url", {"url": page if isinstance(page, str) else page.as_uri()})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """The answer of a piece of JavaScript (``return ...``)."""
+        """The answer of a piece of JavaScript (``return ...``), or that of its promise."""
         return self._ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def devtools(self, command: str, **parameters: Any) -> Any:
@@ -84,6 +86,13 @@ class Browser:
         script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.innerText)"
         found: list[str] = self.run(script, selector)
         return found
+
+    def violations(self) -> list[Any]:
+        """What axe-core finds wrong for readers with special needs: its rules, with the elements."""
+        found = "violations.map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))])"
+        script = f"{AXE.read_text(encoding='utf-8')}; return axe.run().then(({{ violations }}) => {found})"
+        violations: list[Any] = self.run(script)
+        return violations
 
     def complaints(self) -> list[str]:
         """All that the console has said since it was last asked."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from stratalog.partitions.errors import InvalidCallError
 
 AVRO, CONFLUENT_AVRO, JSON, PROTOBUF = "avro", "confluent-avro", "json", "protobuf"
-DECODED = (AVRO, CONFLUENT_AVRO, JSON, PROTOBUF)
+Decoded = Literal["avro", "confluent-avro", "json", "protobuf"]
+DECODED: tuple[str, ...] = get_args(Decoded)
 """The names of formats that have a schema."""
 
 

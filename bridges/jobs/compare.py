@@ -15,21 +15,20 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.bridges.jobs.mirror import add_source, check_format, format_of
+from stratalog.bridges.jobs.mirror import SPECIAL, check_format
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--with", dest="bootstrap", metavar="HOST:PORT", required=True, help="brokers of the source"
-    )
-    add_source(parser)
+    bootstrap = {**SPECIAL["bootstrap"], "flags": ("--with",), "required": True}
+    add_declared(parser, "stratalog.bridges.kafka:Kafka.compare", special={**SPECIAL, "bootstrap": bootstrap})
 
 
 def compare(job: Job) -> Report:
-    given = job.arguments
-    check_format(given)
-    return job.cluster().compare(given.mirrored, given.bootstrap, configs=dict(given.config), **format_of(given))
+    check_format(job.arguments)
+    report: Report = call(job.cluster().compare, job.arguments, topics=job.arguments.mirrored)
+    return report
 
 
 main = JobMain("compare", __doc__, arguments, compare, runs="driver")

@@ -20,42 +20,13 @@ import sys
 
 import stratalog
 from stratalog import Report
-from stratalog.bridges.jobs.mirror import add_run, add_source
-from stratalog.jobs.arguments import add_dry_run, bound, count, name
+from stratalog.bridges.jobs.mirror import SPECIAL
+from stratalog.jobs.arguments import add_every
+from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.repeat import once_or_every
 from stratalog.jobs.run import Job, JobMain
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--to", dest="bootstrap", metavar="HOST:PORT", required=True, help="brokers of the target, comma-separated"
-    )
-    add_source(parser)
-    add_dry_run(parser, "list the offsets that would be exported; write nothing")
-    parser.add_argument("--name", metavar="NAME", type=name, help="name of the export (default: the cluster's id)")
-    parser.add_argument(
-        "--to-topic", metavar="NAME", type=name, help="name in the target, if one topic is exported"
-    )
-    parser.add_argument("--new-offsets", action="store_true", help="append to topics that may hold records")
-    parser.add_argument(
-        "--map",
-        metavar="TABLE",
-        help="a Delta table that maps offsets of the target to ours: a folder, or s3://...",
-    )
-    where = (
-        "an offset, offsets by partition (0:1000,3:20), a position, first-at:TIME, or a time (bounds timestamps)"
-    )
-    begin = parser.add_mutually_exclusive_group()
-    begin.add_argument("--start", metavar="BOUND", type=bound, help=where)
-    begin.add_argument("--group", metavar="NAME", help="start at the offsets of this consumer group")
-    parser.add_argument("--end", metavar="BOUND", type=bound, help="as --start; default: the last stable offset")
-    parser.add_argument(
-        "--replication-factor", metavar="N", type=count, help="for topics that are created in the target"
-    )
-    parser.add_argument(
-        "--pace", metavar="X", type=_speed, help="space records by their timestamps, X times as fast (1, 10x)"
-    )
-    add_run(parser)
+_METHOD = "stratalog.bridges.kafka:Kafka.export"
 
 
 def _speed(text: str) -> float:
@@ -65,28 +36,31 @@ def _speed(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a speed: write it as 1, 0.5 or 10x") from error
 
 
+_SPECIAL: Special = {
+    **{name: SPECIAL[name] for name in ("topics", "configs", "replication_factor")},
+    "bootstrap": {**SPECIAL["bootstrap"], "flags": ("--to",), "required": True},
+    "target_topic": {"flags": ("--to-topic",)},
+    "offset_map": {"flags": ("--map",), "metavar": "TABLE"},
+    "pace": {"metavar": "X", "type": _speed},
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    begin = parser.add_mutually_exclusive_group()
+    add_declared(begin, _METHOD, only=["start"])
+    begin.add_argument("--group", metavar="NAME", help="start at the offsets of this consumer group")
+    add_declared(parser, _METHOD, leave_out=["start"], special=_SPECIAL)
+    add_every(parser)
+
+
 def export(job: Job) -> Report:
     given = job.arguments
+    if given.group is not None:
+        given.start = stratalog.Committed(given.group)
 
     def once() -> Report:
-        return job.cluster().export(
-            given.mirrored,
-            given.bootstrap,
-            configs=dict(given.config),
-            name=given.name,
-            target_topic=given.to_topic,
-            new_offsets=given.new_offsets,
-            start=given.start if given.group is None else stratalog.Committed(given.group),
-            end=given.end,
-            groups=not given.no_groups,
-            offset_map=given.map,
-            replication_factor=given.replication_factor,
-            throttle_bytes_per_s=given.throttle,
-            pace=given.pace,
-            budget_s=given.budget,
-            dry_run=given.dry_run,
-            check=False,
-        )
+        report: Report = call(job.cluster().export, given, topics=given.mirrored)
+        return report
 
     return once_or_every("export", once, job.show_line, given.every)
 

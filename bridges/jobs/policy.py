@@ -18,19 +18,18 @@ import sys
 
 from stratalog import Report
 from stratalog.bridges.policy.role import SCHEMES, Role
-from stratalog.jobs.arguments import add_topics
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--role", choices=[*map(str, Role)], required=True)
-    parser.add_argument("--for", dest="storage", choices=[*SCHEMES], required=True, help="the kind of storage")
-    add_topics(parser)
+    role = {"flags": ("--role",), "choices": [*map(str, Role)], "metavar": None, "required": True}
+    storage = {"flags": ("--for",), "choices": [*SCHEMES], "metavar": None, "required": True}
+    add_declared(parser, "stratalog.bridges.rights:Rights.policy", special={"role": role, "storage": storage})
 
 
 def policy(job: Job) -> Report:
-    given = job.arguments
-    print(job.cluster().policy(given.role, given.topics, storage=given.storage), end="")
+    print(call(job.cluster().policy, job.arguments), end="")
     return Report("policy", ())
 
 

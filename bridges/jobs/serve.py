@@ -15,61 +15,37 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_client_rack, check_options, count, duration
+from stratalog.jobs.arguments import check_options, count
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
+
+if TYPE_CHECKING:
+    from stratalog.bridges.serve.endpoint import KafkaEndpoint
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        default="127.0.0.1:9092",
-        help="the address to bind (default: 127.0.0.1:9092)",
+    address, file = {"metavar": "HOST:PORT"}, {"metavar": "FILE"}
+    add_declared(
+        parser,
+        "stratalog.bridges.kafka:Kafka.serve",
+        special={
+            "listen": address,
+            "advertise": address,
+            "tls_cert": file,
+            "tls_key": file,
+            "tls_client_ca": file,
+            "max_connections": {"type": count},
+        },
     )
-    parser.add_argument(
-        "--advertise", metavar="HOST:PORT", help="the address that clients connect to, if it is another one"
-    )
-    parser.add_argument(
-        "--tls-cert",
-        metavar="FILE",
-        help="PEM file with the certificate of this server, and its key unless --tls-key is given",
-    )
-    parser.add_argument("--tls-key", metavar="FILE", help="PEM file with the key of --tls-cert")
-    parser.add_argument(
-        "--tls-client-ca", metavar="FILE", help="accept only clients whose certificate this CA signed"
-    )
-    parser.add_argument(
-        "--poll",
-        metavar="TIME",
-        type=duration,
-        default=1.0,
-        help="how often to look for new records in partitions where clients wait (default: 1s)",
-    )
-    parser.add_argument(
-        "--max-connections",
-        metavar="N",
-        type=count,
-        default=100,
-        help="refuse more than N connections at once (default: 100)",
-    )
-    add_client_rack(parser)
 
 
 def serve(job: Job) -> Report:
     given = job.arguments
     check_options(given, needs=[("tls_key", "tls_cert"), ("tls_client_ca", "tls_cert")])
-    endpoint = job.cluster().serve(
-        given.listen,
-        advertise=given.advertise,
-        tls_cert=given.tls_cert,
-        tls_key=given.tls_key,
-        tls_client_ca=given.tls_client_ca,
-        poll_s=given.poll,
-        max_connections=given.max_connections,
-        client_rack=given.client_rack,
-    )
+    endpoint: KafkaEndpoint = call(job.cluster().serve, given)
     with endpoint:
         host, port = endpoint.address
         print(f"bootstrap.servers={host}:{port}", file=sys.stderr, flush=True)

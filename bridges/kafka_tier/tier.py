@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -65,6 +65,19 @@ _DDL = (
     "headers array<struct<key: string, value: binary>>, leaderEpoch int"
 )
 _NO_OPTIONS = StoreOptions()
+
+
+class TierRange(TypedDict, total=False):
+    """What to read of the topics: the arguments of ``KafkaTier.plan``, ``read`` and ``read_arrow``."""
+
+    start: Bound
+    """An offset, offsets by partition, ``FirstAt(time)``, or a time; default: the first certain offset."""
+    end: Bound
+    """As ``start``, exclusive; default: behind the last certain offset."""
+    partitions: Sequence[int] | None
+    """Only these partitions; default: all."""
+    isolation: Isolation | str
+    """``read_committed``: no records of aborted or open transactions; default: ``read_uncommitted``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,26 +195,19 @@ class KafkaTier:
                 )
         return Report("describe tier", rows, notes=tuple(notes))
 
-    def plan(
-        self,
-        topics: str | Sequence[str],
-        *,
-        start: Bound = None,
-        end: Bound = None,
-        partitions: Sequence[int] | None = None,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
-    ) -> TierPlan:
-        """The plan of a read. Opens every segment that it takes, and reads no record; bounds that are ``FirstAt``
-        take a part of a segment each.
+    def plan(self, topics: str | Sequence[str], **span: Unpack[TierRange]) -> TierPlan:
+        """The plan of a read of ``start``, ``end`` (offsets, offsets by partition, ``FirstAt(time)``, or times),
+        ``partitions`` and ``isolation``. Opens every segment that it takes, and reads no record; each bound that
+        is ``FirstAt`` reads a part of a segment.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError, also for a form of a segment that the layout does
             not know; CorruptionError; SourceChangedError; StorageError kinds.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
-        query = ReadQuery(topics=names, start=start, end=end, partitions=partitions, isolation=isolation)
+        query = ReadQuery(topics=names, **span)
         found = TierPlan((), (), self.notes)
         for topic in names:
-            for partition in self._chosen(topic, partitions):
+            for partition in self._chosen(topic, query.partitions):
                 found += self._planned(topic, partition, query)
         return found
 
@@ -235,24 +241,20 @@ class KafkaTier:
         spark: SparkSession,
         topics: str | Sequence[str],
         *,
-        start: Bound = None,
-        end: Bound = None,
-        partitions: Sequence[int] | None = None,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
         fail_on_data_loss: bool = True,
+        **span: Unpack[TierRange],
     ) -> DataFrame:
         """The records as a DataFrame: ``topic, partition, offset, timestamp, timestampType, key, value, headers,
         leaderEpoch``. Tasks of the session read, each a part of a segment. It works on classic sessions and on
         Spark Connect.
 
-        ``start`` and ``end`` are offsets, offsets by partition, ``FirstAt(time)``, or times: then the records of
-        these times. An open end is the last offset that is certain; what lies behind it is a warning, and so is
-        what lies before an open start. Offsets that are unclear in between raise LogGapError, and so does
-        a partition without one certain offset; without ``fail_on_data_loss`` they are left out with a warning.
+        ``span`` is as for ``plan``; bounds that are times select the records of these times. Records before an
+        open start and behind an open end are a warning. Unclear offsets in between raise LogGapError, and so does
+        a partition without a certain offset; without ``fail_on_data_loss`` they are left out with a warning.
 
         Raises: LogGapError; as ``plan``.
         """
-        plan = self._certain(topics, start, end, partitions, isolation, fail_on_data_loss)
+        plan = self._certain(topics, span, fail_on_data_loss=fail_on_data_loss)
         if not plan.tasks:
             return spark.createDataFrame([], _DDL)
         works = _packed(plan.tasks)
@@ -260,30 +262,15 @@ class KafkaTier:
         return numbers.mapInArrow(partial(_rows_of_works, works), _DDL)
 
     def read_arrow(
-        self,
-        topics: str | Sequence[str],
-        *,
-        start: Bound = None,
-        end: Bound = None,
-        partitions: Sequence[int] | None = None,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
-        fail_on_data_loss: bool = True,
+        self, topics: str | Sequence[str], *, fail_on_data_loss: bool = True, **span: Unpack[TierRange]
     ) -> pa.RecordBatchReader:
         """As ``read``, in this process, without Spark. The records of a partition come in the order of offsets."""
-        plan = self._certain(topics, start, end, partitions, isolation, fail_on_data_loss)
+        plan = self._certain(topics, span, fail_on_data_loss=fail_on_data_loss)
         rows = (rows for task in plan.tasks for rows in rows_of_task(task))
         return pa.RecordBatchReader.from_batches(schema_of_task(), rows)
 
-    def _certain(
-        self,
-        topics: str | Sequence[str],
-        start: Bound,
-        end: Bound,
-        partitions: Sequence[int] | None,
-        isolation: Isolation | str,
-        fail_on_data_loss: bool,
-    ) -> TierPlan:
-        plan = self.plan(topics, start=start, end=end, partitions=partitions, isolation=isolation)
+    def _certain(self, topics: str | Sequence[str], span: TierRange, *, fail_on_data_loss: bool) -> TierPlan:
+        plan = self.plan(topics, **span)
         said = [str(one) for one in plan.unclear]
         if said and fail_on_data_loss:
             more = "" if len(said) <= 3 else f" (and {len(said) - 3} more)"

@@ -21,7 +21,7 @@ from stratalog.bridges.live.plan import plan_live
 from stratalog.bridges.live.source import LiveSource
 from stratalog.bridges.mirror.source import MirrorSource
 from stratalog.engine.driver.memory import Memory
-from stratalog.engine.driver.opening import Ports, open_driver
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.range_plan import StreamRange
@@ -35,7 +35,7 @@ from stratalog.engine.spark.range_stream import (
     RangeStream,
     range_options,
 )
-from stratalog.engine.spark.stream_source import check_limits
+from stratalog.engine.spark.stream_source import check_limits, open_named
 from stratalog.engine.spark.versions import LIMITS, spark_version
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, UnknownTopicOrPartitionError
@@ -63,7 +63,7 @@ class LiveRangeStream(_Base):
     def _open(self) -> tuple[LiveSource, StreamProgress | None]:
         if self._opened is None:
             given = self._options
-            ports = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+            ports = open_named(given)
             self._opened = (
                 LiveSource(ports.metadata, ports.storage, ports.clock, ports.memory, given, *self._of_kafka),
                 None,

@@ -1,14 +1,17 @@
-"""A page: the state of a cluster as one file of HTML, which needs nothing but itself. From below:
+"""A page: the state of a cluster as HTML, as one file that needs nothing but itself, or served. From below:
 
     tiers        what of one log is hot, cold, pending, expired
     activity     operations over time: what was appended, copied, tiered; what waited
+    groups       consumer groups by topic and partition
     content      all that the page shows, as plain data
-    document     the content in the page's template (``report.html``, ``report.css``, ``report.js``)
+    document     the content in the page's template (``report.html``, ``report.css``, and the parts of its script)
     report       the operation, and the page as an object that can be saved
+    served       the page over HTTP, fresh while somebody looks at it
 
 The look is that of ``health``, taken once: a page costs what ``health`` costs, and writes nothing to the cluster.
 The browser gets the content as JSON, and makes text of it: no name in it is ever read as HTML. It draws the rows
-that are in sight, so a page of 10,000 partitions opens at once. The page asks no network, and forbids it.
+that are in sight, so a page of 10,000 partitions opens at once. The file asks no network, and forbids it; the
+served page asks its own server alone.
 
 ``cluster`` may ask this, and nothing below knows of it.
 """

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stratalog.bridges.page.activity import Row, activity, runs
+from stratalog.bridges.page.groups import COMMIT_COLUMNS, group_rows
 from stratalog.bridges.page.tiers import PENDING, TIERS, TieredLog, tiered_log
 from stratalog.engine.admin.describe_cluster import broker_state
+from stratalog.engine.config.settings import configs_in_force
 from stratalog.engine.health.finding import HealthFinding, HealthReport
 from stratalog.engine.health.health import Examined
 from stratalog.engine.health.partitions import known_end
@@ -44,6 +46,7 @@ def content(
     sight, report = examined.sight, examined.report
     named = {topic_id: number for number, topic_id in enumerate(sorted(sight.image.topics, key=_by_name(sight)))}
     logs = [(seen, _log(seen, examined)) for seen in sight.partitions]
+    by_name = {(seen.view.topic, seen.view.partition): log for seen, log in logs}
     findings = _of_partitions(report)
     partitions = [
         [named[seen.view.topic_id], *_partition(seen, log, sight, findings.get(str(seen), []))]
@@ -64,7 +67,9 @@ def content(
         "partitions": partitions,
         "brokers": _brokers(sight),
         "voters": _voters(sight),
-        "groups": [{"group": g, "topic": t, "lag": lag} for (g, t), lag in sorted(report.lags.items())],
+        "commit_columns": COMMIT_COLUMNS,
+        "groups": group_rows(sight.image, examined.groups, report.lags, by_name),
+        "configs": {key: [value, source] for key, value, source in configs_in_force({}, sight.image.configs)},
         "history_unread": history_unread,
         "activity": activity(history),
         "runs": runs(history),
@@ -86,6 +91,8 @@ def unopened_content(report: HealthReport, cluster_id: str) -> dict[str, Any]:
             "tiers": TIERS,
             "partition_columns": PARTITION_COLUMNS,
             "replica_columns": REPLICA_COLUMNS,
+            "commit_columns": COMMIT_COLUMNS,
+            "configs": {},
             **{part: [] for part in ("topics", "partitions", "brokers", "voters", "groups", "runs")},
             "history_unread": None,
             "activity": None,
@@ -251,6 +258,8 @@ def _topic(examined: Examined, topic_id: str, logs: Sequence[tuple[SeenPartition
         "remote_bytes": _remote_bytes(examined.remotes.get(topic_id)),
         "sizes": [sum(log.sizes.get(tier, 0) for _, log in logs) for tier in TIERS],
         "policy": _policy(logs[0][0]) if logs else "",
+        "tiered": bool(logs and logs[0][0].view.tiered),
+        "configs": dict(sight.image.topics[topic_id].configs),
     }
 
 

@@ -1,577 +1,73 @@
-"use strict";
-// The content of the page, drawn. Names in it are other people's: all of it becomes text, never HTML.
-
-const content = JSON.parse(document.getElementById("content").textContent);
-const PAGE = 50; // rows of a table that are in the document at once
-const SOME = 12; // subjects of a finding that are shown at first
-const RANK = { error: 3, warning: 2, info: 1, ok: 0 };
-const OF_STATE = {
-  "offline": "error", "under min ISR": "error", "under-replicated": "warning", "reassigning": "info", "in sync": "ok",
-};
-const TIERS = {
-  cold: ["Cold", "in the remote tier alone"],
-  both: ["Both", "in the remote tier, and still on brokers"],
-  pending: ["Pending", "on brokers alone, to be tiered"],
-  hot: ["Hot", "on brokers alone, not to be tiered"],
-  expired: ["Expired", "left the log, not deleted yet"],
-};
-
-// ------------------------------------------------------------------------------------------------ elements
-
-function element(tag, attributes, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name === "class") made.className = value;
-    else if (value !== false && value != null) made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...children.flat().filter((child) => child != null));
-  return made;
-}
-
-function drawing(width, height, attributes, ...shapes) {
-  const shape = ([tag, given]) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(given)) made.setAttribute(name, value);
-    return made;
-  };
-  const made = shape(["svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", ...attributes }]);
-  made.append(...shapes.map(shape));
-  return made;
-}
-
-// ------------------------------------------------------------------------------------------------ texts
-
-const whole = new Intl.NumberFormat("en-US");
-const count = (value) => (value == null ? "–" : whole.format(value));
-const several = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
-
-function bytes(value) {
-  if (value == null) return "–";
-  let unit = 0;
-  while (value >= 1024 && unit < 5) { value /= 1024; unit += 1; }
-  const digits = unit === 0 || value >= 100 ? 0 : 1;
-  return `${value.toFixed(digits)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB"][unit]}`;
-}
-
-function span(ms) {
-  if (ms == null) return "–";
-  for (const [unit, length] of [["d", 86400e3], ["h", 3600e3], ["min", 60e3]]) {
-    if (ms >= 2 * length || ms === length) return `${count(Math.floor(ms / length))} ${unit}`;
-  }
-  return ms >= 1000 ? `${Math.round(ms / 1000)} s` : `${count(Math.round(ms))} ms`;
-}
-
-const utc = (ms) => new Date(ms).toISOString().slice(0, 16).replace("T", " ");
-const shown = (value, unit) => (unit === "bytes" ? bytes(value) : count(value));
-
-// ------------------------------------------------------------------------------------------------ tables
-
-// A table with a window of its rows. Columns: {title, value(row), cell(row)}, and classes; a row that
-// `detail` answers for opens at its first cell. Returns the section, and a function that filters it from outside.
-function table({ id, title, rows, columns, sort, text, detail, filters = [], nothing }) {
-  let [by, down] = sort, first = 0, words = [];
-  const opened = new Set();
-  const body = element("tbody");
-  const heads = columns.map((column, index) =>
-    element("th", { scope: "col", class: classes(column) },
-      element("button", { type: "button", onclick: () => sortBy(index, by === index ? !down : Boolean(column.number)) },
-        column.title)));
-  const where = element("span", { role: "status" });
-  const back = element("button", { type: "button", onclick: () => go(first - PAGE) }, "Previous");
-  const on = element("button", { type: "button", onclick: () => go(first + PAGE) }, "Next");
-  const search = element("input", {
-    type: "search", placeholder: "Filter", "aria-label": `Filter ${title.toLowerCase()}`, oninput: () => filter() });
-  const sorts = element("select", {
-    "aria-label": `Sort ${title.toLowerCase()}`,
-    onchange: () => { const [index, way] = sorts.value.split(" "); sortBy(Number(index), way === "down"); } },
-    columns.flatMap((column, index) => ["up", "down"].map((way) =>
-      element("option", { value: `${index} ${way}` }, `${column.title} ${way === "up" ? "↑" : "↓"}`))));
-  let found = rows;
-
-  function classes(column) {
-    return ["number", "minor", "wide", "long", "state"].filter((name) => column[name]).join(" ");
-  }
-
-  function sortBy(index, isDown) {
-    [by, down] = [index, isDown];
-    arrange();
-  }
-
-  function filter(given) {
-    if (given != null) search.value = given;
-    words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    arrange();
-  }
-
-  function arrange() {
-    const { value } = columns[by];
-    found = rows.filter((row) => filters.every((one) => one.keeps(row)));
-    if (words.length) {
-      found = found.filter((row) => { const line = text(row).toLowerCase(); return words.every((one) => line.includes(one)); });
-    }
-    const keyed = found.map((row, index) => [value(row), index, row]);
-    keyed.sort(([a, i], [b, j]) => (a == null) - (b == null) || (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1) || i - j);
-    found = keyed.map(([, , row]) => row);
-    heads.forEach((head, index) => {
-      if (index === by) head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      else head.removeAttribute("aria-sort");
-    });
-    sorts.value = `${by} ${down ? "down" : "up"}`;
-    first = 0;
-    draw();
-  }
-
-  function go(index) {
-    first = index;
-    draw();
-    section.scrollIntoView();
-  }
-
-  function draw() {
-    body.replaceChildren(...found.slice(first, first + PAGE).flatMap(lines));
-    if (!found.length) body.append(element("tr", {}, element("td", { colspan: columns.length, class: "empty" }, "No row has this.")));
-    const last = Math.min(first + PAGE, found.length);
-    where.textContent = found.length ? `${count(first + 1)}–${count(last)} of ${count(found.length)}` : "0 rows";
-    back.disabled = first === 0;
-    on.disabled = last >= found.length;
-    back.hidden = on.hidden = found.length <= PAGE;
-    pager.hidden = back.hidden && !words.length;
-  }
-
-  function lines(row) {
-    const cells = columns.map((column, index) => {
-      let inside = column.cell ? column.cell(row) : column.value(row);
-      if (detail && index === 0) {
-        inside = element("button", {
-          type: "button", class: "open", "aria-expanded": String(opened.has(row)), onclick: () => turn(row) }, inside);
-      }
-      return element("td", { class: classes(column), "data-title": column.title }, inside == null ? "–" : inside);
-    });
-    const line = element("tr", {}, cells);
-    if (!opened.has(row)) return [line];
-    return [line, element("tr", { class: "detail" }, element("td", { colspan: columns.length }, detail(row)))];
-  }
-
-  function turn(row) {
-    const at = found.indexOf(row) - first;
-    if (!opened.delete(row)) opened.add(row);
-    draw();
-    body.querySelectorAll(".open")[at].focus();
-  }
-
-  const pager = element("div", { class: "pager" }, where, back, on);
-  const tools = [
-    ...filters.map((one) => one.control(() => arrange())),
-    element("label", { class: "sorts" }, sorts),
-    rows.length > 5 ? element("label", {}, search) : null];
-  const sheet = rows.length
-    ? [element("table", {}, element("thead", {}, element("tr", {}, heads)), body), pager]
-    : [element("p", { class: "empty" }, nothing)];
-  const section = element("section", { id },
-    element("div", { class: "head" }, element("h2", {}, title), rows.length ? tools : null),
-    element("div", { class: "sheet" }, sheet));
-  if (rows.length) arrange();
-  return { section, filter };
-}
-
-function choice(label, options, keeps) {
-  let chosen = options[0][0];
-  return {
-    keeps: (row) => keeps(row, chosen),
-    control: (changed) => element("label", {},
-      element("select", { "aria-label": label, onchange: (event) => { chosen = event.target.value; changed(); } },
-        options.map(([value, name]) => element("option", { value }, name)))),
-  };
-}
-
-function tick(label, keeps) {
-  let on = false;
-  return {
-    keeps: (row) => on || keeps(row),
-    control: (changed) => element("label", {},
-      element("input", { type: "checkbox", onchange: (event) => { on = event.target.checked; changed(); } }), label),
-  };
-}
-
-// ------------------------------------------------------------------------------------------------ tiers
-
-// Bytes by tier, as parts of the bar; or offsets, where what has left the log is a stub at its left.
-function sizesBar(sizes, large) {
-  const sum = sizes.reduce((a, b) => a + b, 0) || 1;
-  let x = 0;
-  const parts = order.map((tier) => [tier, sizes[content.tiers.indexOf(tier)]]).filter(([, size]) => size);
-  const shapes = parts.map(([tier, size]) => {
-    const width = Math.max(4, (size / sum) * 1000);
-    x += width;
-    return ["rect", { class: tier, x: x - width, y: 0, width, height: 10 }];
-  });
-  const label = parts.map(([tier, size]) => `${tier} ${bytes(size)}`).join(", ") || "empty";
-  return drawing(Math.max(1000, x), 10, { class: large ? "bar large" : "bar", role: "img", "aria-label": label }, ...shapes);
-}
-const order = ["expired", "cold", "both", "pending", "hot"];
-
-function spansBar(row, large) {
-  const named = row.spans.map(([tier, start, end]) => [content.tiers[tier], start, end]);
-  const kept = named.filter(([tier]) => tier !== "expired");
-  const stub = kept.length < named.length ? 40 : 0;
-  const start = kept.length ? kept[0][1] : 0, end = kept.length ? kept[kept.length - 1][2] : 1;
-  const at = (offset) => stub + ((offset - start) / (end - start)) * (1000 - stub);
-  const shapes = kept.map(([tier, from, to]) =>
-    ["rect", { class: tier, x: at(from), y: 0, width: Math.max(4, at(to) - at(from)), height: 10 }]);
-  if (stub) shapes.push(["rect", { class: "expired", x: 0, y: 0, width: kept.length ? stub - 6 : 1000, height: 10 }]);
-  const label = named.map(([tier, from, to]) => `${tier} ${count(from)} to ${count(to)}`).join(", ") || "empty";
-  return drawing(1000, 10, { class: large ? "bar large" : "bar", role: "img", "aria-label": label }, ...shapes);
-}
-
-function legend(items) {
-  return element("ul", { class: "legend" }, items.map(([tier, figure, more]) =>
-    element("li", {}, element("i", { class: tier }), `${TIERS[tier][0]} `, element("strong", {}, figure),
-      element("small", {}, more))));
-}
-
-function tiersSection() {
-  const sums = content.tiers.map((_, index) => content.topics.reduce((sum, topic) => sum + topic.sizes[index], 0));
-  const items = order.map((tier) => [tier, bytes(sums[content.tiers.indexOf(tier)]), TIERS[tier][1]]);
-  return element("section", { id: "tiers" },
-    element("div", { class: "head" }, element("h2", {}, "Tiers"), element("span", { class: "quiet" }, "bytes of each log once")),
-    element("div", { class: "sheet tiers" }, sizesBar(sums, true), legend(items)));
-}
-
-// ------------------------------------------------------------------------------------------------ health
-
-function findingBox(one) {
-  const subjects = element("ul", { class: "chips" });
-  const list = (most) => {
-    const hidden = one.subjects.length - most;
-    subjects.replaceChildren(...one.subjects.slice(0, most).map((name) => element("li", { class: "mono" }, name)));
-    if (hidden > 0) {
-      subjects.append(element("li", {}, element("button", { type: "button", onclick: () => list(Infinity) }, `${count(hidden)} more`)));
-    }
-    if (most >= one.subjects.length && one.count > one.subjects.length) {
-      subjects.append(element("li", {}, `and ${count(one.count - one.subjects.length)} more`));
-    }
-  };
-  list(SOME);
-  const since = one.since_ms == null ? null : `since ${utc(one.since_ms)} UTC, ${span(content.now_ms - one.since_ms)}`;
-  return element("article", { class: `finding ${one.severity}` },
-    element("div", { class: "top" }, element("strong", { class: "tag" }, one.severity), element("h3", {}, one.kind), element("span", {}, since)),
-    element("p", {}, sentence(one.what)), subjects, command(one.do));
-}
-
-const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? "" : ".");
-
-function command(line) {
-  const code = element("code", {}, line);
-  const button = element("button", { type: "button", onclick: copy }, "Copy");
-  async function copy() {
-    getSelection().selectAllChildren(code);
-    try {
-      await navigator.clipboard.writeText(line);
-      button.textContent = "Copied";
-    } catch {
-      button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
-    }
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
-  }
-  return element("div", { class: "command" }, code, button);
-}
-
-function verdict() {
-  const { findings, unread } = content.health;
-  const of = (severity) => findings.filter((one) => one.severity === severity).length;
-  const counts = ["error", "warning"].filter(of).map((severity) => several(of(severity), severity));
-  if (unread.length) counts.push(`${count(unread.length)} not looked at`);
-  const level = of("error") || unread.length ? "error" : of("warning") ? "warning" : "ok";
-  const said = {
-    error: "Somebody is needed: the commands are below.",
-    warning: "The next runs of maintain should mend it.",
-    ok: "Nothing needs anybody.",
-  }[level];
-  return element("div", { class: `verdict ${level}` }, element("strong", {}, counts.join(", ") || "Healthy"), element("span", {}, said));
-}
-
-function healthSection() {
-  const { findings, unread } = content.health;
-  if (!findings.length && !unread.length) return null;
-  return element("section", { id: "health" },
-    element("div", { class: "head" }, element("h2", {}, "Health")),
-    element("div", { class: "sheet" }, findings.map(findingBox), unread.map((line) =>
-      element("article", { class: "finding error" },
-        element("div", { class: "top" }, element("strong", { class: "tag" }, "not looked at")), element("p", {}, line)))));
-}
-
-function figures() {
-  const known = content.figures, topics = content.topics;
-  const sum = (value) => topics.reduce((total, topic) => total + (value(topic) || 0), 0);
-  const behind = (name) => (known[name] ? `for ${span(known[name])}` : "nothing waits");
-  const offline = known.OfflinePartitionsCount, few = known.UnderReplicatedPartitions;
-  const items = [
-    ["Brokers", count(known.ActiveBrokerCount == null ? null : known.ActiveBrokerCount - known.OfflineLogDirectoryCount),
-      content.brokers.length ? `in service, of ${count(content.brokers.length)}` : "not known"],
-    ["Partitions", count(content.partitions.length), offline || few ? [offline ? `${count(offline)} offline` : null, few ? `${count(few)} under-replicated` : null].filter(Boolean).join(", ") : "all in sync"],
-    ["Records", count(sum((topic) => topic.records)), `in ${several(topics.filter((topic) => !topic.internal).length, "topic")}`],
-    ["On brokers", bytes(sum((topic) => topic.local_bytes)), "all replicas"],
-    ["In the remote tier", bytes(sum((topic) => topic.remote_bytes)), several(topics.filter((topic) => topic.remote_bytes != null).length, "topic")],
-    ["Not tiered", bytes(known.RemoteCopyLagBytes || 0), behind("remote-copy-lag-ms")],
-    ["Not replicated", `${count(known["replication-lag-records"] || 0)}`, known["replication-lag-records"] ? `records, ${behind("replication-lag-ms")}` : "records"],
-    ["Largest group lag", count(known["records-lag-max"] || 0), "records"],
-  ];
-  return element("dl", { class: "figures" }, items.map(([name, value, more]) =>
-    element("div", {}, element("dt", {}, name), element("dd", {}, value), element("dd", {}, more))));
-}
-
-// ------------------------------------------------------------------------------------------------ activity
-
-function chart({ title, unit, level, values }, from, step) {
-  const most = Math.max(1, ...values.map((value) => value || 0)), width = 1000 / values.length;
-  const y = (value) => 100 - (value / most) * 96;
-  let path = "", drawn = false;
-  values.forEach((value, index) => {
-    const x = index * width;
-    if (value == null) return;
-    if (!level) path += value ? `M${x + width * 0.1} 100V${y(value)}H${x + width * 0.9}V100Z` : "";
-    else path += `${drawn ? "L" : "M"}${x + width / 2} ${y(value)}h.01`; // a dot where it stands alone
-    drawn = true;
-  });
-  const last = [...values].reverse().find((value) => value != null);
-  const usual = level ? `now ${shown(last, unit)}` : `most ${shown(most, unit)} in ${span(step)}`;
-  const readout = element("span", { class: "quiet", role: "status" }, usual);
-  const picture = drawing(1000, 100, { "aria-hidden": "true" }, ["path", { d: path, class: level ? "level" : "" }], ["line", { y1: 0, y2: 100, visibility: "hidden" }]);
-  let at = values.length - 1;
-  const point = (index) => {
-    at = Math.max(0, Math.min(values.length - 1, index));
-    const line = picture.querySelector("line"), x = (at + 0.5) * width;
-    for (const [name, value] of [["x1", x], ["x2", x], ["visibility", "visible"]]) line.setAttribute(name, value);
-    readout.textContent = `${utc(from + at * step)}: ${values[at] == null ? "not known" : shown(values[at], unit)}`;
-  };
-  const leave = () => {
-    picture.querySelector("line").setAttribute("visibility", "hidden");
-    readout.textContent = usual;
-  };
-  picture.addEventListener("pointermove", (event) => {
-    const box = picture.getBoundingClientRect();
-    point(Math.floor(((event.clientX - box.left) / box.width) * values.length));
-  });
-  picture.addEventListener("pointerleave", leave);
-  const keys = { ArrowLeft: () => point(at - 1), ArrowRight: () => point(at + 1), Home: () => point(0), End: () => point(values.length - 1) };
-  const total = level ? `now ${shown(last, unit)}` : `${shown(values.reduce((a, b) => a + b, 0), unit)} in all`;
-  return element("div", {
-    class: "sheet chart", tabindex: 0, role: "group", "aria-label": `${title}: ${total}; arrow keys read it`, onblur: leave,
-    onkeydown: (event) => { if (keys[event.key]) { event.preventDefault(); keys[event.key](); } } },
-    element("div", { class: "top" }, element("h3", {}, title), readout), picture,
-    element("div", { class: "ends" }, element("span", {}, utc(from).slice(5)), element("span", {}, utc(from + values.length * step).slice(5))));
-}
-
-const noHistory = content.history_unread
-  ? `The history cannot be read: ${content.history_unread}`
-  : "Nothing is recorded yet: no operation has left an event.";
-
-function activitySection() {
-  const known = content.activity, scopes = known ? Object.keys(known.scopes) : [];
-  const charts = element("div", { class: "charts" });
-  const show = (scope) => charts.replaceChildren(...known.scopes[scope].map((series) => chart(series, known.from_ms, known.step_ms)));
-  const choose = element("select", { "aria-label": "Topic of the activity", onchange: () => show(choose.value) },
-    scopes.map((scope) => element("option", { value: scope }, scope || "All topics")));
-  if (scopes.length) show(scopes[0]);
-  const inside = !known ? element("p", { class: "sheet empty" }, noHistory)
-    : !scopes.length ? element("p", { class: "sheet empty" }, "The operations that are recorded have moved nothing.")
-    : charts;
-  return element("section", { id: "activity" },
-    element("div", { class: "head" }, element("h2", {}, "Activity"),
-      known ? element("span", { class: "quiet" }, `UTC, a bar is ${span(known.step_ms)}`) : null, scopes.length > 1 ? choose : null),
-    inside);
-}
-
-// ------------------------------------------------------------------------------------------------ the tables
-
-const partitions = content.partitions.map((row) => Object.fromEntries(content.partition_columns.map((name, index) => [name, row[index]])));
-for (const row of partitions) {
-  row.name = content.topics[row.topic].name;
-  row.internal = content.topics[row.topic].internal;
-  row.level = worst([OF_STATE[row.state], ...row.findings.map((number) => content.health.findings[number].severity)]);
-  row.size = row.sizes.reduce((a, b) => a + b, 0);
-  row.records = row.log_end == null ? null : row.log_end - row.log_start;
-  row.pending = row.spans.filter(([tier]) => content.tiers[tier] === "pending").reduce((sum, [, start, end]) => sum + end - start, 0);
-}
-
-function worst(levels) {
-  return levels.reduce((a, b) => (RANK[b] > RANK[a] ? b : a), "ok");
-}
-
-// Findings that the state says itself are not said again.
-const STATED = ["OfflinePartitionsCount", "UnderMinIsrPartitionCount", "UnderReplicatedPartitions"];
-
-function state(level, text, findings = []) {
-  const more = new Set(findings.map((number) => content.health.findings[number].kind).filter((kind) => !STATED.includes(kind)));
-  return element("span", { class: level === "ok" ? "quiet" : level }, element(level === "ok" ? "span" : "strong", {}, [text, ...more].join(", ")));
-}
-
-function topicsTable(show) {
-  const order = ["offline", "under min ISR", "under-replicated", "reassigning"];
-  const states = (topic) => order.filter((name) => topic.states[name]).map((name) => `${count(topic.states[name])} ${name}`).join(", ");
-  const level = (topic) => worst([...Object.keys(topic.states).map((name) => OF_STATE[name]), ...topic.findings.map((number) => content.health.findings[number].severity)]);
-  return table({
-    id: "topics", title: "Topics", rows: content.topics, sort: [0, false], nothing: "There are no topics.",
-    text: (topic) => `${topic.name} ${states(topic)} ${topic.policy}`,
-    filters: content.topics.some((topic) => topic.internal) ? [tick("internal", (topic) => !topic.internal)] : [],
-    columns: [
-      { title: "Topic", value: (t) => t.name, cell: (t) => element("button", { type: "button", class: "open", onclick: () => show(t) }, t.name) },
-      { title: "State", state: true, value: (t) => -RANK[level(t)], cell: (t) => state(level(t), states(t) || "in sync", t.findings) },
-      { title: "Partitions", number: true, value: (t) => t.partitions, cell: (t) => `${count(t.partitions)} × ${t.replication_factor}` },
-      { title: "Records", number: true, value: (t) => t.records, cell: (t) => count(t.records) },
-      { title: "Tiers", wide: true, value: (t) => t.sizes.reduce((a, b) => a + b, 0), cell: (t) => sizesBar(t.sizes) },
-      { title: "Brokers", number: true, value: (t) => t.local_bytes, cell: (t) => bytes(t.local_bytes) },
-      { title: "Remote", number: true, value: (t) => t.remote_bytes, cell: (t) => bytes(t.remote_bytes) },
-      { title: "Pending", number: true, minor: true, value: (t) => t.pending_records, cell: (t) => count(t.pending_records) },
-      { title: "Kept", minor: true, value: (t) => t.policy },
-    ],
-  });
-}
-
-function partitionsTable() {
-  const counted = (keeps) => partitions.filter(keeps).length;
-  const kinds = [
-    ["", "All", () => true],
-    ["need", "With findings", (row) => row.level !== "ok"],
-    ...Object.keys(OF_STATE).map((name) => [name, name, (row) => row.state === name]),
-    ["pending", "Not all tiered", (row) => row.pending > 0],
-  ].map(([value, name, keeps]) => ({ value, name: `${name} (${count(counted(keeps))})`, keeps, any: value === "" || counted(keeps) }));
-  const by = Object.fromEntries(kinds.map((kind) => [kind.value, kind.keeps]));
-  const internal = partitions.some((row) => row.internal);
-  return table({
-    id: "partitions", title: "Partitions", rows: partitions, sort: [1, false], nothing: "There are no partitions.",
-    text: (row) => `${row.name}-${row.partition} ${row.state} broker ${row.replicas.map((one) => one[0]).join(" ")}`,
-    detail: partitionDetail,
-    filters: [
-      choice("State of partitions", kinds.filter((kind) => kind.any).map((kind) => [kind.value, kind.name]), (row, chosen) => by[chosen](row)),
-      ...(internal ? [tick("internal", (row) => !row.internal || row.level !== "ok")] : [])],
-    columns: [
-      { title: "Partition", value: (row) => row.topic * 1e7 + row.partition, cell: (row) => `${row.name}-${row.partition}` },
-      { title: "State", state: true, value: (row) => -RANK[row.level], cell: (row) => state(row.level, row.state, row.findings) },
-      { title: "Leader", number: true, value: (row) => row.leader },
-      { title: "Replicas", minor: true, value: (row) => row.replicas.length, cell: (row) => replicas(row) },
-      { title: "Records", number: true, value: (row) => row.records, cell: (row) => count(row.records) },
-      { title: "End", number: true, minor: true, value: (row) => row.log_end, cell: (row) => count(row.log_end) },
-      { title: "Tiers", wide: true, value: (row) => row.pending, cell: (row) => spansBar(row) },
-      { title: "Size", number: true, value: (row) => row.size, cell: (row) => bytes(row.size) },
-    ],
-  });
-}
-
-// In order of preference; those that are not in sync stand out.
-function replicas(row) {
-  return element("span", {}, row.replicas.flatMap(([broker, found], index) => [
-    index ? " " : null,
-    found === "leader" || found === "in sync" ? String(broker) : element("strong", { class: "warning", title: found }, String(broker))]));
-}
-
-function partitionDetail(row) {
-  const spans = row.spans.map(([tier, start, end]) =>
-    [content.tiers[tier], several(end - start, "record"), `${count(start)} to ${count(end)}, ${bytes(row.sizes[tier])}`]);
-  const facts = [["epoch", row.epoch], ["log start", row.log_start], ["local start", row.local_start], ["high watermark", row.high_watermark],
-    ["log end", row.log_end], ["remote", row.remote_start == null ? null : `${count(row.remote_start)} to ${count(row.remote_end)}`]];
-  const columns = content.replica_columns;
-  const cell = (value, index) => {
-    const inside = index === 0 ? `broker ${value}` : columns[index] === "bytes" ? bytes(value) : typeof value === "number" ? count(value) : value == null ? "–" : value;
-    return element("td", { class: index > 1 ? "number" : "", "data-title": columns[index].replace("_", " ") }, inside);
-  };
-  return [
-    element("h3", {}, "Tiers, by offset"), spansBar(row, true), legend(spans),
-    element("p", { class: "quiet" }, element("br"), facts.filter(([, value]) => value != null)
-      .map(([name, value]) => `${name} ${typeof value === "number" ? count(value) : value}`).join(" · ")),
-    element("h3", {}, "Replicas"),
-    element("table", {},
-      element("thead", {}, element("tr", {}, columns.map((name, index) =>
-        element("th", { scope: "col", class: index > 1 ? "number" : "" }, name.replace("_", " "))))),
-      element("tbody", {}, row.replicas.map((one) => element("tr", {}, one.map(cell))))),
-    ...(row.findings.length ? [element("h3", {}, "Findings"), ...row.findings.map((number) => findingBox({ ...content.health.findings[number], subjects: [], count: 0 }))] : []),
-  ];
-}
-
-function brokersTable() {
-  const votes = Object.fromEntries(content.voters.map((one) => [one.broker, one]));
-  const level = (row) => (row.state === "ok" ? "ok" : row.state.startsWith("fenced") ? "warning" : "error");
-  return table({
-    id: "brokers", title: "Brokers", rows: content.brokers, sort: [0, false], nothing: "No broker is known.",
-    text: (row) => `broker ${row.broker} ${row.rack || ""} ${row.state} ${row.log_dir}`,
-    columns: [
-      { title: "Broker", value: (row) => row.broker, cell: (row) => `broker ${row.broker}` },
-      { title: "State", value: (row) => -RANK[level(row)], cell: (row) => state(level(row), row.state === "ok" ? "in service" : row.state) },
-      { title: "Rack", value: (row) => row.rack },
-      { title: "Leads", number: true, value: (row) => row.leads, cell: (row) => count(row.leads) },
-      { title: "Replicas", number: true, value: (row) => row.replicas, cell: (row) => count(row.replicas) },
-      { title: "Size", number: true, value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
-      { title: "Files", number: true, minor: true, value: (row) => row.files, cell: (row) => count(row.files) },
-      { title: "Disk used", number: true, value: (row) => row.used_ratio, cell: (row) => (row.used_ratio == null ? "–" : `${(row.used_ratio * 100).toFixed(0)}%`) },
-      { title: "Metadata", value: (row) => (votes[row.broker] ? votes[row.broker].state : null),
-        cell: (row) => { const vote = votes[row.broker]; return !vote ? "–" : vote.state !== "votes" ? state("error", vote.state) : vote.behind ? `votes, ${count(vote.behind)} behind` : "votes"; } },
-      { title: "Root", minor: true, long: true, value: (row) => row.log_dir, cell: (row) => element("span", { class: "mono" }, row.log_dir) },
-    ],
-  });
-}
-
-function groupsTable() {
-  return table({
-    id: "groups", title: "Groups", rows: content.groups, sort: [2, true], nothing: "No group has committed offsets.",
-    text: (row) => `${row.group} ${row.topic}`,
-    columns: [
-      { title: "Group", value: (row) => row.group },
-      { title: "Topic", value: (row) => row.topic },
-      { title: "Lag", number: true, value: (row) => row.lag, cell: (row) => count(row.lag) },
-    ],
-  });
-}
-
-function runsTable() {
-  const level = (row) => (row.outcome === "failed" ? "error" : "ok");
-  return table({
-    id: "runs", title: "Last runs", rows: content.runs, sort: [0, true], nothing: noHistory,
-    text: (row) => [row.operation, row.outcome, row.by, row.run, row.totals, row.notes].join(" "),
-    columns: [
-      { title: "Time (UTC)", value: (row) => row.time_ms, cell: (row) => utc(row.time_ms) },
-      { title: "Operation", value: (row) => row.operation },
-      { title: "Outcome", value: (row) => row.outcome, cell: (row) => state(level(row), row.outcome) },
-      { title: "Took", number: true, value: (row) => row.duration_ms, cell: (row) => span(row.duration_ms) },
-      { title: "By", value: (row) => row.by, cell: (row) => `${row.by}, ${row.run}` },
-      { title: "Totals", minor: true, long: true, value: (row) => row.totals },
-      { title: "Arguments and notes", long: true, value: (row) => row.notes },
-    ],
-  });
-}
-
 // ------------------------------------------------------------------------------------------------ the page
 
+const age = element("span", { class: "quiet" });
+const stale = element("p", { class: "stale error", role: "alert" });
+
+function tellAge() {
+  const ms = Date.now() - content.now_ms;
+  const again = content.live ? ", reloads itself" : "";
+  const text = `as of ${utc(content.now_ms)} UTC, ${ms < 60e3 ? "just now" : `${span(ms)} ago`}${again}`;
+  if (age.textContent !== text) age.textContent = text;
+  const why = staleness();
+  if (stale.textContent !== why) stale.textContent = why;
+  stale.hidden = !why;
+}
+
+const theme = element("button", { type: "button", "data-focus": "theme", onclick: () => {
+  const dark = getComputedStyle(document.documentElement).colorScheme === "light dark"
+    ? matchMedia("(prefers-color-scheme: dark)").matches : document.documentElement.style.colorScheme === "dark";
+  document.documentElement.style.colorScheme = dark ? "light" : "dark";
+} }, "Light or dark");
+
 function page() {
-  const parts = partitionsTable();
-  const show = (topic) => { parts.filter(topic.name); parts.section.scrollIntoView(); };
-  const age = element("span", { class: "quiet" });
-  const tell = () => {
-    const ms = Date.now() - content.now_ms;
-    age.textContent = `as of ${utc(content.now_ms)} UTC, ${ms < 60e3 ? "just now" : `${span(ms)} ago`}`;
-  };
-  tell();
-  setInterval(tell, 60e3);
-  const theme = element("button", { type: "button", onclick: () => {
-    const dark = getComputedStyle(document.documentElement).colorScheme === "light dark"
-      ? matchMedia("(prefers-color-scheme: dark)").matches : document.documentElement.style.colorScheme === "dark";
-    document.documentElement.style.colorScheme = dark ? "light" : "dark";
-  } }, "Light or dark");
-  const health = healthSection();
   const isOpen = content.brokers.length > 0; // else its health is all that is known
-  const links = [
-    health && ["health", "Health", content.health.findings.length],
-    ...(isOpen ? [["activity", "Activity"], ["tiers", "Tiers"], ["topics", "Topics", content.topics.length],
-      ["partitions", "Partitions", partitions.length], ["brokers", "Brokers", content.brokers.length],
-      ["groups", "Groups", content.groups.length], ["runs", "Last runs", content.runs.length]] : [])];
-  document.getElementById("page").append(
+  const health = healthSection();
+  const parts = [
+    health && ["health", "Health", content.health.findings.length, health],
+    ...(isOpen && content.live ? [["samples", "Over time", null, samplesSection()]] : []),
+    ...(isOpen ? [["activity", "Activity", null, activitySection()], ["tiers", "Tiers", null, tiersSection()],
+      ["topics", "Topics", content.topics.length, topicsTable()], ["partitions", "Partitions", partitions.length, partitionsTable()],
+      ["brokers", "Brokers", content.brokers.length, brokersTable()], ["groups", "Groups", content.groups.length, groupsTable()],
+      ["runs", "Last runs", content.runs.length, runsTable()]] : [])].filter(Boolean);
+  return [
     element("header", {}, element("h1", {}, content.cluster), age, theme),
+    stale,
     verdict(),
-    element("nav", { "aria-label": "Parts of the page" }, links.filter(Boolean).map(([id, name, number]) =>
-      element("a", { href: `#${id}` }, name, number == null ? null : element("small", {}, count(number))))),
-    element("main", {}, isOpen ? figures() : null, health, ...(isOpen ? [activitySection(), tiersSection(), topicsTable(show).section,
-      parts.section, brokersTable().section, groupsTable().section, runsTable().section] : [])),
-    element("footer", {}, `stratalog report: ${several(content.requests, "storage request")}, ${content.seconds} s. Ends of logs are at least those shown: their last appends are not opened.`));
+    element("nav", { "aria-label": "Parts of the page" }, parts.map(([id, name, number]) =>
+      link(id, () => ({}), name, number == null ? null : element("small", {}, count(number))))),
+    element("main", {}, isOpen ? figures() : null, ...parts.map(([, , , section]) => section)),
+    element("footer", {}, `stratalog report: ${several(content.requests, "storage request")}, ${content.seconds} s. Ends of logs are at least those shown: their last appends are not opened.`),
+  ];
+}
+
+// Draw everything from the content and the view; the reader stays in place.
+function drawAll() {
+  const { activeElement: active } = document, focus = active?.dataset?.focus;
+  const range = active?.type === "search" ? [active.selectionStart, active.selectionEnd] : null;
+  const { scrollX, scrollY } = window;
+  document.getElementById("page").replaceChildren(...page().filter(Boolean));
+  tellAge();
+  window.scrollTo(scrollX, scrollY);
+  const named = focus && document.querySelector(`[data-focus="${CSS.escape(focus)}"]`);
+  const again = active !== document.body && active?.isConnected ? active : named; // panels are the same as before
+  if (!again) return;
+  again.focus({ preventScroll: true });
+  if (range) again.setSelectionRange(...range);
+}
+
+function start() {
+  if (new URLSearchParams(location.hash.slice(1)).has("token")) write("replaceState", "#");
+  readAddress();
+  takePartitions();
+  drawAll();
+  if (at) reach();
+  window.addEventListener("popstate", () => {
+    readAddress();
+    drawAll();
+    reach();
+  });
+  setInterval(tellAge, content.live ? 5e3 : 60e3);
+  live();
 }
 
 document.addEventListener("keydown", (event) => {
@@ -579,4 +75,4 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   document.querySelector("#partitions input[type=search]")?.focus();
 });
-page();
+start();

@@ -101,14 +101,17 @@ def report(
     Raises: as ``examine``.
     """
     examined = examine(metadata, storage, execution, memory)
-    rows: Sequence[Row] = ()
-    unread = None
-    try:
-        rows = history()
-    except StratalogError as error:
-        unread = f"{error.code}: {error}"
+    rows, unread = read_history(history)
     found = content(examined, rows, unread, storage.file.cluster_id)
     return StatePage(document(found, str(examined.report)), examined.report, storage.file)
+
+
+def read_history(history: Callable[[], Sequence[Row]]) -> tuple[Sequence[Row], str | None]:
+    """The rows of the history, and why they cannot be read."""
+    try:
+        return history(), None
+    except StratalogError as error:
+        return (), f"{error.code}: {error}"
 
 
 def unopened_report(file: ClusterFile, health: HealthReport) -> StatePage:

@@ -208,9 +208,9 @@ class Cluster(Client, Jobs, Looks):
         credentials: Provider | str | None = None,
         check: bool = True,
     ) -> Report:
-        """Sign the metadata of a cluster that had no key, or whose key was lost. This trusts the log that a
-        majority of the voters shows now, of any author: check it before (``describe``, ``verify``). See
-        ``stratalog.engine.quorum.bootstrap``.
+        """Sign the metadata of a cluster that has no key so far, or whose key was lost. This trusts the log that a
+        majority of the voters shows now, without a check of its authors: check it before (``describe``,
+        ``verify``). See ``stratalog.engine.quorum.bootstrap``.
 
         Raises: ClusterKeyError without a key; as ``open``; NoMajorityError; OperationFailedError (not with
             ``check=False``).
@@ -250,12 +250,16 @@ class Cluster(Client, Jobs, Looks):
         runner: str = SPARK,
         check: bool = True,
     ) -> Report:
-        """Make the empty brokers of a ``cluster.toml`` what cluster ``former`` was, from what that has tiered:
-        topics, configs, records, leader epochs, producers. The file names the same remote, and another cluster id.
-        From then on the former cluster, should any of it be left, can add nothing to the remote tier. See
-        ``stratalog.engine.upkeep.restoring.restore``, also for the losses. Harmless when repeated. With a
-        ``cluster_key``, as of ``open``, the description of the former cluster has to be signed, and the restored
-        one is; without, nothing of it is verified. ``runner`` is as of ``open``.
+        """Restore a cluster to the empty brokers of a ``cluster.toml``, as far as it was tiered: topics, configs,
+        records, leader epochs, producers. The file names the same remote, and another cluster id. Afterwards the
+        former cluster, if any of it is left, can add nothing to the remote tier. A repeated call does no harm. See
+        ``stratalog.engine.upkeep.restoring.restore``, also for the losses. With a ``cluster_key``, as for
+        ``open``, the description of the former cluster must be signed, and the restored one is signed; without a
+        key nothing of it is verified. ``runner`` is as for ``open``.
+
+        Args:
+            former: the id of the cluster to restore
+            dry_run: look at the remote tier, print the plan, change nothing
 
         Raises: InvalidCallError; as ``open`` and ``format``; OperationFailedError (not with ``check=False``).
             While a topic cannot be restored, nothing is changed.

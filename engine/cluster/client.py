@@ -15,7 +15,7 @@ from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched
 from stratalog.engine.reading.list_offsets import list_offsets, offset_for_leader_epoch
 from stratalog.engine.reading.plan_read import plan_read
-from stratalog.engine.reading.positions import Spec
+from stratalog.engine.reading.positions import Reset, Spec
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.reading.tail import FETCH_MAX_BYTES, Start, Tail, TailOptions
 from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset
@@ -82,11 +82,23 @@ class Client(Producer):
         spark = session(self._spark, "reading")
         from stratalog.engine.spark.read_frame import read_frame
 
-        plan = self._planned(
-            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
-        )
+        if not isinstance(topic, ReadPlan):
+            topic = self.plan_read(
+                *(topic, start, end, partitions),
+                pattern=pattern,
+                last=last,
+                client_rack=client_rack,
+                fail_on_data_loss=fail_on_data_loss,
+                isolation=isolation,
+            )
+        elif (
+            any(one is not None for one in (start, end, partitions, pattern, last, client_rack))
+            or not fail_on_data_loss
+            or isolation != Isolation.READ_UNCOMMITTED
+        ):
+            raise InvalidCallError("a plan says all of a read: give nothing else with it")
         return read_frame(
-            self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory, spark, plan
+            self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory, spark, topic
         )
 
     def for_each_batch(
@@ -131,42 +143,43 @@ class Client(Producer):
         fail_on_data_loss: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> ReadPlan:
-        """The file ranges that ``read`` would scan, in either tier, in order; ``explain()`` is for people. A plan
-        that is read twice gives the same rows, whatever was appended, merged or tiered meanwhile.
+        """The file ranges that ``read`` would scan, in either tier, in order; ``explain()`` is a readable summary.
+        Each read of the plan gives the same rows, whatever was appended, merged or tiered since.
+
+        Args:
+            topic: a topic, or several (a,b) of the same declared types
+            start: an offset, offsets by partition (0:1000,3:20), a position (earliest-local ...),
+                first-at:TIME (``FirstAt``), or a time (bounds timestamps); default: the log start
+            end: as for start; default: the high watermark
+            partitions: only these (default: all)
+            pattern: the topics whose whole name matches
+            last: read the last N records of each partition
+            fail_on_data_loss: False: skip deleted records of the range, with a note
         """
-        return self._planned(
-            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
+        topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
+        query = ReadQuery(topics, pattern, start, end, partitions, last, client_rack, fail_on_data_loss, isolation)
+        return plan_read(
+            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+            query,
+            self.client(client_rack),
         )
 
-    def create_view(
-        self,
-        name: str,
-        topic: TopicOrPlan = None,
-        start: Bound = None,
-        end: Bound = None,
-        partitions: Sequence[int] | None = None,
-        *,
-        pattern: str | None = None,
-        last: int | None = None,
-        client_rack: str | None = None,
-        fail_on_data_loss: bool = True,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
-    ) -> None:
-        """A temporary view of what ``read`` would give, for ``spark.sql``; one of that name is replaced."""
+    def create_view(self, name: str, topic: TopicOrPlan) -> None:
+        """A temporary view for ``spark.sql`` of what ``read`` gives now: of a topic, several, or a plan of
+        ``plan_read``. A view of that name is replaced.
+
+            cluster.create_view("last_trips", cluster.plan_read("trips", last=100))
+        """
         from stratalog.engine.spark.views import check_name, create_view
 
         check_name(name)  # before anything is read
-        plan = self._planned(
-            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
-        )
-        create_view(name, self.read(plan))
+        create_view(name, self.read(topic))
 
     def create_views(
         self, topics: TopicNames = None, *, isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     ) -> tuple[str, ...]:
         """A view of each topic for ``spark.sql``, and their names: ``SELECT * FROM stratalog.trips``. A view is
-        what ``read`` gives now, as ``create_view`` makes it; call this again for newer records. Without
-        ``topics``: all except internal ones.
+        what ``read`` gives now; call this again for newer records. Without ``topics``: all except internal ones.
 
         The views are global temporary ones: every session of the application has them. Their schema is
         ``stratalog`` where the session has the settings of ``spark_session``, otherwise Spark's ``global_temp``.
@@ -180,69 +193,25 @@ class Client(Producer):
         given = names(topics)
         chosen = sorted(image.topic_ids.keys() - INTERNAL_TOPICS) if given is None else list(given)
         check_cases(chosen)
-        plans = {one: self._planned(one, None, None, None, None, None, None, True, isolation) for one in chosen}
+        plans = {topic: self.plan_read(topic, isolation=isolation) for topic in chosen}
         return tuple(create_global_view(spark, topic, self.read(plan)) for topic, plan in plans.items())
 
-    def create_range_function(
-        self,
-        name: str,
-        topic: TopicOrPlan = None,
-        start: Bound = None,
-        end: Bound = None,
-        partitions: Sequence[int] | None = None,
-        *,
-        pattern: str | None = None,
-        last: int | None = None,
-        client_rack: str | None = None,
-        fail_on_data_loss: bool = True,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
-    ) -> None:
-        """A temporary table function of ranges of what ``read`` would give, pinned to the state now: after
-        ``cluster.create_range_function("stratalog_range", ["trips", "rides"])``,
+    def create_range_function(self, name: str, topic: TopicOrPlan) -> None:
+        """A temporary table function of ranges of what ``read`` gives now: of a topic, several, or a plan of
+        ``plan_read``. After ``cluster.create_range_function("stratalog_range", ["trips", "rides"])``,
         ``SELECT * FROM stratalog_range('trips', 0, 100, 200)`` are the offsets ``[100, 200)`` of partition 0. The
-        range reaches the Parquet scan as a filter; the list of files is that of the whole read. A call that names
-        what the read has not, or no range, fails.
+        range reaches the Parquet scan as a filter; the list of files is that of the whole read. A call for a
+        partition that the read does not have, or without a range, fails.
         """
         from stratalog.engine.spark.views import check_name, create_range_function
 
         check_name(name)  # before anything is read
         spark = session(self._spark, "reading")
-        plan = self._planned(
-            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
-        )
+        plan = topic if isinstance(topic, ReadPlan) else self.plan_read(topic)
         planned: dict[str, list[int]] = {}
         for one in plan.partitions:
             planned.setdefault(one.topic, []).append(one.partition)
         create_range_function(spark, name, self.read(plan), planned)
-
-    def _planned(
-        self,
-        topic: TopicOrPlan,
-        start: Bound,
-        end: Bound,
-        partitions: Sequence[int] | None,
-        pattern: str | None,
-        last: int | None,
-        client_rack: str | None,
-        fail_on_data_loss: bool,
-        isolation: Isolation | str,
-    ) -> ReadPlan:
-        if isinstance(topic, ReadPlan):
-            others = (start, end, partitions, pattern, last, client_rack)
-            if (
-                any(one is not None for one in others)
-                or not fail_on_data_loss
-                or isolation != Isolation.READ_UNCOMMITTED
-            ):
-                raise InvalidCallError("a plan says all of a read: give nothing else with it")
-            return topic
-        topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
-        query = ReadQuery(topics, pattern, start, end, partitions, last, client_rack, fail_on_data_loss, isolation)
-        return plan_read(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-            query,
-            self.client(client_rack),
-        )
 
     def read_errors(self) -> AbstractContextManager[None]:
         """Turn Spark's error about a file of the log that it cannot read into ours: ``with cluster.read_errors():
@@ -259,12 +228,16 @@ class Client(Producer):
     def offsets(
         self,
         topic: str,
-        spec: Spec | datetime | str,
+        spec: Spec | datetime | str = OffsetSpec.LATEST,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> dict[int, Answer]:
-        """ListOffsets: a named position (``OffsetSpec.LATEST``, ``"latest"``), or the first record at or after a
-        time (a ``datetime`` with a zone, text, ``FirstAt``), of each partition. With
-        ``isolation="read_committed"`` LATEST is the last stable offset, and no record from there on is found.
+        """Find, in every partition, the offset of a named position, or of the first record at or after a time
+        (ListOffsets). With ``isolation="read_committed"`` the latest offset is the last stable one, and no record
+        from there on is found.
+
+        Args:
+            spec: a position, such as earliest, latest, max-timestamp or earliest-local, or an ISO time, UTC unless
+                it names a zone (default: latest)
         """
         return list_offsets(self._ports.metadata, self._ports.storage, self._ports.memory, topic, spec, isolation)
 
@@ -351,7 +324,7 @@ class Client(Producer):
         client_rack: str | None = None,
         follow: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
-        auto_offset_reset: str = "none",
+        auto_offset_reset: Reset = "none",
         max_bytes: int = MAX_BYTES,
         fetch_max_bytes: int = FETCH_MAX_BYTES,
         timeout_s: float = TIMEOUT_S,
@@ -361,13 +334,19 @@ class Client(Producer):
         metadata_max_age_s: float = 10.0,
     ) -> Tail:
         """The records of a topic as they are appended, as Arrow tables: ``for table in cluster.tail("trips"):
-        ...``. ``start`` is where a read may start, from now on when it is left out, for a time the first record at
-        or after it; or the ``positions`` of an earlier tail. ``last``: begin that many records before the end of
-        each partition. The rest is told at ``stratalog.engine.reading.tail.TailOptions``: ``follow=False`` to end
-        where the log ends now, ``isolation="read_committed"`` for committed records only,
-        ``auto_offset_reset="earliest"`` to go on where retention was faster, ``idle_timeout_s``, ...
+        ...``. ``start`` may also be the ``positions`` of an earlier tail. Commit ``tail.positions`` for a group,
+        and begin the next tail at ``Committed(group)``. ``stratalog.engine.reading.tail.TailOptions`` explains the
+        limits.
 
-        Commit ``tail.positions`` for a group, and begin the next one at ``Committed(group)``.
+        Args:
+            partitions: only these (default: all)
+            start: begin at an offset, offsets by partition (0:1000,3:20), a time, or a position (earliest-local
+                ...)
+            last: begin N records before the end of each partition
+            follow: continue with new records, until interrupted; otherwise end where the log ends now
+            auto_offset_reset: where to continue if retention has deleted the next record, and where a group begins
+                that has committed nothing: at the earliest or latest record, or none for an error (default)
+            idle_timeout_s: stop after TIME without a new record, such as 30s
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; while
             it is iterated, what ``fetch`` raises.

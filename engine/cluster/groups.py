@@ -39,7 +39,7 @@ class Groups:
         return "The consumer groups of a cluster: list() shows them, lag(group) how far one is behind"
 
     def list(self) -> Report:
-        """Every consumer group, as a table."""
+        """List all consumer groups."""
         return admin.groups(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
 
     @operation("groups commit", leaves_event=False)
@@ -80,7 +80,7 @@ class Groups:
         )
 
     def lag(self, group: str) -> Report:
-        """How far a consumer group is behind: one row per partition of the topics that it has committed for.
+        """Show the offsets and the lag of a group: one row per partition of the topics for which it has commits.
 
         Raises: InvalidGroupIdError, GroupIdNotFoundError.
         """
@@ -118,10 +118,15 @@ class Groups:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Move what a consumer group has committed: ``to`` a named position, to an offset, or to the first record
-        at or after a time; ``shift_by=-100`` records; ``by_duration`` back from now. Stop its consumers first:
-        their next commit would take its place. Offsets out of range are moved to the nearest end of the log, and
-        noted.
+        """Move the committed offsets of a group. Stop its consumers first: their next commit would overwrite the
+        new offsets. An offset out of range becomes the nearest end of the log, with a note.
+
+        Args:
+            topics: only these topics (default: all for which the group has commits)
+            to: a named position, an offset, or the first record at or after a time
+            shift_by: move N records forward, or back: -10
+            by_duration: move to the first record that is not older than this
+            partitions: only these (default: all)
 
         Raises: GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError: nothing was changed.
         """
@@ -138,8 +143,10 @@ class Groups:
 
     @operation("groups delete")
     def delete(self, group: str, *, if_exists: bool = False, dry_run: bool = False, check: bool = True) -> Report:
-        """Forget a consumer group and all that it has committed, also in transactions that are not over.
-        ``if_exists``: a group that does not exist is no error, and the report has no rows.
+        """Delete a group and its offsets, also those of open transactions.
+
+        Args:
+            if_exists: succeed if the group does not exist; the report then has no rows
 
         Raises: GroupIdNotFoundError; NonEmptyGroupError when it commits meanwhile: nothing was changed.
         """
@@ -154,8 +161,10 @@ class Groups:
     def delete_offsets(
         self, group: str, topics: Sequence[str] | str, *, dry_run: bool = False, check: bool = True
     ) -> Report:
-        """Forget what a consumer group has committed for these topics. Raises: as ``delete``;
-        UnknownTopicOrPartitionError."""
+        """Delete a group's offsets for some topics.
+
+        Raises: as ``delete``; UnknownTopicOrPartitionError.
+        """
         return admin.delete_offsets(
             *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
             group,

@@ -147,9 +147,14 @@ class Jobs:
         drain: Sequence[int] | int = (),
         replication_factor: int | None = None,
     ) -> ReplicaPlan:
-        """Plan the brokers of the topics' partitions after a change, where they differ from now: add replicas on
-        brokers, remove them from others, move them from one to another, take all off (``drain``), or give each
-        partition ``replication_factor`` replicas. ``reassign`` carries it out.
+        """Plan a change of replicas: the partitions that it changes, with their new brokers, for ``reassign``.
+
+        Args:
+            add: add replicas on these brokers
+            remove: remove the replicas from these brokers
+            move: move the replicas of broker N to broker M
+            drain: move all replicas of these brokers to others, by rack
+            replication_factor: give each partition N replicas
 
         Raises: UnknownBrokerError, InvalidReplicaAssignmentError, InvalidReplicationFactorError.
         """
@@ -172,8 +177,12 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Move replicas: ``cluster.reassign({("trips", 0): [2, 3]})``, or what ``plan_replicas`` gives. The
-        newcomers are copied to before the old replicas go; see ``stratalog.engine.upkeep.replication.reassign``.
+        """Move replicas by ``{("trips", 0): [2, 3]}``, or by a plan of ``plan_replicas``. New replicas are
+        complete before old ones are removed. See ``stratalog.engine.upkeep.replication.reassign``.
+
+        Args:
+            force: remove even the last replica in sync, and lose the records that only it has
+            throttle_bytes_per_s: copy at most SIZE per second to a broker (50MiB)
         """
         return reassigning.reassign(
             *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
@@ -187,7 +196,7 @@ class Jobs:
     def cancel_reassignments(
         self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True
     ) -> Report:
-        """Take reassignments in progress back."""
+        """Cancel the reassignments in progress, and revert them."""
         return reassigning.cancel(self._ports.metadata, self._ports.execution, names(topics), dry_run=dry_run)
 
     @operation("replicate")
@@ -270,8 +279,10 @@ class Jobs:
 
     @operation("verify", leaves_event=False)
     def verify(self, topics: TopicNames = None, *, deep: bool = False) -> Report:
-        """Compare every replica and the remote with each other: names, sizes, contiguity and footers; with
-        ``deep`` every byte against its checksums.
+        """Compare all replicas and the remote tier with each other: names, sizes, contiguity and footers.
+
+        Args:
+            deep: read every byte, and check it against its checksums
         """
         named = names(topics)
         return remembered(
@@ -316,12 +327,16 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Export what replicas (of ``broker`` only, where it is given) hold of other histories, as Parquet files
-        in the folder or bucket ``to``. Or ``keep`` one side where a leader and its remote log hold other records
-        at the same offsets: with ``dry_run`` both sides are shown. To keep that of the brokers also lets a log
-        begin again of which nobody has a record any more.
+        """Export records that were truncated but that replicas still hold, as Parquet files; or keep one side of
+        partitions whose leader and remote log differ. ``keep="brokers"`` also begins a lost log again.
 
-        Raises: InvalidCallError unless it is one of the two.
+        Args:
+            to: export to an existing folder, or to s3://bucket/prefix
+            keep: keep this side where the two differ
+            broker: only records that this broker holds
+            dry_run: list the files to export, or show both sides; write nothing
+
+        Raises: InvalidCallError unless exactly one of ``to`` and ``keep`` is given.
         """
         if (to is None) == (keep is None) or (keep is not None and broker is not None):
             raise InvalidCallError("recover takes either to, a place to export to, or keep, 'remote' or 'brokers'")
@@ -420,9 +435,8 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Make snapshots where the policy wants them, copy them to the other replicas, let log starts grow, delete
-        those that the log start has passed. Without ``topics`` of all, the metadata log too, which can be named as
-        ``__cluster_metadata``.
+        """Make snapshots where the policy wants them, copy them to the other replicas, advance log starts, and
+        delete older snapshots. Default: all topics with snapshots, and the metadata log (``__cluster_metadata``).
 
         Args:
             by_hand: take a snapshot of all new records, whatever the policy (metadata.snapshot.*)
@@ -446,10 +460,11 @@ class Jobs:
 
     @operation("drill", leaves_event=False)
     def drill(self, *, deep: bool = False) -> Report:
-        """Restore this cluster from its remote tier to a temporary folder beside it, compare the two, and remove
-        the copy: whether a restore would work, how long it takes, and what would be lost. Changes nothing,
-        neither here nor in the remote tier. ``deep``: reads all of the remote tier. See
-        ``stratalog.engine.upkeep.restoring.drill``.
+        """Restore this cluster from its remote tier to a temporary folder beside it, compare, and remove the copy:
+        would it work, how long does it take, and what is lost? See ``stratalog.engine.upkeep.restoring.drill``.
+
+        Args:
+            deep: read and check every byte of the remote tier
 
         Raises: InvalidCallError when the remote tier does not describe this cluster yet.
         """

@@ -38,11 +38,11 @@ class Looks:
         return describe(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
 
     def reassignments(self, topics: TopicNames = None) -> Report:
-        """Reassignments in progress, as a table: what each newcomer still lacks."""
+        """List the reassignments in progress, and what each new replica still lacks."""
         return reassignments(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
 
     def discarded(self, topics: TopicNames = None) -> Report:
-        """Files that replicas have discarded and still hold, as a table."""
+        """List the files that replicas have discarded but still hold."""
         return histories.history(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
 
     def new_events(self) -> NewEvents:

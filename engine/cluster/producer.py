@@ -12,7 +12,7 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.producers import OnChangedReplay
+from stratalog.partitions.producers import Acks, OnChangedReplay
 from stratalog.partitions.unknown_fields import OnUnknownField, unknown_field_policy
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Producer:
         partition: Column | str | None = None,
         headers: Column | str | None = None,
         timestamp: Column | str | None = None,
-        acks: str = "all",
+        acks: Acks = "all",
         producer: str | None = None,
         sequence: int | None = None,
         producer_epoch: int | None = None,
@@ -70,7 +70,7 @@ class Producer:
             partition: the partition of each row (default: a hash of the key)
             headers: array<struct<key: string, value: binary>>
             timestamp: a time, not a number, such as timestamp_millis(at) (default: now)
-            acks: who has to have the records: all of the ISR, or the leader alone (default: all)
+            acks: the replicas that must have the records: all of the ISR, or the leader alone (default: all)
             producer: the name of the producer; always the same for a stream
             sequence: the number of this append among the producer's, from 0
             producer_epoch: a higher epoch fences the lower ones (default: 0)
@@ -117,7 +117,7 @@ class Producer:
         partition: str | int | None = None,
         headers: str | None = None,
         timestamp: str | None = None,
-        acks: str = "all",
+        acks: Acks = "all",
         producer: str | None = None,
         sequence: int | None = None,
         producer_epoch: int | None = None,
@@ -128,14 +128,20 @@ class Producer:
         check: bool = True,
     ) -> Report:
         """Append rows from this process, without Spark: mappings by column, or values, of a list or an iterator;
-        or a frame of pandas, polars or Arrow. All of them lie in memory at once. The other arguments are as for
+        or a frame of pandas, polars or Arrow. All of them are in memory at once. The other arguments are as for
         ``append``, with names of columns. A key goes to the partition that ``append`` would give it; rows without
-        one go to one partition together. Times without a zone are UTC's. A value that has not the declared type is
-        refused, and never cast where that would lose anything.
-
-        ::
+        one go to one partition together. Times without a zone are UTC. A value that does not have the declared
+        type is refused, and never cast where that would lose anything.
 
             cluster.produce("readings", [{"sensor": "s1", "value": "20.5"}], key="sensor")
+
+        Args:
+            partition: the partition of all rows, or the column that has it (default: by a hash of the key)
+            acks: the replicas that must have the records: all of the ISR, or the leader alone (default: all)
+            producer: name of the producer
+            sequence: number of this append among the producer's, from 0
+            on_unknown_field: for a field that the topic's type lacks: refuse the rows, add the field to the type,
+                or drop and count the field (default: fail)
 
         Raises: UnknownTopicOrPartitionError; InvalidRecordError naming the row and the column that does not fit;
             InvalidCallError. Nothing is appended then.
@@ -165,7 +171,7 @@ class Producer:
         topic: str,
         batches: Mapping[int, Sequence[pa.RecordBatch]],
         *,
-        acks: str = "all",
+        acks: Acks = "all",
         producer: str | None = None,
         sequence: int | None = None,
         producer_epoch: int | None = None,
@@ -205,7 +211,7 @@ class Producer:
         headers: Column | str | None = None,
         timestamp: Column | str | None = None,
         producer_epoch: int | None = None,
-        acks: str = "all",
+        acks: Acks = "all",
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,

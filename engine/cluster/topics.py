@@ -37,21 +37,33 @@ class Topics:
         return "The topics of a cluster: list() shows them, create(...) makes one"
 
     def list(self, *, exclude_internal: bool = False) -> Report:
-        """Every topic, as a table; ``exclude_internal`` leaves out the engine's own."""
+        """List topics with partitions, types and configs.
+
+        Args:
+            exclude_internal: omit the engine's own topics
+        """
         return describe_cluster.describe_topics(
             self._ports.metadata, self._ports.storage, self._ports.execution, exclude_internal=exclude_internal
         )
 
     def describe(self, name: str) -> Report:
-        """A topic's shape, types and effective configs, and where each comes from: the topic, the cluster, or the
-        default. Raises: UnknownTopicOrPartitionError."""
+        """Show a topic's partitions, types and effective configs, each with its source: the topic, the cluster, or
+        the default.
+
+        Raises: UnknownTopicOrPartitionError.
+        """
         return describe_cluster.describe_topic(
             self._ports.metadata, self._ports.storage, self._ports.execution, name
         )
 
     def troubled(self, trouble: str = "under-replicated") -> Report:
-        """The partitions that are ``"unavailable"``, ``"under-min-isr"`` or ``"under-replicated"``, or worse, by
-        the metadata alone. Raises: InvalidCallError."""
+        """List the partitions in this state or a worse one, from the metadata alone.
+
+        Args:
+            trouble: unavailable, under-min-isr or under-replicated
+
+        Raises: InvalidCallError.
+        """
         return describe_cluster.troubled_partitions(self._ports.metadata, self._ports.execution, trouble)
 
     @operation("topics create")
@@ -67,12 +79,20 @@ class Topics:
         if_not_exists: bool = False,
         dry_run: bool = False,
     ) -> TopicCreated:
-        """Create a topic. ``key`` and ``value`` declare types, as DDL, Spark's JSON text or types; binary
-        otherwise. ``if_not_exists``: a topic of that name is the answer where it has the same types, and what
-        else is asked for here; another one is TopicAlreadyExistsError, which names the difference. ``dry_run``
-        only checks.
+        """Create a topic.
 
-        Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
+        Args:
+            partitions: number of partitions (default: the cluster's num.partitions)
+            replication_factor: replicas of each partition (default: the cluster's default.replication.factor)
+            key: the type of keys, as DDL ("carrier STRING, distance INT"; "STRING") or as Spark's JSON text of the
+                type (default: binary); in Python also a type of Spark, on the command line also @FILE
+            value: the type of values, as for keys
+            configs: configs of the topic, by key
+            if_not_exists: succeed if a topic of that name exists and has all that is requested
+            dry_run: check only, change nothing
+
+        Raises: TopicAlreadyExistsError, which names the difference; InvalidReplicationFactorError,
+            InvalidConfigError, InvalidCallError.
         """
         return topics.create_topic(
             *(self._ports.metadata, self._ports.storage),
@@ -90,9 +110,12 @@ class Topics:
     def create_partitions(
         self, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
     ) -> PartitionsCreated:
-        """Grow a topic to ``partitions`` partitions. Returns the new partitions and their replicas. Records stay
-        where they are, and new ones of a key may go to other partitions than its earlier ones.
-        ``if_not_exists``: a topic that has as many or more stays as it is.
+        """Add partitions; new records of a key may go to other partitions. Returns the new partitions and their
+        replicas.
+
+        Args:
+            partitions: the new total
+            if_not_exists: succeed if the topic has as many partitions, or more
         """
         count = whole(partitions, f"topic {name!r}: partitions")
         return topics.create_partitions(
@@ -108,9 +131,12 @@ class Topics:
         value: DataType | str | None = None,
         dry_run: bool = False,
     ) -> tuple[str, ...]:
-        """Grow the declared types of a topic by nullable fields at the end of structs, to ``key`` and ``value``
-        (as of ``create``; None: it stays). Returns the fields that were added, such as ``value.gate``: in records
-        that are there they are null, and producers that do not know them go on.
+        """Grow the declared types of a topic by nullable fields at the end of structs. Returns the names of the
+        new fields, such as ``value.gate``. They are null in existing records, and older producers still work.
+
+        Args:
+            key: the whole new type of keys, as for ``create`` (default: unchanged)
+            value: the whole new type of values, as for ``create`` (default: unchanged)
         """
         return topics.alter_topic(
             self._ports.metadata, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
@@ -120,8 +146,11 @@ class Topics:
     def alter_configs(
         self, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
     ) -> None:
-        """Set configs of a topic, of the cluster when None; None as a value restores the default.
-        ``dry_run`` only checks.
+        """Set configs of a topic or of the cluster, or reset them to their defaults.
+
+        Args:
+            topic: the topic; None: the cluster
+            changes: values by key; None as a value restores the default
         """
         topics.alter_configs(
             self._ports.metadata, self._ports.storage, self._ports.memory, topic, changes, dry_run=dry_run
@@ -131,11 +160,15 @@ class Topics:
     def protect(
         self, topic: str, *, until: datetime | str | None = None, days: float | None = None, dry_run: bool = False
     ) -> datetime:
-        """Protect the records of a topic: before ``until``, or for that number of days from now, no job deletes
-        any, nor the topic (POLICY_VIOLATION; ``protect.until.ms``). The time can be put later, never sooner.
-        Returns it.
+        """Protect a topic: before a time no job deletes its records, nor the topic itself (POLICY_VIOLATION). The
+        time is the config ``protect.until.ms``. It can be moved later, never earlier. Returns the time.
 
             cluster.topics.protect("trips", until="2030-01-01")
+
+        Args:
+            until: a time in ISO 8601; UTC unless it names a zone
+            days: N days from now
+            dry_run: check only, change nothing
 
         Raises: PolicyViolationError, InvalidCallError, UnknownTopicOrPartitionError.
         """
@@ -157,8 +190,11 @@ class Topics:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Delete a topic and its data, in both tiers unless ``keep_remote``. ``if_exists``: a topic that is not
-        there is no error, and the report has no rows.
+        """Delete a topic and its data, in both tiers.
+
+        Args:
+            keep_remote: keep its Delta table
+            if_exists: succeed if the topic does not exist; the report then has no rows
         """
         return topics.delete_topic(
             *(self._ports.metadata, self._ports.storage, self._ports.execution),
@@ -172,8 +208,12 @@ class Topics:
     def delete_records(
         self, topic: str, before: Mapping[int, int | str], *, dry_run: bool = False, check: bool = True
     ) -> Report:
-        """Delete the records of a topic below these offsets, by partition. ``"latest"``, or -1: all that are
-        committed. Answers each partition's low watermark; ``retain`` deletes the bytes.
+        """Delete the records of a topic below these offsets. The report has each partition's low watermark;
+        ``retain`` deletes the bytes.
+
+        Args:
+            before: the first offset to keep, by partition; latest: the high watermark
+            dry_run: check, and print the low watermarks that would result; change nothing
 
         Raises: PolicyViolationError for a topic whose log only snapshots may shorten, OffsetOutOfRangeError beyond
             the high watermark, UnknownTopicOrPartitionError: nothing was changed.

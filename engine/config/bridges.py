@@ -109,7 +109,7 @@ SHIPPED = (
         "page",
         "pip install stratalog",
         "stratalog.bridges.state:StatePages",
-        ("report",),
+        ("report", "serve_page"),
         {
             "report": _job(
                 "report", "state of the cluster", "write one HTML page on the whole cluster, to a file or a bucket"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_LINES = 200
+_LEAST_WIDTH = 8
+"""A column of texts is cut to no less."""
 _MOST_NAMED = 3
 """Failures that an error message names."""
 _NOTHING: Mapping[str, Value] = {}
@@ -156,8 +158,15 @@ class Report:
         )
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """The report for people; ``width`` are the columns of a terminal, to which a table is cut, None: none."""
         columns, rows, zero = self._folded()
-        lines = [self.headline, *text_table(columns, rows[:_MOST_LINES])]
+        table = text_table(columns, rows[:_MOST_LINES])
+        if width is not None and any(len(line) > width for line in table):
+            table = text_table(columns, rows[:_MOST_LINES], width)
+        lines = [self.headline, *table]
         if len(rows) > _MOST_LINES:
             lines.append(f"... and {len(rows) - _MOST_LINES} more rows (all of them are in the JSON)")
         lines += [printable(zero)] if zero else []
@@ -255,8 +264,10 @@ def show(value: Value) -> str:
     return printable(value)
 
 
-def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]]) -> list[str]:
-    """The lines of a table: numbers right-aligned, the rest left-aligned."""
+def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]], width: int | None = None) -> list[str]:
+    """The lines of a table: numbers right-aligned, the rest left-aligned. With a ``width``, texts that are too
+    long for it end in ``...``, then the last columns are left out, and a last line says so. Numbers are never cut.
+    """
     listed = list(rows)
     if not listed:
         return []
@@ -264,12 +275,37 @@ def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]]) -> l
     names = [printable(name) for name in columns]
     widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
     right = [_is_number(name, listed) for name in columns]
+    said = ""
+    if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        widths = _within(widths, right, width)
+        left_out = ", ".join(names[len(widths) :])
+        said = f"(cut to {width} columns{f', without {left_out}' if left_out else ''}; a pipe or --json has all)"
 
     def line(texts: Sequence[str]) -> str:
-        padded = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, right, strict=True))
+        fitted = (_cut(text, w) for text, w in zip(texts, widths, strict=False))
+        padded = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(fitted, widths, right, strict=False))
         return "  ".join(padded).rstrip()
 
-    return [line(names), line(["-" * width for width in widths]), *(line(texts) for texts in cells)]
+    lines = [line(names), line(["-" * w for w in widths]), *(line(texts) for texts in cells)]
+    return [*lines, said] if said else lines
+
+
+def _within(widths: Sequence[int], right: Sequence[bool], most: int) -> list[int]:
+    """The widths of the first columns, so that a line has at most ``most`` characters; at least one column."""
+    for count in range(len(widths), 0, -1):
+        room = most - 2 * (count - 1)
+        fixed = sum(w for w, number in zip(widths[:count], right, strict=False) if number)
+        texts = [w for w, number in zip(widths[:count], right, strict=False) if not number]
+        for longest in range(max(texts, default=0), _LEAST_WIDTH - 1, -1):
+            if fixed + sum(min(w, longest) for w in texts) <= room:
+                return [w if number else min(w, longest) for w, number in zip(widths[:count], right, strict=False)]
+        if not texts and fixed <= room:
+            return list(widths[:count])
+    return [widths[0] if right[0] else min(widths[0], max(most, _LEAST_WIDTH))]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def _is_number(column: str, rows: Iterable[Mapping[str, Value]]) -> bool:

@@ -174,7 +174,8 @@ class HealthReport(Report):
             counts[key] = counts.get(key, 0) + len(one.subjects)
         return counts
 
-    def __str__(self) -> str:
+    def text(self, width: int | None = None) -> str:
+        """As people read it: no line but a command is wider than ``WIDTH``, whatever the terminal's ``width``."""
         lines = [f"health: {self._state()}, {self.counts.requests} storage requests, {self.seconds:.1f} s"]
         for one in self.findings:
             lines += ["", *one.lines(self.now_ms)]

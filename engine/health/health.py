@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
@@ -25,6 +25,7 @@ from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
 from stratalog.engine.health.upkeep import SaidAlready, upkeep_figures, upkeep_findings
 from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.state.consumer_offsets import GroupState
 from stratalog.tiering.remote_log import RemoteLog
 
 
@@ -36,6 +37,8 @@ class Examined:
     sight: Sight
     remotes: Mapping[str, RemoteLog]
     """By topic id, of tiered topics whose tables could be read."""
+    groups: Mapping[str, GroupState] = field(default_factory=dict)
+    """By name, of those that could be read."""
 
 
 def health(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> HealthReport:
@@ -97,7 +100,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
         used_ratios={b: of.space.used_ratio for b, of in sight.folders.items() if of.space is not None},
         now_ms=sight.now_ms,
     )
-    return Examined(report, sight, remotes)
+    return Examined(report, sight, remotes, groups.groups)
 
 
 def _broker_figures(sight: Sight, found: Sequence[HealthFinding]) -> dict[str, int | None]:

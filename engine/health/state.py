@@ -86,6 +86,8 @@ class GroupsFound:
     lags: Mapping[tuple[str, str], int]
     """By group and topic, those that are known."""
     figures: Mapping[str, int | None]
+    groups: Mapping[str, GroupState]
+    """By name, those that could be read."""
 
 
 def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight, run: OperationRun) -> GroupsFound:
@@ -116,7 +118,7 @@ def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight,
         "records-lag-max-ms": None if unknown else max(0, sight.now_ms - oldest_ms),
     }
     old = [one for one in _too_old(sight, since) if one.subject not in named]
-    return GroupsFound([*unread, *many, *old], told, figures)
+    return GroupsFound([*unread, *many, *old], told, figures, groups)
 
 
 def _too_many(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import SupportsIndex
+from typing import Literal, SupportsIndex, get_args
 
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
 from stratalog.partitions.numbers import whole
@@ -24,8 +24,9 @@ from stratalog.partitions.spelling import did_you_mean
 POSITIONS: Mapping[str, OffsetSpec] = {spec.name.lower().replace("_", "-"): spec for spec in OffsetSpec}
 """The named positions of ListOffsets: ``earliest-pending-upload`` ..."""
 
-RESETS = ("none", "earliest", "latest")
+Reset = Literal["none", "earliest", "latest"]
 """Values of auto.offset.reset, in Kafka's words: where to continue if retention deleted the next records."""
+RESETS: tuple[str, ...] = get_args(Reset)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z, in UTC unless it names a zone"

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import get_args
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -68,7 +69,7 @@ from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import ChangedReplayError, InvalidCallError, PolicyViolationError
 from stratalog.partitions.growth import grew
-from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
+from stratalog.partitions.producers import Acks, OnChangedReplay, ProducerAppend
 from stratalog.partitions.records import check_columns, schema_of, typed_nulls
 from stratalog.partitions.runner import values
 from stratalog.partitions.unknown_fields import OnUnknownField, arrow_to_json
@@ -470,7 +471,7 @@ def end_appends(
 
 def check_acks(acks: str) -> None:
     """Raises: InvalidCallError for another value than ``all`` or ``leader``."""
-    if acks not in ("all", "leader"):
+    if acks not in get_args(Acks):
         hint = {"-1": "; Kafka's -1 is 'all'", "1": "; Kafka's 1 is 'leader'", "0": "; the weakest is 'leader'"}
         raise InvalidCallError(f"acks is {acks!r}: use 'all' or 'leader'{hint.get(str(acks), '')}")
 

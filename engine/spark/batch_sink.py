@@ -22,7 +22,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from stratalog.engine.driver.opening import open_driver
 from stratalog.engine.reading.stream_options import SOURCE_OPTIONS, SourceOptions, known, topic_option
 from stratalog.engine.reading.stream_source import StreamSource
 from stratalog.engine.records.append import who_appends
@@ -36,7 +35,7 @@ from stratalog.engine.spark.stream_sink import (
     sink_options,
     tell_of_bad_records,
 )
-from stratalog.engine.spark.stream_source import Slice, records_of_slice
+from stratalog.engine.spark.stream_source import Slice, open_named, records_of_slice
 from stratalog.engine.spark.versions import arrow_schema
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import ProducerAppend, unnamed
@@ -122,7 +121,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the read."""
         given = self._options
-        ports = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+        ports = open_named(given)
         source = StreamSource(ports.metadata, ports.storage, ports.clock, ports.memory, given)
         return [Slice(task) for task in source.plan(*source.bounds())]
 

@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.engine.driver.opening import Ports
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.bad_record_lane import LeaveOut
 from stratalog.engine.records.produce import RowColumns, produce
 from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import schema_of
@@ -72,7 +75,10 @@ def by_topic(rows: pa.Table, topic: str | None) -> Mapping[str, pa.Table]:
 
 
 def append_rows_given(
-    ports: Ports,
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
     topic: str | None,
     rows: pa.Table,
     who: ProducerAppend,
@@ -84,7 +90,7 @@ def append_rows_given(
     Raises: before anything is appended InvalidRecordError and UnknownTopicOrPartitionError; see ``produce``.
     """
     parts = by_topic(rows, topic)
-    image = ports.metadata.image()
+    image = metadata.image()
     columns = {}
     for name, some in parts.items():
         check_not_internal(name, "append to")
@@ -93,7 +99,7 @@ def append_rows_given(
         columns[name] = row_columns(parts[name].column_names, image.topic(name))
     return [
         produce(
-            *(ports.metadata, ports.storage, ports.clock, ports.memory),
+            *(metadata, storage, clock, memory),
             *(name, some, columns[name], who),
             bad_records=bad_records,
             on_unknown_field=on_unknown_field,

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from stratalog.engine.driver.memory import Memory
-from stratalog.engine.driver.opening import Ports, open_driver
+from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.range_plan import StreamRange, plan_of_ranges
@@ -27,7 +27,7 @@ from stratalog.engine.reading.stream_offsets import StreamOffsets
 from stratalog.engine.reading.stream_options import SourceOptions, stream_options
 from stratalog.engine.reading.stream_source import topics_of
 from stratalog.engine.spark.read_frame import read_frame
-from stratalog.engine.spark.stream_source import StreamReader, check_limits
+from stratalog.engine.spark.stream_source import StreamReader, check_limits, open_named
 from stratalog.engine.spark.versions import LIMITS, spark_version
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError
@@ -163,8 +163,7 @@ class BatchScan:
         if not ranges:
             return
         if self._opened is None:
-            given = self._options
-            self._opened = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+            self._opened = open_named(self._options)
         with kept_active_session():
             self._function(
                 self.frame_of(

@@ -354,7 +354,8 @@ class RecordSink:
             if self._given or (lane is None and rows.column("partition").null_count == rows.num_rows):
                 options = self._options
                 how = options.bad_records, options.on_unknown_field
-                return append_rows_given(self._ports, options.topic, rows, who, *how)
+                ports = self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory
+                return append_rows_given(*ports, options.topic, rows, who, *how)
             if lane is not None:
                 rows = self._marked(rows)
             topic = self._topic

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.driver.opening import Ports, open_driver
 from stratalog.engine.reading.plan_read import check_same_types
 from stratalog.engine.reading.stream_offsets import StreamOffsets
 from stratalog.engine.reading.stream_options import SourceOptions
@@ -25,13 +25,18 @@ from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.spark.versions import LIMITS, arrow_schema, check_version
 
 
+def open_named(options: SourceOptions) -> Ports:
+    """The cluster that the options of a stream name. Raises: as ``open_driver``."""
+    return open_driver(options.cluster, options.credentials, options.cluster_key_file)
+
+
 def source_schema(options: SourceOptions) -> StructType:
     """The columns of a stream.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for unknown columns, and for topics whose records do not
         fit in one frame.
     """
-    ports = open_driver(options.cluster, options.credentials, options.cluster_key_file)
+    ports = open_named(options)
     topics = topics_of(ports.metadata.image(), options.topics)
     check_same_types(topics)
     records = record_schema(spark_type(topics[0].key_schema), spark_type(topics[0].value_schema))
@@ -81,7 +86,7 @@ class StreamReader(DataSourceStreamReader):
     def _open(self) -> tuple[StreamSource, StreamProgress | None]:
         if self._opened is None:
             given = self._options
-            ports = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+            ports = open_named(given)
             group = given.group
             progress = (
                 None

@@ -21,7 +21,6 @@ from isal import isal_zlib
 
 from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import InvalidCallError, StorageError, UnsupportedStoreError
-from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import probe_name
 from stratalog.partitions.store.file_system_calls import (
     FileSystem,
@@ -33,7 +32,6 @@ from stratalog.partitions.store.object import ObjectStore, Upload, is_missing, m
 from stratalog.partitions.store.object_http import DELETES_AT_ONCE, SLOWEST_BYTES_PER_S
 from stratalog.partitions.store.protocol import StoredObject, StoreOptions
 from stratalog.partitions.store.requests import Answer, Refusal, harmless, name_exclusively
-from stratalog.partitions.store.resolving import resolved
 from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, byte_range, drop_probes
 from stratalog.partitions.store.storage_time import StorageTime
 
@@ -53,29 +51,9 @@ class FileSystemStore(ObjectStore):
 
     _objects: Files
 
-    def __init__(
-        self,
-        uri: str,
-        options: StoreOptions = _DEFAULTS,
-        clock: Clock = _CLOCK,
-        new_id: NewId = random_id,
-        rng: random.Random | None = None,
-    ) -> None:
-        """``uri``: as of ``open_store``; the file system knows the objects as ``bucket/prefix/name``.
-
-        Raises: as ``resolved``.
-        """
-        options = resolved(uri, options)
-        scheme, _, rest = uri.partition("://")
-        root, _, prefix = rest.partition("/")
-        tally = Tally()
-        self._address = uri
-        self._requests = FileSystemRequests(uri, options, clock, random.Random() if rng is None else rng)
-        files = Files(self._requests, f"{scheme}://{root}", root.partition("@")[0], tally)
-        super().__init__(f"{scheme}://{root}", prefix, files, tally, options, clock, new_id)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FileSystemStore, (self._address, self.options, self._clock, self._new_id)
+    def _open_objects(self, scheme: str, rng: random.Random) -> Files:
+        self._requests = FileSystemRequests(self._address, self.options, self._clock, rng)
+        return Files(self._requests, self._root_uri, self.bucket.partition("@")[0], self._tally)
 
     @property
     def file_system(self) -> str:

@@ -5,6 +5,7 @@ One page of a listing is a snapshot. Reads of a listed object are conditional on
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 from isal import isal_zlib
 
 from stratalog.partitions.agreed_time import agreed_ms
-from stratalog.partitions.clock import Clock
+from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
     CorruptionError,
@@ -27,11 +28,12 @@ from stratalog.partitions.errors import (
     StratalogError,
     UnsupportedStoreError,
 )
-from stratalog.partitions.identity import NewId
+from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import BROKER_FILE, is_log_folder, is_probe, is_top_folder, join, probe_name
 from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject, StoreOptions
 from stratalog.partitions.store.reader import RangeReader
 from stratalog.partitions.store.requests import Answer, EndpointUnreachableError, Refusal
+from stratalog.partitions.store.resolving import resolved
 from stratalog.partitions.store.rules import (
     CROWDED,
     MOST_NAMES,
@@ -55,6 +57,8 @@ INLINE_COPY_BYTES = 4 * 1024 * 1024
 """Up to here a copy waits in memory for its name: two requests, where an upload takes three or more.
 Callers stage many files before they commit them, so it is no more."""
 
+_DEFAULTS = StoreOptions()
+_CLOCK = SystemClock()
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
 
 _Pages = tuple[int, Sequence[StoredObject]]
@@ -154,23 +158,33 @@ class ObjectStore(ABC):
 
     def __init__(
         self,
-        root_uri: str,
-        prefix: str,
-        objects: Objects,
-        tally: Tally,
-        options: StoreOptions,
-        clock: Clock,
-        new_id: NewId,
+        uri: str,
+        options: StoreOptions = _DEFAULTS,
+        clock: Clock = _CLOCK,
+        new_id: NewId = random_id,
+        rng: random.Random | None = None,
     ) -> None:
-        """``root_uri`` is the address of the bucket."""
+        """``uri``: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix`` or
+        ``abfss://container@account.dfs.core.windows.net/prefix``.
+
+        Raises: UnsupportedStoreError if packages of the client are not installed; as ``resolved``.
+        """
+        self.options = resolved(uri, options)
+        scheme, _, rest = uri.partition("://")
+        self.bucket, _, prefix = rest.partition("/")
         self.prefix = prefix.strip("/")
-        self.uri = join(root_uri, self.prefix)
-        self.options = options
-        self.counts = tally.counts
-        self._objects = objects
-        self._tally = tally
+        self._root_uri = f"{scheme}://{self.bucket}"
+        self.uri = join(self._root_uri, self.prefix)
+        self._tally = Tally()
+        self.counts = self._tally.counts
+        self._address = uri
         self._clock = clock
         self._new_id = new_id
+        self._objects = self._open_objects(scheme, random.Random() if rng is None else rng)
+
+    @abstractmethod
+    def _open_objects(self, scheme: str, rng: random.Random) -> Objects:
+        """The objects of the bucket. Raises: UnsupportedStoreError."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"
@@ -183,8 +197,8 @@ class ObjectStore(ABC):
     def _in_parts(self, name: str) -> StagedPartsCopy:
         """An object that goes up in parts."""
 
-    @abstractmethod
-    def __reduce__(self) -> tuple[Any, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._address, self.options, self._clock, self._new_id)
 
     def create(self, name: str, data: bytes) -> bool:
         """See ``Store.create``. False may be the echo of this call's own success, when an answer was lost

@@ -9,21 +9,18 @@ from __future__ import annotations
 import random
 import threading
 from contextlib import suppress
-from typing import Any
 
 from isal import isal_zlib
 
-from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, StorageError
-from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import join
 from stratalog.partitions.store.crc32 import PiecewiseCrc32
 from stratalog.partitions.store.object import ObjectStore, missing_packages
 from stratalog.partitions.store.object_http import HttpObjects, HttpRequest
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.requests import Requests, name_exclusively
-from stratalog.partitions.store.resolving import resolved
-from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, drop_probes
+from stratalog.partitions.store.rules import STAGING_FOLDER, drop_probes
 
 _DEFAULTS = StoreOptions()
 _CLOCK = SystemClock()
@@ -34,32 +31,19 @@ class FsspecStore(ObjectStore):
 
     _objects: HttpObjects
 
-    def __init__(
-        self,
-        uri: str,
-        options: StoreOptions = _DEFAULTS,
-        clock: Clock = _CLOCK,
-        new_id: NewId = random_id,
-        rng: random.Random | None = None,
-    ) -> None:
-        """``uri``: ``abfss://container@account.dfs.core.windows.net/prefix``, ``az://container/prefix``,
-        ``gs://bucket/prefix``.
-
-        Raises: UnsupportedStoreError where the packages are missing; as ``resolved``.
-        """
-        options = resolved(uri, options)
-        scheme, _, rest = uri.partition("://")
-        root, _, prefix = rest.partition("/")
-        root_uri, tally = f"{scheme}://{root}", Tally()
-        arguments = options, clock, random.Random() if rng is None else rng
+    def _open_objects(self, scheme: str, rng: random.Random) -> HttpObjects:
+        arguments = self.options, self._clock, rng
         try:
-            objects = _objects_of(scheme, root, root_uri, tally, arguments)
+            if scheme == "gs":
+                from stratalog.partitions.store.object_gcs import GcsObjects, GcsRequests
+
+                return GcsObjects(GcsRequests(self.bucket, *arguments), self._root_uri, self._tally)
+            from stratalog.partitions.store.object_azure import AzureObjects, AzureRequests
+
+            container = self.bucket.partition("@")[0]
+            return AzureObjects(AzureRequests(container, *arguments), self._root_uri, self._tally)
         except ModuleNotFoundError as missing:
             raise missing_packages(f"{scheme}://", scheme, missing) from None
-        super().__init__(root_uri, prefix, objects, tally, options, clock, new_id)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FsspecStore, (self.uri, self.options, self._clock, self._new_id)
 
     @property
     def requests(self) -> Requests:
@@ -80,16 +64,6 @@ class FsspecStore(ObjectStore):
             return False
         drop_probes(self, [probe])
         return True
-
-
-def _objects_of(scheme: str, root: str, uri: str, tally: Tally, arguments: tuple[Any, ...]) -> HttpObjects:
-    if scheme == "gs":
-        from stratalog.partitions.store.object_gcs import GcsObjects, GcsRequests
-
-        return GcsObjects(GcsRequests(root, *arguments), uri, tally)
-    from stratalog.partitions.store.object_azure import AzureObjects, AzureRequests
-
-    return AzureObjects(AzureRequests(root.partition("@")[0], *arguments), uri, tally)
 
 
 def _name_by(objects: HttpObjects, key: str, request: HttpRequest) -> bool:

@@ -50,7 +50,7 @@ def open_store(
         # Here, for it loads botocore, which clusters on folders have no use for.
         from stratalog.partitions.store.s3 import S3Store
 
-        return S3Store(address.host, address.path, options, clock)
+        return S3Store(str(address), options, clock)
     if address.scheme == "memory":
         name = str(address).partition("://")[2]
         with _memory_lock:

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import Any
 
 from isal import isal_zlib
 
 from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import StorageError
-from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import join
 from stratalog.partitions.store.object import (
     INLINE_COPY_BYTES,
@@ -27,8 +25,7 @@ from stratalog.partitions.store.object import (
     missing_packages,
 )
 from stratalog.partitions.store.protocol import StagedCopy, Store, StoredObject, StoreOptions
-from stratalog.partitions.store.resolving import resolved
-from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, check_name, drop_probes, run_pieces
+from stratalog.partitions.store.rules import STAGING_FOLDER, check_name, drop_probes, run_pieces
 from stratalog.partitions.store.s3_bucket import Bucket, only_if
 from stratalog.partitions.store.s3_connection import S3Connection
 from stratalog.partitions.store.s3_put import LARGEST_PUT_BYTES, StagedPut
@@ -43,30 +40,17 @@ _CLOCK = SystemClock()
 class S3Store(ObjectStore):
     """The objects of a bucket whose keys start with a prefix."""
 
-    def __init__(
-        self,
-        bucket: str,
-        prefix: str = "",
-        options: StoreOptions = _DEFAULTS,
-        clock: Clock = _CLOCK,
-        new_id: NewId = random_id,
-        rng: random.Random | None = None,
-    ) -> None:
-        tally, options = Tally(), resolved(f"s3://{bucket}", options)
-        connection = _connection(options, clock, random.Random() if rng is None else rng)
-        super().__init__(
-            f"s3://{bucket}", prefix, Bucket(connection, bucket, tally), tally, options, clock, new_id
-        )
-        self.bucket = bucket
-        self._connection = connection
-        self._tells_what_it_copied = True
-        """Until a copied part comes without its checksum: some servers tell none."""
-        self._complete_exclusively = (
-            options.endpoint_url is None if options.exclusive_multipart is None else options.exclusive_multipart
-        )
+    _objects: Bucket
+    _tells_what_it_copied = True
+    """Until a copied part comes without its checksum, which some servers do not tell."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return S3Store, (self.bucket, self.prefix, self.options, self._clock, self._new_id)
+    def _open_objects(self, scheme: str, rng: random.Random) -> Bucket:
+        return Bucket(_connection(self.options, self._clock, rng), self.bucket, self._tally)
+
+    @property
+    def _complete_exclusively(self) -> bool:
+        exclusive = self.options.exclusive_multipart
+        return self.options.endpoint_url is None if exclusive is None else exclusive
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         """See ``Store.stage_copy``. The server copies what lies on the same endpoint under the same
@@ -112,7 +96,9 @@ class S3Store(ObjectStore):
 
     def _place(self, name: str) -> Place:
         staging_key = join(self.prefix, STAGING_FOLDER, self._new_id())
-        return Place(self._connection, self._tally, self.bucket, join(self.prefix, check_name(name)), staging_key)
+        return Place(
+            self._objects.connection, self._tally, self.bucket, join(self.prefix, check_name(name)), staging_key
+        )
 
     def _copy_on_server(self, source: S3Store, listed: StoredObject, upload: StagedUpload) -> bool:
         """False: the server does not tell what it has copied; the parts are to be put instead."""

@@ -124,7 +124,17 @@ def test_replicas_brokers_and_groups_are_told(live: LiveCluster) -> None:
     of_data = [one["bytes"] for one in content["brokers"]]
     assert all(0 < size <= there for size, there in zip(of_data, on_disk, strict=True))
     assert [(one["broker"], one["state"]) for one in content["voters"]] == [(1, "votes")]
-    assert content["groups"] == [{"group": "g", "topic": "t", "lag": 5}]
+    [group] = content["groups"]
+    assert (group["group"], group["topic"], group["lag"]) == ("g", "t", 5)
+    [commit] = group["commits"]
+    assert dict(zip(content["commit_columns"], commit, strict=True)) == {
+        "partition": 0,
+        "committed": 2,
+        "high_watermark": 7,
+        "lag": 5,
+        "metadata": "",
+        "commit_ms": group["commit_ms"],
+    }
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
     assert read(f"{DAY}", f"{DAY + timedelta(days=1)}") == sorted(wanted)
     assert cluster.read("t", f"{DAY + timedelta(days=1)}", isolation="read_committed").count() == 0
     with pytest.warns(UserWarning, match="a provider gives the credentials"):
-        cluster.create_view("provided", "t", isolation="read_committed")
+        cluster.create_view("provided", cluster.plan_read("t", isolation="read_committed"))
     assert spark.sql("SELECT count(*), sum(value.n) FROM provided").first() == (300, sum(range(300)))
     assert SECRET_KEY not in str(spark.sql("SET").collect())
 

@@ -92,7 +92,7 @@ def test_a_view_is_pinned_and_a_new_one_of_its_name_takes_its_place(cluster: Clu
             assert spark.sql("SELECT count(*) FROM seen_now").first() == (1,)
         cluster.create_view("seen_now", "seen")
         assert spark.sql("SELECT count(*) FROM seen_now").first() == (expected,)
-    cluster.create_view("seen_last", "seen", last=1)
+    cluster.create_view("seen_last", cluster.plan_read("seen", last=1))
     assert spark.sql("SELECT offset FROM seen_last").collect() == [(1,)]
     for wrong in ("no view", "x; DROP", ""):
         with pytest.raises(InvalidCallError, match="is no name of a view"):

@@ -86,9 +86,9 @@ def test_the_times_reach_parquet_and_hold_in_sql_in_any_zone(cluster: Cluster, s
         assert cluster.read("both", "2013-01-10", "2013-01-11").count() == len(wanted)
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
-    cluster.create_view("that_day", "both", start="2013-01-10", end="2013-01-11")
+    cluster.create_view("that_day", cluster.plan_read("both", "2013-01-10", "2013-01-11"))
     assert [row.n for row in spark.sql("SELECT value.n FROM that_day ORDER BY 1").collect()] == wanted
-    cluster.create_range_function("days_range", "both", start="2013-01-10", end="2013-01-11")
+    cluster.create_range_function("days_range", cluster.plan_read("both", "2013-01-10", "2013-01-11"))
     rows = spark.sql("SELECT value.n FROM days_range('both', 0, 0, 1000000) ORDER BY 1").collect()
     assert [row.n for row in rows] == [n for n in wanted if n % 2 == 0]
 

@@ -6,7 +6,7 @@ from stratalog.engine.reading.stream_offsets import StreamOffsets
 from stratalog.engine.reading.stream_options import source_options
 from stratalog.engine.reading.stream_read import StreamTask, read_task
 from stratalog.engine.reading.stream_source import StreamSource
-from tests.ports import ports_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
 
@@ -16,7 +16,7 @@ def source(live: LiveCluster, topic: str = "t", **options: str) -> StreamSource:
         del given["startingOffsets"]
     if {"subscribe", "subscribePattern", "assign"} & options.keys():
         del given["topic"]
-    return given(StreamSource, ports_of(live.driver()))(
+    return with_ports(StreamSource, ports_of(live.driver()))(
         source_options(given),
     )
 

@@ -106,7 +106,7 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
 )
 def test_what_options_need_and_what_they_bar(argv: str, said: str | None) -> None:
     """What has its default is not there; 0 is."""
-    parser = argparse.ArgumentParser()
+    parser = job_parser("x", "")
     for flag in ("--deep", "--heal", "--list", "--any-place"):
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--at", type=int)

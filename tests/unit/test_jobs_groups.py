@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.jobs.groups import duration
+from stratalog.jobs.arguments import iso_duration
 from stratalog.jobs.groups import main as groups
 from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.jobs_harness import calls, rows
@@ -99,7 +99,7 @@ def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
         (("reset-offsets", "g", "--topics", "t"), "one of the arguments --to-earliest --to-latest"),
         (("reset-offsets", "g", "--topics", "t", "--to-offset", "-1"), "numbers of 0 or more"),
         (("reset-offsets", "g", "--topics", "t", "--to-latest", "--to-earliest"), "not allowed with"),
-        (("reset-offsets", "g", "--topics", "t", "--shift-by", "one"), "a number of records"),
+        (("reset-offsets", "g", "--topics", "t", "--shift-by", "one"), "give a whole number"),
         (("reset-offsets", "g", "--topics", "t", "--by-duration", "7d"), "write durations as P7D"),
         (("reset-offsets", "g", "--topics", "nix", "--to-latest"), "topic 'nix' does not exist"),
         (("reset-offsets", "nix", "--topics", "t", "--to-latest"), "group 'nix' does not exist"),
@@ -125,10 +125,10 @@ def test_a_wrong_call_changes_nothing(
     ],
 )
 def test_durations(text: str, span: timedelta) -> None:
-    assert duration(text) == span
+    assert iso_duration(text) == span
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "7D", "P1W", "P-1D", "P1.5D", "P1DT", "P99999999999D"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
-        duration(text)
+        iso_duration(text)

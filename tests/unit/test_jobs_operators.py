@@ -8,9 +8,10 @@ import pytest
 
 from stratalog import Cluster
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
+from stratalog.jobs.arguments import rate
 from stratalog.jobs.elect import main as elect
 from stratalog.jobs.reassign import main as reassign
-from stratalog.jobs.reassign import moves, rate
+from stratalog.jobs.reassign import moves
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.jobs_harness import report

@@ -84,6 +84,23 @@ MAY_GO_BY_THE_LAST_KNOWN_IMAGE = {
     *("engine/driver/known_image.py", "engine/records/coordinator.py", "engine/upkeep/memory/runs.py"),
 }
 """Outside the quorum: an operation passes the image on that it has read. These ask no storage, and say why."""
+PORTS = {"MetadataClient", "Storage", "Execution", "Memory", "Clock"}
+MOST_PORTS = 4
+HOLD_ALL_PORTS = {
+    "engine/driver/opening.py": "makes them",
+    "engine/brokers/format.py": "makes them of a new cluster",
+    "engine/spark/range_stream.py": "opens the cluster again in another process",
+    "engine/spark/stream_sink.py": "opens the cluster in Spark's process",
+    "engine/spark/stream_source.py": "opens the cluster in Spark's process",
+    "engine/spark/stream_writer.py": "opens the cluster in Spark's process",
+    "engine/upkeep/restoring/restore.py": "opens the cluster that it makes",
+    "engine/upkeep/restoring/drill.py": "opens the cluster that it makes",
+    "bridges/kafka.py": "methods at the door",
+    "bridges/rights.py": "methods at the door",
+    "bridges/state.py": "methods at the door",
+    "bridges/live/stream.py": "opens the cluster again in another process",
+}
+"""Modules outside the door (``engine/cluster``) that know all ports of a cluster, and why."""
 LONGEST_FILE = 500
 
 MODULES = sorted(path.relative_to(ROOT) for layer in MAY_IMPORT for path in (ROOT / layer).rglob("*.py"))
@@ -209,6 +226,24 @@ def test_nobody_reaches_behind_the_door() -> None:
     ]
     behind = re.compile(r"(?<!\bself)\._ports\b")
     assert [str(module) for module in outside if behind.search((ROOT / module).read_text(encoding="utf-8"))] == []
+
+
+def test_only_the_door_holds_all_ports_and_no_function_takes_more_than_four() -> None:
+    holders, wide = set(), []
+    for path in MODULES:
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        if path.parts[:2] != ("engine", "cluster") and any(
+            isinstance(node, ast.Name) and node.id == "Ports" for node in ast.walk(tree)
+        ):
+            holders.add(str(path))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                given = (*node.args.args, *node.args.kwonlyargs)
+                types = [ast.unparse(each.annotation) for each in given if each.annotation is not None]
+                if sum(each in PORTS for each in types) > MOST_PORTS:
+                    wide.append(f"{path}: {node.name}")
+    assert holders == set(HOLD_ALL_PORTS)
+    assert wide == []
 
 
 def test_an_image_that_nobody_passed_is_no_hidden_input() -> None:

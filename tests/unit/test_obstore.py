@@ -179,4 +179,4 @@ def _by_obstore(url: str) -> FileSystemStore:
 
 
 def _by_botocore(url: str) -> S3Store:
-    return S3Store("bucket", "prefix", StoreOptions(url, "us-east-1", retries=1), ManualClock())
+    return S3Store("s3://bucket/prefix", StoreOptions(url, "us-east-1", retries=1), ManualClock())

@@ -194,10 +194,10 @@ def test_a_server_of_ones_own_is_none_of_amazons(monkeypatch: pytest.MonkeyPatch
     the endpoint, whoever names it."""
     from stratalog.partitions.store.s3 import S3Store
 
-    assert S3Store("b")._complete_exclusively
+    assert S3Store("s3://b")._complete_exclusively
     monkeypatch.setenv("AWS_ENDPOINT_URL", PRIVATE)
-    assert not S3Store("b")._complete_exclusively
-    assert S3Store("b").options.region == "us-east-1"
+    assert not S3Store("s3://b")._complete_exclusively
+    assert S3Store("s3://b").options.region == "us-east-1"
 
 
 def test_a_profile_that_the_environment_names_comes_after_its_keys_in_spark_too() -> None:

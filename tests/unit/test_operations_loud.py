@@ -41,6 +41,7 @@ FOUND = Report("look", [], [Failure("t-1", "CORRUPT_MESSAGE", "a bit has flipped
 
 Call = Callable[..., Any]
 JOBS = "stratalog.engine.cluster.jobs."
+LOOKS = "stratalog.engine.cluster.looks."
 MIRRORS = "stratalog.bridges.kafka."
 BATCHES: dict[int, list[pa.RecordBatch]] = {0: []}
 
@@ -88,14 +89,14 @@ OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
 
 LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "verify": (JOBS + "verify.verify", ()),
-    "describe": (JOBS + "describe", ()),
-    "health": (JOBS + "health", ()),
+    "describe": (LOOKS + "describe", ()),
+    "health": (LOOKS + "health", ()),
     "drill": (JOBS + "drilling.drill", ()),
-    "reassignments": (JOBS + "reassignments", ()),
-    "discarded": (JOBS + "histories.history", ()),
+    "reassignments": (LOOKS + "reassignments", ()),
+    "discarded": (LOOKS + "histories.history", ()),
     "history": (JOBS + "history", ()),
-    "snapshots": (JOBS + "list_snapshots", ()),
-    "metrics": (JOBS + "metrics", ()),
+    "snapshots": (LOOKS + "list_snapshots", ()),
+    "metrics": (LOOKS + "metrics", ()),
     "compare": (MIRRORS + "comparing.compare", ("kafka:9092", "t")),
     "topics.list": ("stratalog.engine.cluster.topics.describe_cluster.describe_topics", ()),
     "topics.describe": ("stratalog.engine.cluster.topics.describe_cluster.describe_topic", ("t",)),

@@ -10,7 +10,7 @@ from stratalog.engine.reading.stream_options import batch_options
 from stratalog.engine.reading.stream_read import StreamTask
 from stratalog.engine.reading.stream_source import StreamSource
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
-from tests.ports import ports_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.stream_harness import values_of
 
@@ -22,7 +22,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 def planned(live: LiveCluster, **options: str) -> list[StreamTask]:
     given = batch_options({"cluster": str(live.file), "subscribe": "t", **options})
-    source = given(StreamSource, ports_of(live.driver()))(given)
+    source = with_ports(StreamSource, ports_of(live.driver()))(given)
     return source.plan(*source.bounds())
 
 

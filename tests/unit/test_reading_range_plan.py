@@ -10,7 +10,7 @@ from stratalog.engine.reading.range_plan import StreamRange, plan_of_ranges
 from stratalog.engine.reading.stream_offsets import StreamOffsets
 from stratalog.engine.reading.stream_options import source_options
 from stratalog.partitions.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from tests.ports import ports_of
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.stream_harness import source
 
@@ -31,7 +31,7 @@ def batch(live: LiveCluster, rows: int | None = None, **options: str) -> list[St
 def planned(live: LiveCluster, ranges: list[StreamRange], **options: str) -> dict[int, tuple[int, int]]:
     """The offsets that a read of the ranges has, by partition; its files hold all of them."""
     given = source_options({"cluster": str(live.file), "topic": "t", **options})
-    plan = given(plan_of_ranges, ports_of(live.driver()))(ranges, given)
+    plan = with_ports(plan_of_ranges, ports_of(live.driver()))(ranges, given)
     for one in plan.partitions:
         assert [file.start for file in one.files] == [one.start, *(file.end for file in one.files)][:-1]
         assert one.files[-1].end == one.end

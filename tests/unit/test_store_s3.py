@@ -204,7 +204,7 @@ def store_on(url: str) -> S3Store:
     options = StoreOptions(
         url, "us-east-1", timeout_s=TIMEOUT_S, retries=RETRIES, part_bytes=PART_BYTES, driver=DRIVER
     )
-    return S3Store("bucket", "prefix", options, ManualClock(), rng=random.Random(1))
+    return S3Store("s3://bucket/prefix", options, ManualClock(), rng=random.Random(1))
 
 
 LISTED = StoredObject("name", 4, 0, "etag.4")
@@ -226,7 +226,7 @@ def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(serv
 
     server.script = [begin_an_upload]
     options = StoreOptions(server.url, "us-east-1", part_bytes=PART_BYTES, kms_key_id="arn:key", driver=DRIVER)
-    store = S3Store("bucket", "prefix", options, ManualClock())
+    store = S3Store("s3://bucket/prefix", options, ManualClock())
     assert store.create("name", b"data")
     staged = store.stage_writer("large")
     staged.file.write(b"x" * (PART_BYTES + 1))
@@ -432,7 +432,7 @@ class TestSweep:
 def later(server: ScriptedServer) -> S3Store:
     """A store for which all uploads are old."""
     store = store_on(server.url)
-    return S3Store(store.bucket, store.prefix, store.options, ManualClock(SystemClock().now_ms()))
+    return S3Store(store.uri, store.options, ManualClock(SystemClock().now_ms()))
 
 
 def listed_uploads(*ids: str, after: str = "") -> bytes:

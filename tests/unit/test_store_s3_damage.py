@@ -102,7 +102,7 @@ def test_what_is_damaged_on_the_way_gets_no_name(
         exclusive_multipart=exclusive_multipart,
         bytes_with_name=bytes_with_name,
     )
-    store = S3Store(s3_endpoint.bucket, f"damage/{request.node.callspec.id.replace(' ', '-')}", options)
+    store = S3Store(f"s3://{s3_endpoint.bucket}/damage/{request.node.callspec.id.replace(' ', '-')}", options)
     assert put(store, source)
     store.delete(["name"])
     damage(options)
@@ -142,5 +142,5 @@ def test_a_server_that_takes_damaged_bytes_is_refused(monkeypatch: pytest.Monkey
         server.script = [ignore_checksums]
         options = StoreOptions(server.url, "us-east-1", timeout_s=0.5, retries=0)
         with pytest.raises(UnsupportedStoreError, match="not those of their checksum"):
-            S3Store("bucket", "prefix", options, ManualClock(), rng=random.Random(1)).check()
+            S3Store("s3://bucket/prefix", options, ManualClock(), rng=random.Random(1)).check()
         assert not any("check" in name for name in server.objects)

@@ -72,7 +72,7 @@ def remote(url: str, *, exclusive: bool = False, late: bool = True) -> S3Store:
         exclusive_multipart=exclusive,
         bytes_with_name=late,
     )
-    return S3Store("bucket", "prefix", options, ManualClock(), rng=random.Random(1))
+    return S3Store("s3://bucket/prefix", options, ManualClock(), rng=random.Random(1))
 
 
 def staged(store: S3Store, source: LocalStore) -> StagedPut:
@@ -252,7 +252,7 @@ def test_all_else_goes_up_in_parts_before_it_gets_its_name(
 def test_of_those_that_race_for_a_name_exactly_one_gets_it(s3_endpoint: S3Endpoint, source: LocalStore) -> None:
     """The real server: a conditional PUT is atomic there, where two completions of an upload are not."""
     options = StoreOptions(s3_endpoint.url, s3_endpoint.region, bytes_with_name=True)
-    store = S3Store(s3_endpoint.bucket, "put/race", options)
+    store = S3Store(f"s3://{s3_endpoint.bucket}/put/race", options)
     [listed] = source.list("")
     puts = [store.stage_copy(source, listed, "name") for _ in range(4)]
     assert not any(isinstance(put, StagedUpload) for put in puts)

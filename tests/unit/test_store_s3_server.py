@@ -38,7 +38,7 @@ class TestRealServer:
 
     @pytest.fixture
     def store(self, s3_endpoint: S3Endpoint, options: StoreOptions, request: pytest.FixtureRequest) -> S3Store:
-        return S3Store(s3_endpoint.bucket, f"real/{request.node.name}", options)
+        return S3Store(f"s3://{s3_endpoint.bucket}/real/{request.node.name}", options)
 
     def test_of_large_objects_that_race_for_a_name_exactly_one_gets_it(self, store: S3Store) -> None:
         """SeaweedFS 4.48 completes two uploads of one name; hence the other way to give names."""
@@ -60,7 +60,7 @@ class TestRealServer:
     ) -> None:
         """As of a server that ignores the condition, or answers 304 where S3 answers 412."""
         options = replace(store.options, exclusive_multipart=exclusive, part_bytes=1024)
-        odd = S3Store(store.bucket, store.prefix, options)
+        odd = S3Store(store.uri, options)
         commit = StagedUpload.commit
         monkeypatch.setattr(StagedUpload, "commit", lambda upload: commit(upload) or True)
         says = f"set exclusive_multipart = {other} in the storage table"
@@ -74,7 +74,7 @@ class TestRealServer:
         writer.file.write(random.Random(1).randbytes(3 * PART_BYTES))
         assert writer.commit()
         [listed] = store.list("")
-        target = S3Store(s3_endpoint.buckets[1], "copies", store.options)
+        target = S3Store(f"s3://{s3_endpoint.buckets[1]}/copies", store.options)
         staged = target.stage_copy(store, listed, "there")
         assert staged.crc32 == zlib.crc32(random.Random(1).randbytes(3 * PART_BYTES)), "the server tells it"
         assert staged.commit()
@@ -92,7 +92,7 @@ class TestRealServer:
         assert writer.commit()
         [listed] = store.list("")
         monkeypatch.setattr(StagedUpload, "copy_part", lambda *_: False)
-        target = S3Store(s3_endpoint.buckets[1], "silent", store.options)
+        target = S3Store(f"s3://{s3_endpoint.buckets[1]}/silent", store.options)
         staged = target.stage_copy(store, listed, "there")
         assert staged.crc32 == zlib.crc32(data)
         assert staged.commit()
@@ -105,7 +105,7 @@ class TestRealServer:
         assert writer.commit()
         [listed] = store.list("")
         patient = StoreOptions(store.options.endpoint_url, "us-east-1", timeout_s=60, part_bytes=PART_BYTES)
-        target = S3Store(store.bucket, "elsewhere", patient)
+        target = S3Store(f"s3://{store.bucket}/elsewhere", patient)
         assert target.stage_copy(store, listed, "there").commit()
         assert target.read("there") == store.read("here")
 
@@ -125,8 +125,8 @@ class TestRealServer:
         assert writer.commit()
         [listed] = store.list("")
         patient = StoreOptions(store.options.endpoint_url, "us-east-1", timeout_s=60, part_bytes=PART_BYTES)
-        source = ReplacedMeanwhile(store.bucket, store.prefix, store.options)
-        target = S3Store(store.bucket, "elsewhere", patient)
+        source = ReplacedMeanwhile(store.uri, store.options)
+        target = S3Store(f"s3://{store.bucket}/elsewhere", patient)
         with pytest.raises(SourceChangedError):
             target.stage_copy(source, listed, "never")
         assert target.list("never") == []
@@ -152,7 +152,7 @@ class TestRealServer:
     @pytest.mark.parametrize("start", ["fork", "spawn"])
     def test_another_process_has_a_file_system_of_its_own(self, store: S3Store, start: str) -> None:
         pytest.importorskip("s3fs")
-        by_s3fs = S3Store(store.bucket, store.prefix, replace(store.options, driver="fsspec"))
+        by_s3fs = S3Store(store.uri, replace(store.options, driver="fsspec"))
         by_s3fs.create("name", b"data")
         context = multiprocessing.get_context(start)
         receiver, sender = context.Pipe(duplex=False)
@@ -167,7 +167,7 @@ class TestRealServer:
         writer = store.stage_writer(f"{'a' * 32}/dead")
         writer.file.write(bytes(2 * PART_BYTES))
         clock = ManualClock(SystemClock().now_ms())
-        later = S3Store(store.bucket, store.prefix, store.options, clock)
+        later = S3Store(store.uri, store.options, clock)
         assert later.sweep_staging(60_000) == 0
         clock.advance_ms(120_000)
         later.now_ms = clock.now_ms  # type: ignore[method-assign]
@@ -189,12 +189,14 @@ class TestRealServer:
         foreign = ["t-b/0/x", "backup.tar"]
         roots = [(prefix, mine), (inner, mine), (prefix, foreign if exclusive else [])]
         begun = [
-            S3Store(s3_endpoint.bucket, root, options).stage_writer(n) for root, names in roots for n in names
+            S3Store(f"s3://{s3_endpoint.bucket}/{root}", options).stage_writer(n)
+            for root, names in roots
+            for n in names
         ]
         for writer in begun:
             writer.file.write(bytes(2 * PART_BYTES))
         try:
-            root = S3Store(s3_endpoint.bucket, prefix, options, later)
+            root = S3Store(f"s3://{s3_endpoint.bucket}/{prefix}", options, later)
             root.now_ms = later.now_ms  # type: ignore[method-assign]
             assert [root.sweep_staging(60_000), root.sweep_staging(60_000)] == [2, 0]
             for writer in begun[:2]:
@@ -204,9 +206,9 @@ class TestRealServer:
         finally:
             for writer in begun:
                 writer.abort()
-            store = S3Store(s3_endpoint.bucket, prefix, options)
+            store = S3Store(f"s3://{s3_endpoint.bucket}/{prefix}", options)
             store.delete(foreign)
-            S3Store(s3_endpoint.bucket, inner, options).delete(mine)
+            S3Store(f"s3://{s3_endpoint.bucket}/{inner}", options).delete(mine)
 
     def test_errors_and_pickles_carry_no_secret(self, s3_endpoint: S3Endpoint, store: S3Store) -> None:
         store.create("name", b"data")

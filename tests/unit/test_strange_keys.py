@@ -34,7 +34,7 @@ class Listed(S3Store):
     """A bucket, as far as a listing goes, with these keys."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        super().__init__("bucket", "root", StoreOptions())
+        super().__init__("s3://bucket/root", StoreOptions())
         found = [StoredObject(f"root/{key}", 1, 1, "e.1") for key in keys]
         self._objects.list = lambda prefix, most=None, after="": (1, found)  # type: ignore[method-assign]
 
@@ -53,7 +53,7 @@ def test_more_keys_than_a_log_ever_has_are_refused_after_the_page_that_has_one_t
 ) -> None:
     monkeypatch.setattr(object_store, "MOST_NAMES", 5)
     log = f"{'a' * 32}/__cluster_metadata"
-    store = S3Store("bucket", "root", StoreOptions())
+    store = S3Store("s3://bucket/root", StoreOptions())
     asked: list[object] = []
 
     def page(what: str, attempt: object) -> dict[str, object]:

@@ -1,0 +1,83 @@
+"""Who may ask for the page. Pure.
+
+On loopback only this machine reaches the page, and a browser on it might be led there by a foreign site (DNS
+rebinding): so the request must call the host by a loopback name. Beyond loopback TLS with clients' certificates
+has already decided, or the token does: as the header ``Authorization: Bearer TOKEN``, or once, for a cookie with
+a secret of this process. The token is never part of an address, nor of the cookie.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+
+from stratalog.partitions.errors import InvalidCallError
+
+COOKIE = "stratalog_page"
+LEAST_CHARACTERS = 16
+_FROM_HERE = ("same-origin", "none")
+_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The rules of one server. ``repr`` has no secret."""
+
+    port: int
+    loopback: bool
+    token: str | None = field(repr=False)
+    secure: bool
+    """Whether the page is served by TLS."""
+    host: str = "127.0.0.1"
+    """Where it listens."""
+    session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    def calls_us(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request gives this host one of its own names. Any name beyond loopback."""
+        host = headers.get("host", "").lower()
+        names = (*_NAMES, self.host)
+        return not self.loopback or host in {*names, *(f"{name}:{self.port}" for name in names)}
+
+    def is_foreign(self, headers: Mapping[str, str]) -> bool:
+        """Whether a page of another site has made its browser ask."""
+        return headers.get("sec-fetch-site", "none") not in _FROM_HERE
+
+    def shows_token(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request has the token in its header."""
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        return self.token is not None and scheme.lower() == "bearer" and _same(given.strip(), self.token)
+
+    def allows(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request may see the cluster."""
+        if self.token is None or self.shows_token(headers):
+            return True
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and _same(cookie.value, self.session)
+
+    @property
+    def cookie(self) -> str:
+        """The header that begins a browser's session; it lasts until the browser or this process ends."""
+        secure = "; Secure" if self.secure else ""
+        return f"{COOKIE}={self.session}; HttpOnly; SameSite=Strict; Path=/{secure}"
+
+
+def check_token(token: str | None) -> None:
+    """Raises: InvalidCallError, which does not show it, if it is too short, or no header can have it."""
+    if token is None:
+        return
+    if len(token) < LEAST_CHARACTERS or not (token.isascii() and token.isprintable()) or " " in token:
+        raise InvalidCallError(
+            f"the token of the page needs at least {LEAST_CHARACTERS} printable ASCII characters without a space; "
+            "openssl rand -hex 32 makes one"
+        )
+
+
+def _same(one: str, other: str) -> bool:
+    """In a time that does not tell how much of it is the same."""
+    return hmac.compare_digest(one.encode("utf-8", "surrogateescape"), other.encode())

@@ -1,0 +1,56 @@
+"""Tables of jobs: their width, their order, and which rows they have."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TextIO
+
+from stratalog import Report
+from stratalog.engine.driver.report import Value
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.spelling import did_you_mean
+
+_LAST = ":desc"
+
+
+def add_sort(parser: argparse.ArgumentParser) -> None:
+    """``--sort COLUMN``."""
+    parser.add_argument(
+        "--sort",
+        metavar="COLUMN",
+        help="sort the rows by a column; COLUMN:desc, the largest first",
+    )
+
+
+def arranged(report: Report, given: argparse.Namespace) -> Report:
+    """The report with its rows as ``--sort`` says; an absent value is last. Without the option it is unchanged.
+
+    Raises: InvalidCallError for a column that the table does not have.
+    """
+    wanted = getattr(given, "sort", None)
+    if wanted is None or not report.rows:
+        return report
+    column = wanted.removesuffix(_LAST)
+    if column not in report.columns:
+        hint = did_you_mean(column, report.columns) or f"; it is one of {', '.join(report.columns)}"
+        raise InvalidCallError(f"--sort {wanted}: the table has no column {column!r}{hint}")
+
+    def known(row: Mapping[str, Value]) -> bool:
+        return row.get(column) is not None
+
+    def key(row: Mapping[str, Value]) -> tuple[bool, Value]:
+        value = row[column]
+        return (True, value) if isinstance(value, str) else (False, value)
+
+    rows = sorted(filter(known, report.rows), key=key, reverse=wanted.endswith(_LAST))
+    return replace(report, rows=[*rows, *(row for row in report.rows if not known(row))])
+
+
+def terminal_width(stream: TextIO | None) -> int | None:
+    """The columns of the terminal that the stream is; None for a file or a pipe, where no line is cut."""
+    if stream is None or not stream.isatty():
+        return None
+    return shutil.get_terminal_size((0, 0)).columns or None
