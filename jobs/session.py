@@ -48,6 +48,9 @@ _NOISE = (b"WARNING: Using incubator modules",)
 _ECHOES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers with which PySpark prints an error as a page of JSON before it raises it."""
 
+_SERVER_TRACES = "spark.sql.connect.serverStacktrace.enabled"
+"""Whether an error on Spark Connect shows the JVM's stack. A classic session shows it only if asked to."""
+
 _COPIED = (
     *("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"),
     *("fs.s3.awsAccessKeyId", "fs.s3.awsSecretAccessKey", "fs.s3n.awsAccessKeyId", "fs.s3n.awsSecretAccessKey"),
@@ -83,7 +86,8 @@ def spark_session(
             "prefers to any master: unset $SPARK_REMOTE, or omit the master"
         )
     if session is None and remote is not None:
-        session = SparkSession.builder.remote(remote).config(map=dict(settings or {})).getOrCreate()
+        builder = SparkSession.builder.remote(remote).config(_SERVER_TRACES, "false")
+        session = builder.config(map=dict(settings or {})).getOrCreate()
         register_format(session)
     elif session is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         session = _submitted_session(app_name, settings or {})

@@ -7,7 +7,8 @@
     files       one row per file of the log that readers use, in either tier
     offsets     one row per partition of a topic: the offset of a named position or a time, as ``list_offsets``
 
-A replica that cannot be listed has a row with nulls, and its role says so.
+A replica that cannot be listed has a row with nulls, and its role says so. No column but ``offset``, Kafka's name,
+is a reserved word of standard SQL, so queries need no quotes.
 """
 
 from __future__ import annotations
@@ -62,11 +63,19 @@ class SystemTable(Columns):
     rows: Callable[[MetadataClient, Storage, Execution, Memory, str | None], Iterable[Row]]
 
 
+_RESERVED = {"table": "table_uri", "time": "event_time", "user": "user_name"}
+"""Columns of reports whose names are reserved words, and their names in SQL."""
+
+
+def _renamed(row: Row) -> Row:
+    return {_RESERVED.get(name, name): value for name, value in row.items()}
+
+
 def _topics(
     metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, topic: str | None
 ) -> Iterable[Row]:
     rows = describe_topics(metadata, storage, execution).rows
-    return rows if topic is None else [row for row in rows if row["topic"] == topic]
+    return [_renamed(row) for row in rows if topic in (None, row["topic"])]
 
 
 def _partitions(
@@ -84,7 +93,7 @@ def _groups(
         leaders, _ = list_leaders(storage, memory, image, found.values())
         for name, group in sorted(found.items()):
             rows = lag_rows(image, group, leaders)
-            run.rows += [{"group": name, **row} for row in rows if topic in (None, row["topic"])]
+            run.rows += [{"group_id": name, **row} for row in rows if topic in (None, row["topic"])]
     return run.report().raise_for_failures().rows
 
 
@@ -97,8 +106,8 @@ def _files(
         {
             "topic": name,
             "partition": file.partition,
-            "start": file.start,
-            "end": file.end,
+            "start_offset": file.start,
+            "end_offset": file.end,
             "tier": "remote" if file.remote else "local",
             "broker": file.broker,
             "bytes": file.size_bytes,
@@ -114,7 +123,7 @@ def _operations(
 ) -> Iterable[Row]:
     for event in events(metadata, storage, execution.clock, memory, EventFilter(topic=topic)):
         row = {name: getattr(event, name) for name in EVENT_COLUMNS}
-        yield {**row, "totals": dict(event.totals), "notes": list(event.notes)}
+        yield _renamed({**row, "totals": dict(event.totals), "notes": list(event.notes)})
 
 
 def offset_rows(
@@ -144,7 +153,7 @@ SYSTEM_TABLES: Mapping[str, SystemTable] = {
             "topic": "STRING",
             "partitions": "INT",
             "replication_factor": "INT",
-            **dict.fromkeys(("key", "value", "configs", "topic_id", "table", "table_end"), "STRING"),
+            **dict.fromkeys(("key", "value", "configs", "topic_id", "table_uri", "table_end"), "STRING"),
         },
         _topics,
     ),
@@ -165,7 +174,7 @@ SYSTEM_TABLES: Mapping[str, SystemTable] = {
     ),
     "groups": SystemTable(
         {
-            "group": "STRING",
+            "group_id": "STRING",
             **_PLACE,
             **dict.fromkeys(("committed", "log_end", "high_watermark", "lag"), "BIGINT"),
             "leader_epoch": "INT",
@@ -175,8 +184,8 @@ SYSTEM_TABLES: Mapping[str, SystemTable] = {
     ),
     "operations": SystemTable(
         {
-            "time": "TIMESTAMP",
-            **dict.fromkeys(("operation", "phase", "outcome", "user", "host", "job", "run"), "STRING"),
+            "event_time": "TIMESTAMP",
+            **dict.fromkeys(("operation", "phase", "outcome", "user_name", "host", "job", "run"), "STRING"),
             **dict.fromkeys(("cluster", "version", "arguments"), "STRING"),
             "totals": "MAP<STRING, BIGINT>",
             "notes": "ARRAY<STRING>",
@@ -187,8 +196,8 @@ SYSTEM_TABLES: Mapping[str, SystemTable] = {
     "files": SystemTable(
         {
             **_PLACE,
-            "start": "BIGINT",
-            "end": "BIGINT",
+            "start_offset": "BIGINT",
+            "end_offset": "BIGINT",
             "tier": "STRING",
             "broker": "INT",
             "bytes": "BIGINT",

@@ -21,6 +21,7 @@ from stratalog.engine.reading.tail import FETCH_MAX_BYTES, Start, Tail, TailOpti
 from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
@@ -173,6 +174,27 @@ class Client(Producer):
 
         check_name(name)  # before anything is read
         create_view(name, self.read(topic))
+
+    def create_views(
+        self, topics: TopicNames = None, *, isolation: Isolation | str = Isolation.READ_UNCOMMITTED
+    ) -> tuple[str, ...]:
+        """A view of each topic for ``spark.sql``, and their names: ``SELECT * FROM stratalog.trips``. A view is
+        what ``read`` gives now; call this again for newer records. Without ``topics``: all except internal ones.
+
+        The views are global temporary ones: every session of the application has them. Their schema is
+        ``stratalog`` where the session has the settings of ``spark_session``, otherwise Spark's ``global_temp``.
+
+        Raises: InvalidCallError for topics whose names differ only in case, before any view is made; see ``read``.
+        """
+        spark = session(self._spark, "views")
+        from stratalog.engine.spark.views import check_cases, create_global_view
+
+        image = self._ports.metadata.image()
+        given = names(topics)
+        chosen = sorted(image.topic_ids.keys() - INTERNAL_TOPICS) if given is None else list(given)
+        check_cases(chosen)
+        plans = {topic: self.plan_read(topic, isolation=isolation) for topic in chosen}
+        return tuple(create_global_view(spark, topic, self.read(plan)) for topic, plan in plans.items())
 
     def create_range_function(self, name: str, topic: TopicOrPlan) -> None:
         """A temporary table function of ranges of what ``read`` gives now: of a topic, several, or a plan of

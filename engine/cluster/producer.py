@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from stratalog.engine.records.produce import Rows
-    from stratalog.engine.spark.stream_sink import StreamWriter
+    from stratalog.engine.spark.stream_writer import StreamWriter
 
 
 class Producer:
@@ -232,7 +232,7 @@ class Producer:
         Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
         """
         from stratalog.engine.spark.appending import RecordColumns
-        from stratalog.engine.spark.stream_sink import StreamWriter
+        from stratalog.engine.spark.stream_writer import StreamWriter
 
         self._ports.metadata.image().topic(topic)
         return StreamWriter(

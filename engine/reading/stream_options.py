@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from stratalog.engine.reading.bounds import ReadQuery
+from stratalog.engine.reading.kafka_options import instead_of
 from stratalog.engine.reading.positions import time_of
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
@@ -49,6 +50,9 @@ class SourceOptions:
     max_rows: int | None = None
     max_bytes: int | None = None
     min_partitions: int | None = None
+    fail_without_record: bool = False
+    """Whether the start fails if a partition has no record since the starting time. False: the partition starts at
+    its end, and misses nothing."""
     fail_on_data_loss: bool = True
     fail_on_new_fields: bool = True
     """Whether a stream fails when a topic's type has grown by fields that the query lacks. False: it ignores
@@ -73,6 +77,7 @@ SOURCE_OPTIONS = (
     "startingOffsets",
     "startingOffsetsByTimestamp",
     "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
     *_ENDS,
     "maxRowsPerTrigger",
     "maxOffsetsPerTrigger",
@@ -144,6 +149,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         max_rows=_positive(options, rows),
         max_bytes=_positive(options, "maxBytesPerTrigger"),
         min_partitions=_positive(options, "minPartitions"),
+        fail_without_record=_fails_without_record(options),
         fail_on_data_loss=_boolean(options, "failOnDataLoss"),
         fail_on_new_fields=_boolean(options, "failOnNewFields"),
         columns=_columns(options.get("columns")),
@@ -159,13 +165,16 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 def known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """The given options under their canonical names.
 
-    Raises: InvalidCallError for an unknown option, naming the nearest one.
+    Raises: InvalidCallError for an unknown option, naming the nearest one, and for one of Kafka's, naming what
+        takes its place.
     """
     by_lower = {name.lower(): name for name in names}
     found: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() in by_lower:
             found[by_lower[name.lower()]] = value
+        elif (instead := instead_of(name)) is not None:
+            raise InvalidCallError(f"the option {name} is Kafka's: {instead}")
         elif name.lower() not in _OF_SPARK:
             check_options([name], names)
     return found
@@ -260,6 +269,14 @@ def _boolean(options: Mapping[str, str], name: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise InvalidCallError(f"the option {name} is {text!r}: give true or false")
     return text.strip().lower() == "true"
+
+
+def _fails_without_record(options: Mapping[str, str]) -> bool:
+    name = "startingOffsetsByTimestampStrategy"
+    text = options.get(name, "latest")
+    if text.strip().lower() not in ("error", "latest"):
+        raise InvalidCallError(f"the option {name} is {text!r}: give error or latest")
+    return text.strip().lower() == "error"
 
 
 def _columns(text: str | None) -> tuple[str, ...] | None:

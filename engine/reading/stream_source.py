@@ -243,6 +243,8 @@ class StreamSource:
                     by_time[key[0], at] = self._at(key[0], at, option)
                 found = by_time[key[0], at][key[1]]
                 places[key] = found.offset if isinstance(found, FoundOffset) else log.end
+                if option == "startingOffsets" and not isinstance(found, FoundOffset):
+                    self._check_strategy(log, at)
             else:
                 places[key] = self._named(at, leader) if isinstance(at, OffsetSpec) else at
             if log.end < places[key] <= log.log.log_end:
@@ -250,10 +252,20 @@ class StreamSource:
             if places[key] < log.log_start and not self._options.fail_on_data_loss:
                 places[key] = log.log_start
             if not log.log_start <= places[key] <= log.end:
+                lost = "; to read from the first that is left, give failOnDataLoss = false"
                 raise OffsetOutOfRangeError(
                     f"{log.what}: {option} says {at}, but the log has [{log.log_start}, {log.end})"
+                    f"{lost if places[key] < log.log_start else ''}"
                 )
         return places
+
+    def _check_strategy(self, log: LogBounds, at: datetime) -> None:
+        """Raises: OffsetOutOfRangeError for a partition without a record since ``at``, if that is an error."""
+        if self._options.fail_without_record:
+            raise OffsetOutOfRangeError(
+                f"{log.what} has no record at or after the starting time {at.isoformat()}: give "
+                "startingOffsetsByTimestampStrategy = latest to read what comes, or an earlier time"
+            )
 
     def _named(self, spec: OffsetSpec, leader: SeenLeader) -> int:
         return leader.log_start if spec is OffsetSpec.EARLIEST else leader.latest(self._options.isolation)

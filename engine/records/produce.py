@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stratalog.engine.config.topic_config import SPARK_HASH
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.storage import Storage
@@ -97,9 +98,12 @@ def produce(
     acks: str = "all",
     bad_records: LeaveOut | None = None,
     on_unknown_field: OnUnknownField = "fail",
+    spread: bool = False,
 ) -> Report:
     """Append the rows from this process; ``who``: see ``append_with``. ``bad_records`` is the policy for records
     of fitting types that the topic cannot store; ``on_unknown_field`` the one for fields that its type lacks.
+    ``spread``: rows without a key go to partitions by Spark's hash of the value, as those of a DataFrame do,
+    unless only Spark knows it.
 
     Raises: InvalidRecordError naming the row or column that does not fit; see ``append_with``. Nothing is appended
         then.
@@ -127,11 +131,11 @@ def produce(
             crc32((storage.new_id() if who is None else f"{who.producer_id} {who.sequence}").encode()) % dealt
         )
         keys = records.table.column("key").combine_chunks()
-        chosen = np.full(len(keys), keyless, np.int64)
+        chosen = _by_value(records.table, dealt, keyless) if spread else np.full(len(keys), keyless, np.int64)
         if keys.null_count < len(keys):
             partitioner = topic_config_of(image, of_topic).partitioner
             of_keys = partitions_of(keys, dealt, partitioner)
-            chosen = np.where(keys.is_valid().to_numpy(zero_copy_only=False), of_keys, keyless)
+            chosen = np.where(keys.is_valid().to_numpy(zero_copy_only=False), of_keys, chosen)
     else:
         chosen = records.partitions
         if len(wrong := np.flatnonzero((chosen < 0) | (chosen >= count))):
@@ -159,6 +163,14 @@ def produce(
         lane=lane,
     )
     return fields.said(report, len(chosen))
+
+
+def _by_value(records: pa.Table, count: int, otherwise: int) -> npt.NDArray[np.int64]:
+    """Partitions by Spark's hash of the value; ``otherwise`` for a type whose hash only Spark knows."""
+    try:
+        return partitions_of(records.column("value").combine_chunks(), count, SPARK_HASH)
+    except InvalidRecordError:
+        return np.full(records.num_rows, otherwise, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +399,7 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
             return pa.nulls(table.num_rows, wanted.kind)
         raise InvalidRecordError(f"{what}: column {name!r} is not in the frame, which has {table.column_names}")
     column = table.column(name)
-    pruned = pruned_type(column.type, wanted.kind)
+    pruned = _without_null(pruned_type(column.type, wanted.kind), wanted.kind)
     if pruned != column.type:
         column = column.cast(pruned)
     if same_type(column.type, wanted.kind):
@@ -400,6 +412,20 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
                 f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: {first_line(error)}"
             ) from error
     raise InvalidRecordError(f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: cast it")
+
+
+def _without_null(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """The type with the declared one in the place of Arrow's type of nulls, at any depth."""
+    if pa.types.is_null(given):
+        return wanted
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        kinds = {field.name: field.type for field in wanted}
+        return pa.struct(
+            [field.with_type(_without_null(field.type, kinds.get(field.name, field.type))) for field in given]
+        )
+    if pa.types.is_list(given) and pa.types.is_list(wanted):
+        return pa.list_(given.value_field.with_type(_without_null(given.value_type, wanted.value_type)))
+    return given
 
 
 def _may_fit(given: pa.DataType, wanted: pa.DataType) -> bool:

@@ -20,6 +20,9 @@ scanning       a read plan -> Spark's Parquet reader over exactly those files
 task_frame     the same by Python tasks, if a provider gives the credentials
 format         Spark's format ``stratalog``: ``stream_source`` reads (``stream_columns``, ``stream_limits``),
                ``stream_sink`` and ``batch_sink`` append, the latter also reads batches
+stream_writer  appends a stream's batches of any size (``foreachBatch``)
+given_rows     rows of a sink with Kafka's columns or a typed topic's, made records on the driver
+short_errors   errors of the format without Python's stack
 range_stream   the batches of a stream as scans: its source carries ranges of offsets
 sink_tasks     the appends of sinks on executors; sink_rows: rows that the driver appends
 stream_query   the id of the running query

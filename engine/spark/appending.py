@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, NullType, StructType
 
 from stratalog.engine.config.topic_config import SPARK_HASH
 from stratalog.engine.records.bad_record_lane import LeaveOut
@@ -160,6 +160,9 @@ def _typed(
     with _analysed(what):
         given = frame.select(expression.alias("c")).schema[0].dataType
     expression, given = without_unknown(expression, given, wanted)
+    if "void" in given.simpleString():
+        given = _without_void(given, wanted)
+        expression = expression.cast(given)
     if _plain(given) == _plain(wanted):
         return expression.cast(nullable(wanted))
     if _grew(given, wanted):
@@ -182,6 +185,22 @@ def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
             f"{what}: timestamp is {given}: make it a time, by timestamp_millis(...), to_timestamp(...), or a cast"
         )
     return expression.cast("timestamp")
+
+
+def _without_void(given: DataType, wanted: DataType) -> DataType:
+    """The type with the declared one in the place of ``void``, at any depth, as an INSERT of Spark casts nulls."""
+    if isinstance(given, NullType):
+        return nullable(wanted)
+    if isinstance(given, StructType) and isinstance(wanted, StructType):
+        kinds = {field.name: field.dataType for field in wanted}
+        struct = StructType()
+        for field in given:
+            kind = _without_void(field.dataType, kinds[field.name]) if field.name in kinds else field.dataType
+            struct = struct.add(field.name, kind, field.nullable)
+        return struct
+    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+        return ArrayType(_without_void(given.elementType, wanted.elementType), given.containsNull)
+    return given
 
 
 def _plain(data_type: DataType) -> str:

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -26,6 +25,7 @@ from pyspark.sql.types import StructType
 from stratalog.engine.reading.stream_options import SOURCE_OPTIONS, SourceOptions, known, topic_option
 from stratalog.engine.reading.stream_source import StreamSource
 from stratalog.engine.records.append import who_appends
+from stratalog.engine.spark.short_errors import short_errors
 from stratalog.engine.spark.sink_tasks import TaskAppend, TaskOf, TaskRows
 from stratalog.engine.spark.stream_columns import parquet_columns
 from stratalog.engine.spark.stream_sink import (
@@ -37,12 +37,10 @@ from stratalog.engine.spark.stream_sink import (
 )
 from stratalog.engine.spark.stream_source import Slice, open_named, records_of_slice
 from stratalog.engine.spark.versions import arrow_schema
-from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
+from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import ProducerAppend, unnamed
 
 _SINK_OPTIONS = (*SINK_OPTIONS, "sequence")
-_OF_LOG = ("topic", "offset")
-"""Columns of a table that no record takes: the table gives the topic, the log the offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +61,10 @@ def batch_sink_options(given: Mapping[str, str]) -> BatchSinkOptions:
     options = topic_option(known(given, (*_SINK_OPTIONS, *SOURCE_OPTIONS)))
     if "topic" not in options:
         one = options.get("subscribe", "")
-        if not one or "," in one:
+        if "," in one or "subscribePattern" in options or "assign" in options:
             raise InvalidCallError('a write goes to one topic: .save("topic"), or the option topic')
-        options["topic"] = one
+        if one:
+            options["topic"] = one
     producer, sequence = options.get("producer"), options.pop("sequence", None)
     if sequence is not None and not sequence.strip().isdecimal():
         raise InvalidCallError(f"the option sequence is {sequence!r}: it takes a number, 0 or more")
@@ -74,6 +73,7 @@ def batch_sink_options(given: Mapping[str, str]) -> BatchSinkOptions:
     return BatchSinkOptions(sink, who_appends(producer, number, on_changed_replay=sink.on_changed_replay))
 
 
+@short_errors
 class BatchSink(RecordSink, DataSourceArrowWriter):
     """One write."""
 
@@ -81,8 +81,9 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
 
     def __init__(self, options: BatchSinkOptions, schema: StructType) -> None:
         """Reads the topic's metadata. Raises: InvalidRecordError for other columns; see ``sink_tasks.plan``."""
-        super().__init__(options.sink, StructType([field for field in schema if field.name not in _OF_LOG]))
-        self._ports.metadata.image().topic(options.sink.topic)
+        super().__init__(options.sink, schema)
+        if options.sink.topic is not None:
+            self._ports.metadata.image().topic(options.sink.topic)
         self._who = options.who or ProducerAppend(unnamed(self._ports.storage.new_id), 0, 0)
         self._plan(self._who.producer_id)
 
@@ -92,26 +93,11 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
         Raises: InvalidRecordError when they are too many for the driver, or have an offset or another topic; see
             ``append_rows``.
         """
-        batches = self._full(self._ours(batch) for batch in iterator)
+        batches = self._full(iterator)
         task = TaskContext.get()
         if self._planned is None or task is None:
             return self._rows(batches)
         return self._append(batches, TaskOf(task.partitionId(), "", self._who.sequence), self._who)
-
-    def _ours(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        topic = self._options.topic
-        for name in _OF_LOG:
-            if name not in batch.schema.names:
-                continue
-            given = batch.column(name).drop_null()
-            if name == "topic":
-                given = given.filter(pc.not_equal(given, topic))
-            if len(given):
-                raise InvalidRecordError(
-                    f"append to {topic}: a row's {name} is {given[0].as_py()!r}: leave the column out, "
-                    "INSERT INTO t (partition, key, value)"
-                )
-        return batch.select(self._arrow.names)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append the rows that the tasks have not appended, and acknowledge all.
@@ -122,6 +108,7 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
             tell_of_bad_records(report.raise_for_failures(), "this write")
 
 
+@short_errors
 class BatchReader(DataSourceReader):
     """The read of one DataFrame."""
 

@@ -170,7 +170,7 @@ def _check_own_catalog(spark: SparkSession) -> None:
         raise InvalidCallError(
             f"a view of both tiers lies in Spark's own catalog, and {_OWN_CATALOG} is {found}: set it to "
             f"{_BUILTIN} in the sessions that make and read the view (Delta tables are read by their names there, "
-            "too); or use a temporary view, cluster.create_view"
+            "too); or use cluster.create_views(), which names topics in any session (stratalog.trips)"
         )
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from stratalog.engine.reading.stream_options import batch_options, source_options, stream_options
 from stratalog.engine.spark.batch_sink import BatchReader, BatchSink, batch_sink_options
+from stratalog.engine.spark.short_errors import short_errors
 from stratalog.engine.spark.stream_sink import StreamSink, sink_options
 from stratalog.engine.spark.stream_source import StreamReader, check_limits, source_schema
 from stratalog.engine.spark.versions import LIMITS, SINK, check_version, spark_version
@@ -32,6 +33,7 @@ _OF_TABLE = "option."
 """Prefix of a table's options as Spark passes them when the table is made."""
 
 
+@short_errors
 class StratalogDataSource(DataSource):
     """``spark.read.format("stratalog")``, ``df.write.format("stratalog")``, and the same of streams."""
 

@@ -19,9 +19,11 @@ from pyspark.sql.streaming.datasource import (
 
 from stratalog.engine.reading.stream_offsets import StreamOffsets
 from stratalog.engine.spark.range_stream import RangeStream
+from stratalog.engine.spark.short_errors import short_errors
 from stratalog.engine.spark.stream_source import StreamReader
 
 
+@short_errors
 class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     """The source of a query, batch by batch."""
 

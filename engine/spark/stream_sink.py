@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -38,7 +37,6 @@ from stratalog.engine.reading.stream_options import known, required, topic_optio
 from stratalog.engine.records.append import (
     append_bad_records,
     append_given,
-    check_producer,
     end_appends,
     who_appends,
 )
@@ -47,8 +45,8 @@ from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_P
 from stratalog.engine.records.bad_records import marked as mark
 from stratalog.engine.records.earlier import EarlierTries
 from stratalog.engine.records.unknown_fields import pruned_schema, settled, unknown_in_schema
-from stratalog.engine.spark.append_frame import append_frame
-from stratalog.engine.spark.appending import RecordColumns
+from stratalog.engine.spark.given_rows import TOPIC, append_rows_given
+from stratalog.engine.spark.short_errors import short_errors
 from stratalog.engine.spark.sink_rows import batches_of, records_of
 from stratalog.engine.spark.sink_tasks import (
     MOST_TASK_BYTES,
@@ -62,7 +60,7 @@ from stratalog.engine.spark.sink_tasks import (
     plan,
     present_task,
 )
-from stratalog.engine.spark.stream_query import QUERY_ID, query_of_server, query_of_thread
+from stratalog.engine.spark.stream_query import QUERY_ID
 from stratalog.engine.spark.versions import arrow_schema
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import (
@@ -92,6 +90,9 @@ except ImportError:  # Spark 4.0, where the format refuses to be a sink
 
 _log = logging.getLogger(__name__)
 
+OFFSET = "offset"
+"""A column of a read that the log gives: it is null in rows to append."""
+
 
 @cache
 def _opened(cluster_file: str, credentials: str | None, cluster_key_file: str | None) -> Ports:
@@ -106,92 +107,6 @@ def _driver(options: SinkOptions) -> Ports:
 def query_producer(producer: str, query_id: str | None) -> str:
     """The producer id of a query; outside of one, the producer's name."""
     return producer if query_id is None else f"{producer}@{query_id}"
-
-
-class StreamWriter:
-    """Appends the batches of a stream: ``df.writeStream.foreachBatch(writer)``."""
-
-    def __init__(
-        self,
-        ports: Ports,
-        topic: str,
-        columns: RecordColumns,
-        *,
-        producer: str,
-        producer_epoch: int | None = None,
-        acks: str = "all",
-        on_changed_replay: OnChangedReplay = "refuse",
-        bad_records: LeaveOut | None = None,
-        on_unknown_field: OnUnknownField = "fail",
-        order_by: Sequence[str] = (),
-        checkpoint: str | None = None,
-    ) -> None:
-        """See ``Cluster.stream_writer``. Raises: InvalidCallError for a producer without a name."""
-        self._opened: Ports | None = ports
-        self._file = ports.storage.file
-        self._driver_only = ports.execution.driver_only
-        self._checkpoint = checkpoint
-        self._query_id: str | None = None
-        self._topic = topic
-        self._columns = columns
-        self._producer = check_producer(producer)
-        self._producer_epoch = producer_epoch
-        self._acks = acks
-        self._on_changed_replay = on_changed_replay
-        self._bad_records = bad_records
-        self._on_unknown_field = on_unknown_field
-        self._order_by = tuple(order_by)
-
-    def __repr__(self) -> str:
-        said = f"topic {self._topic!r}, producer {self._producer!r}, acks={self._acks!r}"
-        return printable(f"StreamWriter({said}): df.writeStream.foreachBatch(it)")
-
-    def __getstate__(self) -> dict[str, object]:
-        """The writer for a session of Spark Connect, which runs it in a process beside the server, one per query;
-        that opens the cluster with the key of its own environment.
-        """
-        return {**self.__dict__, "_opened": None, "_query_id": None}
-
-    def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Append a batch.
-
-        Raises: errors that end the query; the next run appends its batch, once. See ``append``;
-            OperationFailedError.
-        """
-        tell_of_bad_records(self.append(batch, batch_id), f"batch {batch_id}")
-
-    def append(self, batch: DataFrame, batch_id: int, *, check: bool = True) -> Report:
-        """Append a batch, and return the report: partitions that have it already are ``duplicate``.
-
-        Raises: OperationFailedError, unless ``check=False``; see ``append_frame``.
-        """
-        if self._opened is None:
-            self._query_id = query_of_server(batch.sparkSession, self._checkpoint)
-            self._opened = open_driver(self._file)
-            self._opened.execution.driver_only = self._driver_only
-        query_id = self._query_id or query_of_thread(batch.sparkSession)
-        who = who_appends(
-            query_producer(self._producer, query_id),
-            batch_id,
-            self._producer_epoch,
-            on_changed_replay=self._on_changed_replay,
-        )
-        report = append_frame(
-            self._opened.metadata,
-            self._opened.storage,
-            self._opened.execution,
-            self._opened.memory,
-            self._topic,
-            batch,
-            self._columns,
-            who,
-            acks=self._acks,
-            order_by=self._order_by,
-            bad_records=self._bad_records,
-            on_unknown_field=self._on_unknown_field,
-        )
-        report = with_remedy(report, batch_id)
-        return report.raise_for_failures() if check else report
 
 
 def with_remedy(report: Report, batch_id: int) -> Report:
@@ -236,7 +151,8 @@ class SinkOptions:
     """The target of a sink, and its producer."""
 
     cluster: str
-    topic: str
+    topic: str | None
+    """None: the column ``topic`` names it."""
     producer: str
     on_changed_replay: OnChangedReplay
     credentials: str | None = None
@@ -262,9 +178,11 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     replay = options.get("onChangedReplay", "refuse")
     if replay not in ("refuse", "accept"):
         raise InvalidCallError(f"the option onChangedReplay is {replay!r}: it takes 'refuse' or 'accept'")
-    cluster, topic, producer = (required(options, name) for name in ("cluster", "topic", "producer"))
-    check_not_internal(topic, "append to")
-    bad = bad_record_policy(options.get("onBadRecord", "fail"), options.get("badRecordTopic"), topic)
+    cluster, producer = (required(options, name) for name in ("cluster", "producer"))
+    topic = options.get("topic")
+    if topic is not None:
+        check_not_internal(required(options, "topic"), "append to")
+    bad = bad_record_policy(options.get("onBadRecord", "fail"), options.get("badRecordTopic"), topic or "")
     return SinkOptions(
         cluster,
         topic,
@@ -279,35 +197,41 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 class RecordSink:
     """Appends rows with the columns of records: ``partition``, ``value``, and optionally ``timestamp``, ``key``,
-    ``headers``; ``Cluster.records`` makes them.
+    ``headers``, as ``Cluster.records`` makes them. Other rows go to the driver, which makes them records
+    (``given_rows``).
     """
 
     _instead: str
     """Another way to append so large a batch."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        """Raises: InvalidRecordError for other columns."""
+        """Raises: InvalidCallError if neither the options nor the rows name a topic; InvalidRecordError for
+        columns of ``Cluster.records`` among others.
+        """
         self._options = options
-        self._arrow: pa.Schema = arrow_schema(schema)
         self._bad_records = options.bad_records or left_out(schema)
         names = set(schema.fieldNames())
-        if "partition" not in names or not names <= {"partition", ERRORS, *RECORD_COLUMNS}:
-            raise InvalidRecordError(
-                f"append to {options.topic}: the rows have the columns {schema.fieldNames()}, they need "
-                f"partition and may have {', '.join(RECORD_COLUMNS)}: cluster.records(topic, df, ...) makes them"
-            )
-        if ERRORS in names and self._bad_records is None:
+        if options.topic is None and TOPIC not in names:
+            raise InvalidCallError('name the topic: save("topic"), start("topic"), or the option or column topic')
+        if OFFSET in names:
+            schema = StructType([field for field in schema if field.name != OFFSET])
+        records = {"partition", TOPIC, OFFSET, ERRORS, *RECORD_COLUMNS}
+        self._given = options.topic is None or "partition" not in names or not names <= records
+        if not self._given:
+            schema = StructType([field for field in schema if field.name != TOPIC])
+        if ERRORS in names and (self._bad_records is None or self._given):
             raise InvalidRecordError(f"append to {options.topic}: {ERRORS} is a column of cluster.records alone")
-        self._dealt = dealt(schema)
+        self._arrow: pa.Schema = arrow_schema(schema)
+        self._dealt = None if self._given else dealt(schema)
         self._planned: PlannedAppends | None = None
         self._settle()
 
     def _settle(self) -> None:
         """Apply the policy for fields that the topic's type lacks, if the rows have fields."""
         given = self._arrow
-        if not any(has_struct(field.type) for field in given if field.name in ("key", "value")):
+        if self._given or not any(has_struct(field.type) for field in given if field.name in ("key", "value")):
             return
-        topic = self._options.topic
+        topic = self._topic
         metadata = self._ports.metadata
 
         def unknown(now: TopicImage) -> list[UnknownField]:
@@ -327,12 +251,18 @@ class RecordSink:
     def _ports(self) -> Ports:
         return _driver(self._options)
 
+    @property
+    def _topic(self) -> str:
+        """The topic of rows that have no column for it."""
+        assert self._options.topic is not None
+        return self._options.topic
+
     def _plan(self, producer: str) -> None:
         """Look at the partitions, if each task has all rows of one."""
         if self._dealt is not None:
             self._planned = plan(
                 *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-                self._options.topic,
+                self._topic,
                 self._dealt,
                 producer,
                 self._bad_records,
@@ -352,8 +282,26 @@ class RecordSink:
         return append_rows(self._planned, task, who, chain([first], batches), self._records, self._rows)
 
     def _full(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches with rows; timestamps are instants in any time zone."""
-        return (batch.cast(self._arrow) for batch in batches if batch.num_rows)
+        """Batches with rows, without columns that only the log gives; timestamps are instants in any time zone.
+
+        Raises: InvalidRecordError for a row with an offset, or of another topic.
+        """
+        return (self._ours(batch).cast(self._arrow) for batch in batches if batch.num_rows)
+
+    def _ours(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        topic = self._options.topic
+        for name in (TOPIC, OFFSET):
+            if name not in batch.schema.names or name in self._arrow.names:
+                continue
+            given = batch.column(name).drop_null()
+            if name == TOPIC:
+                given = given.filter(pc.not_equal(given, topic))
+            if len(given):
+                raise InvalidRecordError(
+                    f"append to {topic}: a row's {name} is {given[0].as_py()!r}: leave the column out, "
+                    "INSERT INTO t (key, value)"
+                )
+        return batch.select(self._arrow.names)
 
     def _records(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return records_of(pa.Table.from_batches([rows])).to_batches()[0]
@@ -392,7 +340,7 @@ class RecordSink:
             reports.append(
                 end_appends(
                     *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-                    self._options.topic,
+                    self._topic,
                     who,
                     outcomes,
                 )
@@ -403,12 +351,17 @@ class RecordSink:
         tasks = [message for message in messages if isinstance(message, TaskRows) and message.data]
         if tasks and not any(report.failures for report in reports):
             rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
+            if self._given or (lane is None and rows.column("partition").null_count == rows.num_rows):
+                options = self._options
+                how = options.bad_records, options.on_unknown_field
+                ports = self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory
+                return append_rows_given(*ports, options.topic, rows, who, *how)
             if lane is not None:
                 rows = self._marked(rows)
-            batches = batches_of(rows, self._options.topic)
+            topic = self._topic
+            batches = batches_of(rows, topic)
             # Partitions appended by tasks are no earlier try: they were compared.
             earlier = EarlierTries() if appended else None
-            topic = self._options.topic
             reports.append(
                 append_given(
                     *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
@@ -421,7 +374,7 @@ class RecordSink:
             )
         elif lane is not None and lane.bad:
             image = self._ports.metadata.image()
-            of_topic = image.topic(self._options.topic)
+            of_topic = image.topic(self._topic)
             done = reports.pop() if reports else Report("append", ())
             reports.append(
                 append_bad_records(
@@ -437,7 +390,7 @@ class RecordSink:
 
     def _marked(self, rows: pa.Table) -> pa.Table:
         """The rows, with those without a valid partition marked as bad rows of partition 0."""
-        count = len(self._ports.metadata.image().topic(self._options.topic).partitions)
+        count = len(self._ports.metadata.image().topic(self._topic).partitions)
         marked = []
         for batch in rows.to_batches():
             partition = batch.column("partition")
@@ -452,6 +405,7 @@ class RecordSink:
         return pa.Table.from_batches(marked)
 
 
+@short_errors
 class StreamSink(RecordSink, DataSourceStreamArrowWriter):
     """Appends the batches of a query. Spark makes one per batch, on the driver."""
 

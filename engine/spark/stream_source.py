@@ -19,6 +19,7 @@ from stratalog.engine.reading.stream_offsets import StreamOffsets
 from stratalog.engine.reading.stream_options import SourceOptions
 from stratalog.engine.reading.stream_read import StreamTask, read_task
 from stratalog.engine.reading.stream_source import StreamProgress, StreamSource, topics_of
+from stratalog.engine.spark.short_errors import short_errors
 from stratalog.engine.spark.stream_columns import check_new_fields, conformed, parquet_columns, stream_schema
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.spark.versions import LIMITS, arrow_schema, check_version
@@ -64,6 +65,7 @@ def records_of_slice(part: Slice, columns: Sequence[str], schema: pa.Schema) -> 
         yield from conformed(records, schema, part.task.topic)
 
 
+@short_errors
 class StreamReader(DataSourceStreamReader):
     """The source of a query. Offsets are ``stratalog.engine.reading.stream_offsets``. Spark does not pass the
     start of a batch, so each one reads everything (``stream_limits`` has the source with limits).

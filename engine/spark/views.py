@@ -20,11 +20,34 @@ from stratalog.engine.spark import providers  # noqa: F401 - a provider that was
 from stratalog.engine.spark.sql import identifier, literal
 from stratalog.partitions.errors import InvalidCallError
 
+GLOBAL_SCHEMA = "spark.sql.globalTempDatabase"
+"""Spark's setting for the schema of global temporary views. It is fixed when the application starts."""
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 
 def create_view(name: str, frame: DataFrame) -> None:
     """Create or replace a temporary view of the session. Raises: InvalidCallError for an invalid name."""
     check_name(name)
     frame.createOrReplaceTempView(name)
+
+
+def create_global_view(spark: SparkSession, topic: str, frame: DataFrame) -> str:
+    """Create or replace a global temporary view of a topic, and return its name, quoted where SQL needs it."""
+    frame.createOrReplaceGlobalTempView(identifier(topic))
+    schema = spark.conf.get(GLOBAL_SCHEMA, "global_temp")
+    return f"{schema}.{topic if _PLAIN_NAME.fullmatch(topic) else identifier(topic)}"
+
+
+def check_cases(topics: Collection[str]) -> None:
+    """Raises: InvalidCallError for topics whose names differ only in case, which are one name to SQL."""
+    by_lower: dict[str, str] = {}
+    for topic in topics:
+        other = by_lower.setdefault(topic.lower(), topic)
+        if other != topic:
+            raise InvalidCallError(
+                f"topics {other!r} and {topic!r} differ only in case, and SQL takes them for one name: name "
+                "the topics that you want, or give one another name with create_view"
+            )
 
 
 def create_range_function(
@@ -79,7 +102,7 @@ def _wrong(function: str, partitions: Mapping[str, Collection[int]]) -> str:
 
 def check_name(name: str) -> str:
     """Check a name. Raises: InvalidCallError for one that SQL would not take unquoted."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+    if not _PLAIN_NAME.fullmatch(name):
         raise InvalidCallError(f"{name!r} is no name of a view or a function: letters, digits and _ only")
     return name
 

@@ -181,7 +181,7 @@ def test_rows_with_their_partitions_go_by_the_driver(
     ("mode", "columns", "options", "said"),
     [
         ("overwrite", ["partition", "value"], {}, "a log is only appended to"),
-        ("append", ["value"], {}, r"cluster.records\(topic, df, ...\) makes them"),
+        ("append", ["value", "7 AS extra"], {}, r"no place for the columns \['extra'\]"),
         ("append", ["partition", "value"], {"producer": "p"}, "needs a sequence"),
         ("append", ["partition", "value"], {"sequence": "-1"}, "it takes a number, 0 or more"),
         ("append", ["partition", "value"], {"prodcer": "p"}, "did you mean 'producer'"),

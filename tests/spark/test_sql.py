@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.admin.system_tables import SYSTEM_TABLES
 from stratalog.partitions.errors import InvalidCallError
-from tests.spark.spark_cluster import TIERED, format_cluster, ordered, rows
+from tests.spark.spark_cluster import TIERED, explained, format_cluster, ordered, rows
 from tests.spark.streams import VALUE
 
 if TYPE_CHECKING:
@@ -66,10 +67,10 @@ def test_system_views_show_what_is_there_when_they_are_queried(cluster: Cluster,
         "SELECT partition, remote_end, log_end FROM stratalog_partitions WHERE role = 'leader' ORDER BY partition"
     )
     assert answer(spark, ends.replace("WHERE", "WHERE topic = 'trips' AND")) == [(0, 20, 25), (1, 20, 25)]
-    files = "SELECT tier, sum(end - start) FROM stratalog_files('trips') GROUP BY tier ORDER BY tier"
+    files = "SELECT tier, sum(end_offset - start_offset) FROM stratalog_files('trips') GROUP BY tier ORDER BY tier"
     ((local, some), (remote, others)) = answer(spark, files)
     assert (local, remote, some + others) == ("local", "remote", 50)  # type: ignore[operator]
-    lag = "SELECT sum(lag) FROM stratalog_groups WHERE `group` = 'g'"
+    lag = "SELECT sum(lag) FROM stratalog_groups WHERE group_id = 'g'"
     assert answer(spark, lag) == [(30,)]
     append(cluster, spark, 50, 2)
     assert answer(spark, lag) == [(32,)]
@@ -83,6 +84,53 @@ def test_system_views_show_what_is_there_when_they_are_queried(cluster: Cluster,
         answer(spark, "SELECT * FROM stratalog_partitions('nothing')")
     with pytest.raises(InvalidCallError, match="no name of a view"):
         cluster.catalog.create_system_views("my log")
+
+
+def test_no_column_of_a_system_view_needs_quotes(cluster: Cluster, spark: SparkSession) -> None:
+    cluster.catalog.create_system_views()
+    spark.conf.set("spark.sql.ansi.enforceReservedKeywords", "true")
+    try:
+        for name, table in SYSTEM_TABLES.items():
+            spark.sql(f"SELECT {', '.join(table.types)} FROM stratalog_{name}").schema  # noqa: B018 - parses it
+    finally:
+        spark.conf.unset("spark.sql.ansi.enforceReservedKeywords")
+
+
+# ----------------------------------------------------------------------------- names in the schema stratalog
+
+
+@pytest.mark.delta
+def test_topics_have_names_beside_delta_s_catalog(cluster: Cluster, spark: SparkSession) -> None:
+    """In the session as ``spark_session`` makes it, with Parquet's pruning; the views do not move on by
+    themselves.
+    """
+    assert spark.conf.get(OWN_CATALOG) == "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    cluster.topics.create("bike-rides", partitions=1, replication_factor=2, value="n INT")
+    cluster.append("bike-rides", spark.sql("SELECT 7 AS n"))
+    assert cluster.create_views() == ("stratalog.`bike-rides`", "stratalog.trips")
+    count = cluster.read("trips").count()
+    assert rows(spark.table("stratalog.trips"), *COLUMNS) == rows(cluster.read("trips"), *COLUMNS)
+    joined = "SELECT min(t.value.n) + max(r.value.n) FROM stratalog.trips t, stratalog.`bike-rides` r"
+    assert answer(spark, joined) == [(7,)]
+    plan = explained(spark.sql("SELECT key FROM stratalog.trips WHERE value.n > 45"))
+    assert "value.n,45" in plan.partition("PushedFilters: [")[2]
+    append(cluster, spark, 52, 2)
+    assert answer(spark, "SELECT count(*) FROM stratalog.trips") == [(count,)]
+    assert cluster.create_views("trips", isolation="read_committed") == ("stratalog.trips",)
+    assert answer(spark, "SELECT count(*) FROM stratalog.trips") == [(count + 2,)]
+    early = "SELECT count(*) FROM stratalog.trips WHERE timestamp < TIMESTAMP'1970-01-01'"
+    assert answer(spark, early) == [(0,)]
+
+
+def test_topics_that_sql_cannot_tell_apart_are_refused(cluster: Cluster) -> None:
+    cluster.topics.create("Rides", partitions=1, replication_factor=2)
+    cluster.topics.create("rides", partitions=1, replication_factor=2)
+    try:
+        with pytest.raises(InvalidCallError, match="'Rides' and 'rides' differ only in case"):
+            cluster.create_views()
+    finally:
+        for name in ("Rides", "rides"):
+            cluster.topics.delete(name)
 
 
 # --------------------------------------------------------------------------------- names in catalogs

@@ -63,21 +63,23 @@ def test_a_topic_limits_each_of_them(live: LiveCluster) -> None:
 
 
 def test_files_of_both_tiers_are_those_that_a_read_is_sent_to(live: LiveCluster) -> None:
-    found = [(row["partition"], row["start"], row["end"], row["tier"]) for row in rows(live, "files", "t")]
+    found = [
+        (row["partition"], row["start_offset"], row["end_offset"], row["tier"]) for row in rows(live, "files", "t")
+    ]
     assert found == [(0, 0, 1, "remote"), (0, 1, 2, "local"), (0, 2, 4, "local")]
 
 
 def test_a_group_has_its_lag_in_every_partition_of_its_topics(live: LiveCluster) -> None:
-    found = [(row["group"], row["partition"], row["committed"], row["lag"]) for row in rows(live, "groups")]
+    found = [(row["group_id"], row["partition"], row["committed"], row["lag"]) for row in rows(live, "groups")]
     assert found == [("g", 0, 1, 3), ("g", 1, None, 0)]
 
 
 def test_a_tiered_topic_says_where_its_table_is_and_how_far_it_goes(live: LiveCluster) -> None:
     (of_t,) = rows(live, "topics", "t")
     (of_u,) = rows(live, "topics", "u")
-    assert Path(str(of_t["table"]).removeprefix("file://")) in live.remote.iterdir()
+    assert Path(str(of_t["table_uri"]).removeprefix("file://")) in live.remote.iterdir()
     assert of_t["table_end"] == "0:2"
-    assert (of_u["table"], of_u["table_end"]) == (None, None)
+    assert (of_u["table_uri"], of_u["table_end"]) == (None, None)
 
 
 def test_a_replica_that_cannot_be_looked_at_has_nulls_and_its_role_says_so(live: LiveCluster) -> None:

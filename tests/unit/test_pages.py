@@ -21,7 +21,12 @@ from tests.pages import PAGES, ROOT, blocks, make_cluster_file
 RUN_WITHOUT_SPARK = "docs/without-spark.md"
 RUN_WITH_ICEBERG = "docs/iceberg.md"  # tests/unit/test_upkeep_iceberg.py
 RUN_AS_A_BRIDGE = "docs/bridges.md"  # tests/bridges/test_bridges.py
-RUN_WITH_SPARK = ("README.md", "docs/delta.md", "docs/tutorial.md")  # tests/spark/test_pages.py
+RUN_WITH_SPARK = (
+    "README.md",
+    "docs/delta.md",
+    "docs/tutorial.md",
+    "docs/pipelines.md",
+)  # tests/spark
 
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 _PACKAGES = "partitions|tiering|snapshots|engine|jobs|tests"

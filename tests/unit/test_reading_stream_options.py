@@ -142,7 +142,11 @@ def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
     ("given", "said"),
     [
         ({"startngOffsets": "latest"}, "unknown option 'startngOffsets'; did you mean 'startingOffsets'"),
-        ({"kafka.bootstrap.servers": "x"}, "unknown option 'kafka.bootstrap.servers'; there are cluster, topic"),
+        ({"kafka.bootstrap.servers": "x"}, "the option cluster is the path of the cluster's file"),
+        ({"kafka.sasl.mechanism": "x"}, "is Kafka's: credentials come from the environment"),
+        ({"kafka.fetch.min.bytes": "x"}, "no Kafka client runs here, so leave it out"),
+        ({"minOffsetsPerTrigger": "9"}, "use a longer trigger interval"),
+        ({"startingOffsetsByTimestampStrategy": "later"}, "give error or latest"),
         ({"topic": " "}, "the option topic is missing"),
         ({"startingOffsets": "first"}, "startingOffsets is 'first': give earliest, latest"),
         ({"startingOffsets": '{"0": -3}'}, "startingOffsets is"),

@@ -115,8 +115,8 @@ def test_the_columns_that_a_table_has_beside_those_of_records(write: Write) -> N
 
 
 def test_refusals(write: Write) -> None:
-    with pytest.raises(InvalidRecordError, match=r"cluster.records\(topic, df, ...\) makes them"):
-        write.sink(StructType([StructField("value", BinaryType())]))
+    with pytest.raises(InvalidCallError, match="name the topic"):
+        BatchSink(batch_sink_options({"cluster": str(write.live.file)}), DEALT_OUT)
     with pytest.raises(UnknownTopicOrPartitionError):
         write.sink(path="others")
     for options, said in (

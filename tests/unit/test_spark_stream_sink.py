@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType, TimestampType
 
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import OperationFailedError
@@ -110,18 +110,6 @@ def test_too_many_rows_for_the_driver_are_refused(live: LiveCluster, monkeypatch
     large = rows(*((0, f"{number:x}" * 9) for number in range(1000)))
     with pytest.raises(InvalidRecordError, match=r"cluster\.stream_writer"):
         sink(live).write(iter([large]))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        [StructField("value", BinaryType())],
-        [StructField("partition", IntegerType()), StructField("carrier", StringType())],
-    ],
-)
-def test_other_columns_than_those_of_records_are_refused(live: LiveCluster, fields: list[StructField]) -> None:
-    with pytest.raises(InvalidRecordError, match=r"cluster\.records\(topic, df, \.\.\.\) makes them"):
-        StreamSink(sink_options({"cluster": "c", "topic": "t"}), StructType(fields))
 
 
 def test_columns_that_are_not_given_are_filled_in() -> None:

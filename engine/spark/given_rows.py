@@ -1,0 +1,109 @@
+"""Rows of a sink that ``Cluster.records`` has not made: Kafka's columns, or those of a typed topic.
+
+The driver makes them records and gives them their partitions, as ``Cluster.produce`` does: by the key, with the
+topic's ``partitioner``; rows without a key by Spark's hash of the value. So a batch that Spark repeats goes where
+it went, however its rows are dealt out to tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.records.bad_record_lane import LeaveOut
+from stratalog.engine.records.produce import RowColumns, produce
+from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.producers import ProducerAppend
+from stratalog.partitions.records import schema_of
+from stratalog.partitions.unknown_fields import OnUnknownField
+
+TOPIC = "topic"
+_PARTS = ("key", "headers", "timestamp", "partition")
+"""The columns of a record beside its value."""
+
+
+def row_columns(names: Sequence[str], topic: TopicImage) -> RowColumns:
+    """The parts of a record, by column. Without a column ``value`` the fields of a typed value are columns; a part
+    that the value declares as a field is a field.
+
+    Raises: InvalidRecordError for columns that have no place in a record.
+    """
+    value = schema_of(topic.key_schema, topic.value_schema).field("value").type
+    fields = [field.name for field in value] if pa.types.is_struct(value) else []
+    if fields and ("value" not in names or "value" in fields):
+        parts = {name: name for name in _PARTS if name in names and name not in fields}
+        return RowColumns(**parts)
+    others = [name for name in names if name not in (*_PARTS, "value")]
+    if others or "value" not in names:
+        what = f"no place for the columns {others}" if others else "no column value"
+        fitting = f", or the columns {', '.join(fields)}" if fields else ""
+        raise InvalidRecordError(
+            f"append to {topic.name}: a record has {what}: give key, value, headers, timestamp, partition{fitting}"
+        )
+    return RowColumns(value="value", **{name: name for name in _PARTS if name in names})
+
+
+def by_topic(rows: pa.Table, topic: str | None) -> Mapping[str, pa.Table]:
+    """The rows of each topic, without the column ``topic``. ``topic`` is the one that the options name.
+
+    Raises: InvalidRecordError for a row without a topic, or with another one than the options name.
+    """
+    if TOPIC not in rows.column_names:
+        assert topic is not None
+        return {topic: rows}
+    given = rows.column(TOPIC)
+    found = pc.unique(given).to_pylist()
+    rest = rows.drop_columns([TOPIC])
+    if topic is None:
+        if None in found:
+            raise InvalidRecordError("a row's topic is null, and no option names one")
+        return {one: rest.filter(pc.equal(given, one)) for one in sorted(found)}
+    if other := [one for one in found if one not in (None, topic)]:
+        raise InvalidRecordError(
+            f"append to {topic}: a row's topic is {other[0]!r}: leave out the option topic, or the column"
+        )
+    return {topic: rest}
+
+
+def append_rows_given(
+    metadata: MetadataClient,
+    storage: Storage,
+    clock: Clock,
+    memory: Memory,
+    topic: str | None,
+    rows: pa.Table,
+    who: ProducerAppend,
+    bad_records: LeaveOut | None,
+    on_unknown_field: OnUnknownField,
+) -> list[Report]:
+    """Append the rows, with one append to each topic.
+
+    Raises: before anything is appended InvalidRecordError and UnknownTopicOrPartitionError; see ``produce``.
+    """
+    parts = by_topic(rows, topic)
+    image = metadata.image()
+    columns = {}
+    for name, some in parts.items():
+        check_not_internal(name, "append to")
+        if "partition" in some.column_names and some.column("partition").null_count == some.num_rows:
+            parts = {**parts, name: some.drop_columns(["partition"])}
+        columns[name] = row_columns(parts[name].column_names, image.topic(name))
+    return [
+        produce(
+            *(metadata, storage, clock, memory),
+            *(name, some, columns[name], who),
+            bad_records=bad_records,
+            on_unknown_field=on_unknown_field,
+            spread=True,
+        )
+        for name, some in parts.items()
+    ]

@@ -1,0 +1,58 @@
+"""Errors of the format without the lines of Python's stack: the sentence of the error is what a user needs.
+
+Spark runs a Python data source in worker processes, and reports an error there as its traceback. A worker with
+``SPARK_HIDE_TRACEBACK`` (``spark.sql.execution.pyspark.udf.hideTraceback.enabled``) reports the error alone. A
+worker that has reported an error ends, so this changes no other error's report.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import isgeneratorfunction
+from typing import Any, TypeVar
+
+from stratalog.partitions.errors import StratalogError
+
+_HIDE = "SPARK_HIDE_TRACEBACK"
+_OF_WORKERS = "PYTHON_WORKER_FACTORY_"
+
+C = TypeVar("C", bound=type)
+
+
+def short_errors(of: C) -> C:
+    """Let the methods of a class raise our errors without a traceback in a Spark worker; other errors keep it."""
+    for name, method in list(vars(of).items()):
+        if callable(method) and (not name.startswith("_") or name == "__init__"):
+            setattr(of, name, _short(method))
+    return of
+
+
+def _short(method: Callable[..., Any]) -> Callable[..., Any]:
+    if isgeneratorfunction(method):
+
+        @wraps(method)
+        def rows(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            with _hidden():
+                yield from method(*args, **kwargs)
+
+        return rows
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _hidden():
+            return method(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def _hidden() -> Iterator[None]:
+    try:
+        yield
+    except StratalogError:
+        if any(name.startswith(_OF_WORKERS) for name in os.environ):
+            os.environ[_HIDE] = "1"
+        raise
