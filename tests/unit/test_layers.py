@@ -92,7 +92,6 @@ HOLD_ALL_PORTS = {
     "engine/spark/range_stream.py": "opens the cluster again in another process",
     "engine/spark/stream_source.py": "opens the cluster in Spark's process",
     "engine/spark/stream_sink.py": "opens the cluster in Spark's process",
-    "engine/spark/stream_source.py": "opens the cluster in Spark's process",
     "engine/spark/stream_writer.py": "opens the cluster in Spark's process",
     "engine/upkeep/restoring/restore.py": "opens the cluster that it makes",
     "engine/upkeep/restoring/drill.py": "opens the cluster that it makes",
