@@ -73,7 +73,7 @@ def test_the_methods_of_the_bridges_are_operations_of_the_door_but_those_that_on
             }
             assert set(methods) == set(bridge.methods)
             plain = {name for name, one in methods.items() if not hasattr(one, "__wrapped__")}
-            assert plain <= {"serve", "policy", "read_live", "for_each_live_batch"}
+            assert plain <= {"serve", "serve_page", "policy", "read_live", "for_each_live_batch"}
         for job in bridge.jobs.values():
             assert bridge.load(f"{job.module}:main")
         for place in bridge.formats.values():

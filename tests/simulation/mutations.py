@@ -24,6 +24,7 @@ import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
 import stratalog.engine.upkeep.maintenance.maintain
 import stratalog.engine.upkeep.replication.merge
+import stratalog.engine.upkeep.replication.proving
 import stratalog.engine.upkeep.replication.replicate
 import stratalog.engine.upkeep.retention.tasks
 import stratalog.engine.upkeep.tiering.tasks
@@ -431,7 +432,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "high watermark without a read",
         "the high watermark advances once the partition epoch was found unchanged by a linearizable read",
-        variants.patched(stratalog.engine.upkeep.replication.replicate, "is_current", variants.true),
+        variants.patched(stratalog.engine.upkeep.replication.proving, "is_current", variants.true),
         directed=_UNSEEN,
         script=_JOINED_UNSEEN,
     ),

@@ -147,6 +147,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         "the leader is listed before its followers",
         "a leader holds all that was seen of a follower before",
         patched(stratalog.engine.upkeep.verification.structure, "sorted", variants.leader_first),
+        patched(stratalog.engine.upkeep.verification.audit, "walk_topics", variants.nothing_walked),
         patched(stratalog.engine.upkeep.verification.audit, "_ROUNDS", 1),
         first=100,
     ),

@@ -28,13 +28,16 @@ import stratalog.partitions.retention
 import stratalog.partitions.transactions
 import tests.simulation.content
 import tests.simulation.stores
+from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.log_ends import LogEnds
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.state_cache import ReadState
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.election_commands import Election, _begin_again
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage, PartitionView, TopicImage
 from stratalog.engine.metadata.records import PartitionChangeRecord
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
 from stratalog.engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
@@ -461,7 +464,12 @@ def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any
 
 
 def expand_without_second_sync(
-    ports: Ports, works: Any, states: Mapping[TopicIdPartition, Progressed], began_s: float, notes: Any
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    works: Any,
+    states: Mapping[TopicIdPartition, Progressed],
+    *_: object,
 ) -> None:
     """Both commits, and nothing between them."""
     newcomers = {
@@ -469,15 +477,9 @@ def expand_without_second_sync(
         for key, state in states.items()
         if not state.again
     }
-    added = propose(
-        ports.metadata,
-        ports.storage,
-        states,
-        [adding(states[key].replicas.view, brokers) for key, brokers in newcomers.items() if brokers],
-    )
-    propose(
-        ports.metadata, ports.storage, states, [joined(states[key].replicas.view, newcomers[key]) for key in added]
-    )
+    wanted = [adding(states[key].replicas.view, brokers) for key, brokers in newcomers.items() if brokers]
+    added = propose(metadata, storage, states, wanted)
+    propose(metadata, storage, states, [joined(states[key].replicas.view, newcomers[key]) for key in added])
 
 
 def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from stratalog.engine.replicas.repair import Repair
+from stratalog.engine.replicas.topic_walk import NOT_WALKED, Walked
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.verification.structure import ReplicaStructure, _SeenReplica
 from stratalog.partitions.lineage import Lineage
@@ -54,6 +55,11 @@ def known_of_any_epoch(
 def all_of_it(listing: Listing, lineage: Lineage) -> int:
     """Without "what it knows to be committed"."""
     return 1 << 62
+
+
+def nothing_walked(*_: object) -> Walked:
+    """Each partition is listed by itself: a finding of a walk is always looked at once more."""
+    return NOT_WALKED
 
 
 def leader_first(items: Iterable[Any], key: Callable[[Any], Any] | None = None) -> list[Any]:

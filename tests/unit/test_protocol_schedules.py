@@ -452,7 +452,7 @@ def test_a_moved_root_is_not_given_up_by_an_unclean_election_by_itself(tmp_path:
     shutil.rmtree(live.root(2))
     (tmp_path / "copy").rename(live.root(2))
     report = live.driver().replicate(check=False)
-    assert any("no unclean election by itself: broker 2" in note for note in report.notes)
+    assert any("no automatic unclean election: broker 2" in note for note in report.notes)
     live.driver().bootstrap(2, trust_copy=True).raise_for_failures()
     live.cluster = live.driver()
     assert live.read(topic) == {0: ["a", "b"]}

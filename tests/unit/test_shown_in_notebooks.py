@@ -158,7 +158,7 @@ def test_a_look_that_takes_too_long_is_left_alone(live: LiveCluster, monkeypatch
     goes_on = threading.Event()
     overview = Overview(ports_of(live.cluster))
 
-    def hangs(context: object) -> object:
+    def hangs(*ports: object) -> object:
         goes_on.wait(60)
         raise StratalogError("late")
 

@@ -76,7 +76,9 @@ def test_a_dry_run_says_what_is_due_and_changes_nothing(live: LiveCluster) -> No
 def test_steps_can_be_chosen_and_left_out(live: LiveCluster) -> None:
     assert list(outcomes(live.cluster.maintain(only=["tier", "replicate"]))) == ["replicate", "tier"]
     assert "scrub" not in outcomes(live.cluster.maintain(exclude="scrub"))
-    with pytest.raises(InvalidCallError, match="'compact' is no step of maintain; the steps are replicate, elect"):
+    with pytest.raises(
+        InvalidCallError, match="'compact' is not a step of maintain; the steps are replicate, elect"
+    ):
         live.cluster.maintain(only=["compact"])
 
 
@@ -115,7 +117,7 @@ def test_a_run_that_is_cut_off_leaves_the_rest_to_the_next_one(
 
 
 def test_a_budget_of_nothing_is_refused(live: LiveCluster) -> None:
-    with pytest.raises(InvalidCallError, match="a budget takes more than 0 requests, not 0"):
+    with pytest.raises(InvalidCallError, match="a budget must be more than 0 requests, not 0"):
         live.cluster.maintain(budget_requests=0)
 
 

@@ -256,7 +256,7 @@ def test_copying_may_be_stopped_and_what_is_remote_is_kept_and_read(live: LiveCl
 
 def test_tiering_is_not_switched_off_without_saying_what_becomes_of_the_remote_data(live: LiveCluster) -> None:
     live.tiered()
-    with pytest.raises(InvalidConfigError, match=r"remote.log.copy.disable = true; to delete it"):
+    with pytest.raises(InvalidConfigError, match=r"remote.log.copy.disable = true; to delete the data"):
         live.cluster.topics.alter_configs("t", {"remote.storage.enable": "false"})
     with pytest.raises(InvalidConfigError, match="cannot be switched off"):
         live.cluster.topics.alter_configs("t", {"remote.storage.enable": None})
