@@ -58,14 +58,21 @@ def tls_context(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLCon
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(cert, key)
+        context.load_cert_chain(cert, key, password=_no_password)
         if client_ca is not None:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:  # ssl.SSLError is one
+    except FileNotFoundError as error:
+        raise InvalidCallError(f"a file of the TLS options does not exist: {cert}, {key}, {client_ca}") from error
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; a path with a NUL is a ValueError
         files = ", ".join(one for one in (cert, key, client_ca) if one)
         raise InvalidCallError(f"{files}: not a certificate and its key in PEM: {error}") from error
     return context
+
+
+def _no_password() -> str:
+    """An encrypted key is refused: OpenSSL would ask for its password on the terminal."""
+    return ""
 
 
 def read_token(path: str) -> str:

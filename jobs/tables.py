@@ -31,7 +31,7 @@ def arranged(report: Report, given: argparse.Namespace) -> Report:
     Raises: InvalidCallError for a column that the table does not have.
     """
     wanted = getattr(given, "sort", None)
-    if wanted is None or not report.rows:
+    if wanted is None or not (report.rows or report.columns):
         return report
     column = wanted.removesuffix(_LAST)
     if column not in report.columns:

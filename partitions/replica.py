@@ -20,7 +20,7 @@ from stratalog.partitions.errors import (
     SourceChangedError,
     StaleBrokerError,
 )
-from stratalog.partitions.identity import same_root
+from stratalog.partitions.identity import random_id, same_root
 from stratalog.partitions.known_log import KnownLog, known_again, log_again
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, parse
@@ -51,19 +51,21 @@ _DECODED = Room(REGISTER_BYTES)
 
 
 _looks = itertools.count(1)
+_PROCESS = random_id()
+"""Tells apart processes of one number on several machines; a forked child has another number."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookMark:
     """A moment between two looks at replicas by this process. In another process no look is later."""
 
-    process: int
+    process: tuple[int, str]
     number: int
 
     @classmethod
     def now(cls) -> LookMark:
         """The present moment."""
-        return cls(os.getpid(), next(_looks))
+        return cls((os.getpid(), _PROCESS), next(_looks))
 
 
 P = ParamSpec("P")
@@ -185,7 +187,7 @@ class Replica:
 
     def _known_since(self, mark: LookMark | None) -> KnownLog | None:
         known = known_logs.get((self.store, self.folder))
-        if mark is None or known is None or mark.process != os.getpid():
+        if mark is None or known is None or mark.process != (os.getpid(), _PROCESS):
             return None
         return known if known.looked > mark.number else None
 

@@ -292,7 +292,13 @@ def _append_to_leader(
 
     for _ in range(_ATTEMPTS):
         # 1. The leader's log end, under this epoch.
-        if end is not None and not attempt.begun and is_recent(end, clock):
+        if (
+            end is not None
+            and not attempt.begun
+            and is_recent(end, clock)
+            and not producer.late  # what another driver has appended for it meanwhile shows only in the log
+            and producer.base_offset in (None, end.log_end)
+        ):
             seen: AbstractSet[DataName] = frozenset()
         else:
             end, seen = look_at_end(replicas, end, clock, read)

@@ -218,6 +218,11 @@ def append_rows(
 
     Raises: RetriableError kinds if they were not appended, and are too many for the driver.
     """
+    if task.number not in planned.replicas_of:
+        raise InvalidRecordError(
+            f"append to {planned.topic}: task {task.number} has no partition: write the rows as "
+            "cluster.records(topic, df, ...) has made them, nothing may deal the rows out otherwise"
+        )
     replicas = planned.replicas_of[task.number]
     kept = _Kept(batches, task.number, str(replicas))
     if planned.is_rest(who, task.number) and kept.all_fit():

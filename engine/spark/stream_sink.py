@@ -308,14 +308,15 @@ class RecordSink:
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> TaskRows:
         """The rows for the driver. Raises: InvalidRecordError when they are too many."""
-        sink = pa.BufferOutputStream()
+        sink, size = pa.BufferOutputStream(), 0
         writer: pa.RecordBatchStreamWriter | None = None
         for batch in batches:
             if writer is None:
                 options = pa.ipc.IpcWriteOptions(compression="zstd")
                 writer = pa.ipc.new_stream(sink, self._arrow, options=options)
             writer.write_batch(batch)
-            if sink.tell() > MOST_TASK_BYTES:
+            size += batch.nbytes
+            if size > MOST_TASK_BYTES:
                 raise InvalidRecordError(
                     f"append to {self._options.topic}: a task of the batch has more than {MOST_TASK_BYTES} bytes, "
                     "which is too much for the driver: write what cluster.records(topic, df, ...) makes, as it "

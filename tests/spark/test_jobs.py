@@ -408,7 +408,6 @@ BAD_CALLS = [
     (("topics", "create", "u", "--replication-factor", "4"), "INVALID_REPLICATION_FACTOR"),
     (("topics", "create", "t"), "TOPIC_ALREADY_EXISTS"),
     (("topics", "create", "u", "--value", "n INTT"), "does not declare a type that a topic can have"),
-    (("topics", "create", "u", "--value", "@nix.json"), "cannot be read"),
     (("topics", "alter-configs", "t", "--set", "segment.bytes=x"), "INVALID_CONFIG"),
     (("topics", "alter-configs", "t", "--set", "segment.ms=1", "--unset", "segment.ms"), "set and unset"),
     (("append", "t", "--input", "nix"), "PATH_NOT_FOUND"),

@@ -12,7 +12,6 @@ import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 
 from stratalog.partitions.errors import InvalidCallError
 
@@ -54,17 +53,20 @@ class Access:
         """Whether a request may see the cluster."""
         if self.token is None or self.shows_token(headers):
             return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and _same(cookie.value, self.session)
+        # Not by SimpleCookie, which drops all cookies if another application's is malformed.
+        pairs = (cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";"))
+        return any(name == self._cookie_name and _same(value, self.session) for name, _, value in pairs)
+
+    @property
+    def _cookie_name(self) -> str:
+        """A browser sends the cookies of a host to all of its ports."""
+        return f"{COOKIE}_{self.port}"
 
     @property
     def cookie(self) -> str:
         """The header that begins a browser's session; it lasts until the browser or this process ends."""
         secure = "; Secure" if self.secure else ""
-        return f"{COOKIE}={self.session}; HttpOnly; SameSite=Strict; Path=/{secure}"
+        return f"{self._cookie_name}={self.session}; HttpOnly; SameSite=Strict; Path=/{secure}"
 
 
 def check_token(token: str | None) -> None:

@@ -274,13 +274,13 @@ class _Dropping:
             self.failed.append((f"{self.work} on broker {broker}", error))
 
     def _drop(self, broker: int, replica: Replica) -> None:
-        work, log = self.work, self._log(replica)
+        work = self.work
+        log, now_ms = self._log(replica)
         check_whole(replica, log)
         wanted = self._relied_upon(log, local_start_for(log, self._wanted_local_start(replica, log)))
         start = local_start_for(log, wanted)
         if start > log.local_start and not work.dry_run:
             replica.store.create(replica.path(LocalStartName(start)), encode(replica.producers_at(log, start)))
-        now_ms = agreed_ms(work.clock, replica.store)
         names, damaged = covered(replica, log, [] if now_ms is None else self._deletable(replica, log, now_ms))
         self.failed += [(f"{self.work} on broker {broker}", error) for error in damaged]
         sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
@@ -299,17 +299,20 @@ class _Dropping:
         self.deleted += len(gone)
         self.deleted_bytes += sum(gone)
 
-    def _log(self, replica: Replica) -> ReplicaLog:
-        """The present log; or as it was at a look after ``since``, if that shows nothing to let go but high
-        watermarks that a greater one has passed: those stay passed, whatever has changed since."""
+    def _log(self, replica: Replica) -> tuple[ReplicaLog, int | None]:
+        """The present log, and the time by which files are deleted (None: unknown); or the log as it was at a look
+        after ``since``, if nothing but superseded high watermarks can be deleted from it at that time: those stay
+        superseded, whatever has changed since."""
         work = self.work
         if work.since is not None and not work.tiered and not work.snapshots:
             log, now_ms = replica.log(since=work.since), agreed_ms(work.clock, replica.store)
             moves = local_start_for(log, work.replicas.view.log_start_offset) > log.local_start
             names = [] if now_ms is None else removable(log, now_ms, work.delay_ms, work.replicas.epoch)
-            if not moves and all(isinstance(parse_name(name), WatermarkName) for name in names):
-                return log
-        return replica.log()
+            superseded = all(isinstance(parse_name(name), WatermarkName) for name in names)
+            if now_ms is not None and not moves and superseded:
+                return log, now_ms
+        log = replica.log()
+        return log, agreed_ms(work.clock, replica.store)
 
     def _wanted_local_start(self, replica: Replica, log: ReplicaLog) -> int:
         work, log_start = self.work, self.work.replicas.view.log_start_offset
