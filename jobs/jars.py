@@ -108,7 +108,7 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
         command: list[str | Path] = [java, *(f"-D{name}={version}" for name, version in _versions().items())]
         command += ["-cp", _shipped_jar("ivy"), "org.apache.ivy.Main", "-warn"]
         command += ["-settings", conf_file("ivysettings.xml"), "-ivy", conf_file(pins), "-confs"]
-        command += [",".join(sorted({jar.parts[0] for jar in pinned_jars(pins)}))]
+        command += sorted({jar.parts[0] for jar in pinned_jars(pins)})
         command += ["-cache", os.path.join(scratch, "cache"), "-retrieve", pattern]
         try:
             ivy = subprocess.run(
