@@ -14,6 +14,7 @@ from functools import wraps
 from inspect import isgeneratorfunction
 from typing import Any, TypeVar
 
+from stratalog.engine.spark.versions import LIMITS, spark_version
 from stratalog.partitions.errors import StratalogError
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
@@ -23,7 +24,11 @@ C = TypeVar("C", bound=type)
 
 
 def short_errors(of: C) -> C:
-    """Let the methods of a class raise our errors without a traceback in a Spark worker; other errors keep it."""
+    """Let the methods of a class raise our errors without a traceback in a Spark worker; other errors keep it. Before
+    Spark 4.2 nothing changes: a worker then reports an error of its own, and only the traceback has ours.
+    """
+    if spark_version() < LIMITS:
+        return of
     for name, method in list(vars(of).items()):
         if callable(method) and (not name.startswith("_") or name == "__init__"):
             setattr(of, name, _short(method))
