@@ -24,8 +24,8 @@ C = TypeVar("C", bound=type)
 
 
 def short_errors(of: C) -> C:
-    """Let the methods of a class raise our errors without a traceback in a Spark worker; other errors keep it. Before
-    Spark 4.2 nothing changes: a worker then reports an error of its own, and only the traceback has ours.
+    """Let the methods of a class raise our errors without a traceback in a Spark worker; other errors keep it.
+    Before Spark 4.2 nothing changes: a worker then reports an error of its own, and only the traceback has ours.
     """
     if spark_version() < LIMITS:
         return of
