@@ -62,11 +62,11 @@ class Bench:
 
     @property
     def folder(self) -> Path:
-        """Everything that is written lies in it."""
+        """The folder with everything that is written."""
         return self.options.folder
 
     def say(self, text: str) -> None:
-        """Tell a person who waits what is going on."""
+        """Show the progress to the user."""
         print(f"bench: {text}", file=sys.stderr, flush=True)
 
     def records(self, slices: Sequence[int] = range(SOURCE_FILES)) -> DataFrame:
@@ -102,7 +102,7 @@ class Bench:
         return self._shared[partitions]
 
     def remove_filled(self) -> None:
-        """Free the disk of what was shared."""
+        """Free the disk of the shared clusters."""
         for made in self._shared.values():
             made.remove()
         self._shared.clear()
@@ -122,7 +122,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class BenchCluster:
-    """A cluster that lies in a folder."""
+    """A cluster in a folder."""
 
     cluster: Cluster
     folder: Path
@@ -163,7 +163,7 @@ class BenchCluster:
         self.cluster.topics.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "65536"})
 
     def remote_folders(self) -> list[Path]:
-        """What lies in the remote tier."""
+        """The folders of the remote tier."""
         return list((self.folder / "remote").glob(f"{TOPIC}-*"))
 
     def replicas(self, *, leading: bool) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Turns and clocks. What is told of several turns is their median, and from where to where they went."""
+"""Turns and clocks. Of several turns, the median and the range are reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ParamSpec, Self, TypeVar
 
 TURNS = 5
-"""At least, so that one slow turn is seen for what it is."""
+"""The least number of turns, so that one slow turn is recognized."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""What to measure, from the environment: ``BYTES=200MB ONLY=scan,append python -m bench``. Pure."""
+"""Selects the benchmarks, from the environment: ``BYTES=200MB ONLY=scan,append python -m bench``. Pure."""
 
 from __future__ import annotations
 
