@@ -51,7 +51,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
     report, as are objects that could not be examined. ``totals`` are the figures, with Kafka's names if there are
     any. Writes nothing.
 
-    Raises: as ``look``.
+    Raises: see ``look``.
     """
     with execution.run("health") as run:
         sight = look(metadata, storage, execution.clock, run)

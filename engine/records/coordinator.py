@@ -397,7 +397,8 @@ def _change(
 
 
 def _decided(decide: Decide, present: Transaction | None, *, is_kept: bool) -> Transaction | None:
-    """The next state; None also if a cached state, which may be outdated, is no reason to refuse."""
+    """The next state. None if it is unchanged, or if ``decide`` refuses because of a cached state, which may be
+    outdated."""
     try:
         return decide(present)
     except StratalogError:

@@ -119,7 +119,7 @@ class BatchTransaction:
         """The producer epoch of this transaction."""
         return self._producer.producer_epoch
 
-    # --------------------------------------------------------------------------------- what is in it
+    # ----------------------------------------------------------------------------------- operations
 
     def append_batches(
         self,

@@ -236,7 +236,7 @@ class _Vacuum:
             self._staged(f"broker {broker_id}", store)
         swept = sweep_roots(self.metadata, self.storage, self.clock, self.run, older_than_ms=self.older_than_ms)
         if swept:
-            self._tell("brokers", "folders of nobody", swept, 0)
+            self._tell("brokers", "folders without an owner", swept, 0)
 
     def _staged(self, where: str, store: Store) -> None:
         try:

@@ -63,7 +63,7 @@ def write_description(
     ``committed`` reads the present end of the metadata; by default that is ``offset``.
 
     Raises: CorruptionError if a later description is of metadata that was never committed, UnsignedError if one
-        lacks the key's tag; the new one is written all the same.
+        lacks the key's tag; the new one is written anyway.
     """
     cluster_id = description.cluster_id
     present, strange = _listed(remote, cluster_id), None
