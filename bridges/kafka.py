@@ -77,7 +77,7 @@ class Kafka:
             configs: configs of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
             replication_factor: for topics that are created
             archive: for topics that are created: keep records that the source deletes
-            rename: names here of topics that are created, by their names in the source; later runs know them
+            rename: other names for topics that the mirror creates, by source name; later runs remember them
             groups: False: do not copy the offsets of consumer groups
             value_format: decode values by the schema file (default: keep bytes)
             schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set

@@ -36,9 +36,9 @@ class Examined:
     report: HealthReport
     sight: Sight
     remotes: Mapping[str, RemoteLog]
-    """By topic id, of tiered topics whose tables could be read."""
+    """The remote logs of tiered topics whose tables could be read, by topic id."""
     groups: Mapping[str, GroupState] = field(default_factory=dict)
-    """By name, of those that could be read."""
+    """The groups that could be read, by name."""
 
 
 def health(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> HealthReport:
