@@ -40,7 +40,7 @@ def walk(operation: Callable[[], object], passed: list[object]) -> list[str]:
     def called(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if event != "call" or names[:1] == ("self",) and any(frame.f_locals["self"] is port for port in passed):
+        if event != "call" or (names[:1] == ("self",) and any(frame.f_locals["self"] is port for port in passed)):
             return
         if any(frame.f_locals.get(name) is port for name in names for port in passed):
             module = module_of(code)
@@ -68,7 +68,7 @@ OPERATIONS: dict[str, tuple[Callable[[Cluster], object], int, int]] = {
     "retain": (lambda cluster: cluster.retain(), 10, 14),
     "verify": (lambda cluster: cluster.verify(), 12, 7),
     "heal": (lambda cluster: cluster.heal(), 12, 10),
-    "health": (lambda cluster: cluster.health(), 17, 5),
+    "health": (lambda cluster: cluster.health(), 16, 6),
 }
 """By name: the operation, the number of modules on its walk, and how often the walk returns to one of them."""
 

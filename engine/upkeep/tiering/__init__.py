@@ -6,7 +6,6 @@ tasks        of a partition: what is to be uploaded, and its upload
 uploads      in turns, committed as they come
 state        what a run knows of the topics and partitions that it works on
 remote_logs  what the remote tier says of topics, several at once
-rewritten    tables that others have rewritten, where nothing is to be uploaded
 iceberg      the same segments as Iceberg tables
 point        restore points: descriptions of the cluster, by which it can be restored
 """
