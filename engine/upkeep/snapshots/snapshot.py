@@ -42,7 +42,7 @@ from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.metadata.protection import is_protected
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records.coordinator import end_overdue
+from stratalog.engine.records.coordinator import TransactionCoordinator
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
 from stratalog.engine.state.keyed import FORMATS
@@ -84,8 +84,6 @@ VIEWS = 3
 EXPIRY_MS = 60 * 60 * 1000
 """How often a partition in which nothing happens is looked at for what has expired."""
 
-_EXPIRE = {OFFSETS_TOPIC: forget_expired, TRANSACTIONS_TOPIC: end_overdue}
-"""The expiry of internal topics' state, by topic; each returns the number of records that it wrote."""
 R = TypeVar("R")
 
 
@@ -317,14 +315,19 @@ def _expire(
     run: OperationRun,
 ) -> None:
     """Step 1."""
-    internal = [state for state in states.values() if state.work.replicas.view.topic in _EXPIRE]
+    internal = [
+        state for state in states.values() if state.work.replicas.view.topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+    ]
 
     if not internal:
         return
     now_ms = removal_time(storage, clock, metadata.image(), run)
 
     def expire(work: SnapshotWork) -> int:
-        return _EXPIRE[work.replicas.view.topic](metadata, storage, clock, memory, work.replicas.view, now_ms)
+        view = work.replicas.view
+        if view.topic == OFFSETS_TOPIC:
+            return forget_expired(metadata, storage, clock, memory, view, now_ms)
+        return TransactionCoordinator(metadata, storage, clock, memory).end_overdue(view, now_ms)
 
     for state, count in _each(metadata, storage, storage.threads, expire, internal, run):
         state.expired = count
