@@ -31,7 +31,7 @@ class Brokers:
 
     def list(self) -> Report:
         """List every broker, as a table."""
-        return describe_cluster.describe_brokers(self._ports.metadata, self._ports.storage, self._ports.execution)
+        return describe_cluster.describe_brokers(*self._ports.for_tasks)
 
     @operation("brokers add")
     def add(
@@ -50,10 +50,7 @@ class Brokers:
         Raises: InvalidCallError for one that is in the cluster otherwise.
         """
         return bring_up.add_brokers(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            wholes(brokers, "broker"),
-            if_not_exists=if_not_exists,
-            dry_run=dry_run,
+            *self._ports.for_tasks, wholes(brokers, "broker"), if_not_exists=if_not_exists, dry_run=dry_run
         )
 
     @operation("brokers register")
@@ -64,9 +61,7 @@ class Brokers:
         ``trust_copy``: roots that were moved, or put back from a copy, have everything.
         """
         chosen = None if brokers is None else wholes(brokers, "broker")
-        return bring_up.register_brokers(
-            self._ports.metadata, self._ports.storage, self._ports.execution, chosen, trust_copy=trust_copy
-        )
+        return bring_up.register_brokers(*self._ports.for_tasks, chosen, trust_copy=trust_copy)
 
     @operation("brokers fence", destroys=forced)
     def fence(
@@ -84,11 +79,7 @@ class Brokers:
     @operation("brokers unfence")
     def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Bring fenced brokers back, as their roots are now, also those that a probe fenced."""
-        return fence.unfence(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            wholes(brokers, "broker"),
-            dry_run=dry_run,
-        )
+        return fence.unfence(*self._ports.for_tasks, wholes(brokers, "broker"), dry_run=dry_run)
 
     @operation("brokers decommission", destroys=always)
     def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:

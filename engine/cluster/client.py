@@ -97,9 +97,7 @@ class Client(Producer):
             or isolation != Isolation.READ_UNCOMMITTED
         ):
             raise InvalidCallError("a plan says all of a read: give nothing else with it")
-        return read_frame(
-            self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory, spark, topic
-        )
+        return read_frame(*self._ports.for_records, spark, topic)
 
     def for_each_batch(
         self, topic: TopicNames, function: Callable[[DataFrame, int], None], **options: object
@@ -158,11 +156,7 @@ class Client(Producer):
         """
         topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
         query = ReadQuery(topics, pattern, start, end, partitions, last, client_rack, fail_on_data_loss, isolation)
-        return plan_read(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-            query,
-            self.client(client_rack),
-        )
+        return plan_read(*self._ports.for_records, query, self.client(client_rack))
 
     def create_view(self, name: str, topic: TopicOrPlan) -> None:
         """A temporary view for ``spark.sql`` of what ``read`` gives now: of a topic, several, or a plan of
@@ -250,12 +244,7 @@ class Client(Producer):
         spark = session(self._spark, "reading")
         from stratalog.engine.spark.read_frame import read_snapshot_frame
 
-        return read_snapshot_frame(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            spark,
-            topic,
-            partitions,
-        )
+        return read_snapshot_frame(*self._ports.all, spark, topic, partitions)
 
     def fetch(
         self,
@@ -280,7 +269,7 @@ class Client(Producer):
             not; RemoteObjectMissingError and other CorruptionError kinds.
         """
         return fetch.fetch(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+            *self._ports.for_records,
             topic,
             partition,
             offset,
@@ -306,7 +295,7 @@ class Client(Producer):
         the offsets of a group, and finds out whether the log still has the records that it has read.
         """
         return fetch.fetch_many(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+            *self._ports.for_records,
             offsets,
             max_bytes=max_bytes,
             timeout_s=timeout_s,
@@ -364,7 +353,7 @@ class Client(Producer):
             metadata_max_age_s=metadata_max_age_s,
         )
         return Tail(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+            *self._ports.for_records,
             topic,
             partitions,
             start=start,
