@@ -37,7 +37,7 @@ _INSTEAD: Mapping[str, str] = {
     "minoffsetspertrigger": "a batch does not wait for a number of records: use a longer trigger interval",
     "maxtriggerdelay": "a batch does not wait for a number of records: use a longer trigger interval",
     "maxrecordsperpartition": "minPartitions splits a batch into smaller tasks",
-    "includetimestamp": "the column timestamp is there always",
+    "includetimestamp": "the column timestamp is always present",
 }
 _OF_SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 
@@ -197,8 +197,8 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 def known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """The given options under their canonical names.
 
-    Raises: InvalidCallError for an unknown option, naming the nearest one, and for one of Kafka's, naming what
-        takes its place.
+    Raises: InvalidCallError for an unknown option, naming the nearest one, and for one of Kafka's, naming its
+        substitute.
     """
     by_lower = {name.lower(): name for name in names}
     found: dict[str, str] = {}

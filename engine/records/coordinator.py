@@ -95,7 +95,8 @@ class TransactionCoordinator:
         def take_over(present: Transaction | None) -> Transaction | None:
             if present is not None and present.state in ENDING:
                 return None  # to be completed first
-            if present is not None and present.state is State.PREPARE_EPOCH_FENCE:  # a moment ago, or by a crash
+            if present is not None and present.state is State.PREPARE_EPOCH_FENCE:
+                # fenced by the previous round, or by a driver that crashed
                 return steps.abort_fenced(present, stamp_ms())
             return steps.init_producer(
                 present,
@@ -288,7 +289,7 @@ class TransactionCoordinator:
                 kept = None
                 if wanted is None:
                     continue
-                view, probed = probed, None  # for one try
+                view, probed = probed, None  # valid for one try
                 offset = self._append(topic, partition, [wanted], view)
                 read = _following(self._metadata, topic, partition, before, offset, wanted) or self._read(
                     topic, transactional_id, until=offset + 1, since=before
