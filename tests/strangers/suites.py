@@ -177,8 +177,11 @@ KAFKA_PYTHON = Suite(
     ),
     60,
     {
-        f"{_ADMIN}describe_topic_partitions{name}": "DescribeTopicPartitions (KIP-966); Metadata has the same"
-        for name in ("", "_pagination")
+        f"{_ADMIN}describe_configs_topic_resource_returns_configs": "wants configs that a client may change",
+        **{
+            f"{_ADMIN}describe_topic_partitions{name}": "DescribeTopicPartitions (KIP-966); Metadata has the same"
+            for name in ("", "_pagination")
+        },
     },
     {
         "test_producer_integration.py": "producers",
