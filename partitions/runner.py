@@ -67,6 +67,13 @@ def attempt(function: Callable[[T], R], item: T) -> Outcome[T, R]:
         return Failed(item, error)
 
 
+def side_by_side(runner: Runner, *works: Callable[[], object]) -> None:
+    """Do all of these. Raises: the error of the first, in their order, that failed; the others have ended."""
+    outcomes = list(runner.run(lambda number: works[number](), range(len(works))))
+    for failed in sorted((one for one in outcomes if isinstance(one, Failed)), key=lambda one: one.item):
+        raise failed.error
+
+
 class SerialRunner:
     """One after the other, in order: deterministic, for tests and small work."""
 

@@ -133,7 +133,7 @@ def test_the_cost_of_an_append_does_not_grow_with_the_log(tmp_path: Path, stamps
             work = lambda: live.append(["b"]).raise_for_failures()  # noqa: E731, B023
             found.append(Counts(patches).of(work))
     assert found == [found[0]] * len(SIZES)
-    of_metadata = 4  # two voters of three, each twice
+    of_metadata = 4  # two reads of the log of its voter
     assert found[0]["scandir"] == of_metadata + (0 if stamps else 2)
 
 
