@@ -18,8 +18,7 @@ from stratalog.engine.health.finding import (
     figures_of,
     grouped,
 )
-from stratalog.engine.health.lost import lost_findings
-from stratalog.engine.health.partitions import DAMAGED, copies_findings, isr_findings
+from stratalog.engine.health.partitions import DAMAGED, copies_findings, isr_findings, lost_findings
 from stratalog.engine.health.remote import OFFLINE, REMOTE_TABLE, UPLOADS, remote_findings
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings

@@ -318,7 +318,7 @@ class BatchTransaction:
     def _over(self, outcome: str, written: MarkersWritten) -> Report:
         self._measuring.close()
         self._rows += [
-            {"kind": "marker", "topic": row["topic"], "partition": row["partition"], "base_offset": row["marker"]}
+            {"kind": "marker", "topic": row.topic, "partition": row.partition, "base_offset": row.marker}
             for row in written.rows
         ]
         notes = self._notes

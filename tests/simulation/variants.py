@@ -29,7 +29,7 @@ import stratalog.partitions.transactions
 import tests.simulation.content
 import tests.simulation.stores
 from stratalog.engine.driver.execution import Execution
-from stratalog.engine.driver.log_ends import LogEnds
+from stratalog.engine.driver.memory import LogEnds
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.state_cache import ReadState

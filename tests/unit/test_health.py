@@ -116,15 +116,20 @@ class Patient:
         raise AssertionError(f"still there: {found}")
 
 
+def in_good_health(made: Patient) -> Patient:
+    """Topic ``t`` has records and was maintained."""
+    made.live.fill("abc")
+    assert made.job("maintain") == 0
+    assert made.found() == {}
+    return made
+
+
 @pytest.fixture
 def patient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
     """Topic ``t`` on all three brokers, the first of which votes; in good health."""
     made = Patient(tmp_path, capsys)
     made.live.topic()
-    made.live.fill("abc")
-    assert made.job("maintain") == 0
-    assert made.found() == {}
-    return made
+    return in_good_health(made)
 
 
 @pytest.fixture
@@ -132,10 +137,7 @@ def tiered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
     """Topic ``t`` is tiered."""
     made = Patient(tmp_path, capsys)
     made.live.tiered()
-    made.live.fill("abc")
-    assert made.job("maintain") == 0
-    assert made.found() == {}
-    return made
+    return in_good_health(made)
 
 
 def test_a_cluster_that_nobody_maintains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
