@@ -14,8 +14,8 @@ Settings come from the environment (or ``make bench NAME=value``):
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
     KAFKA       a Kafka to compare with: own (fetched from Maven Central, 50 MB, and started for it), or the
                 host:port of one that runs, which is enough for scans; without it these lines are left out
-    ONLY        some of calls,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
-                kafka,mirror,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
+    ONLY        some of calls,latency,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,plan,
+                ranges,kafka,mirror,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from bench import (
     idle,
     kafka,
     large_cluster,
+    latency,
     mirroring,
     opening,
     page,
@@ -70,10 +71,11 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2
 
-WITHOUT_SPARK = {"idle", "mirror", "restore", "growth", "costs"}
+WITHOUT_SPARK = {"latency", "idle", "mirror", "restore", "growth", "costs"}
 
 _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "calls": (calls.calls,),
+    "latency": (latency.latency,),
     "append": (appending.append,),
     "append3": (replicated.append3,),
     "typed": (typed.typed,),

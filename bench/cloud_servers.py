@@ -67,7 +67,7 @@ def running_azure() -> Iterator[CloudEndpoint]:
     endpoint = CloudEndpoint("azure", url, {"AZURE_STORAGE_CONNECTION_STRING": connection})
     accounts = {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}
     with (
-        _server([str(AZURITE), *arguments], accounts, f"http://{HOST}:{behind}/{ACCOUNT}"),
+        serving([str(AZURITE), *arguments], accounts, f"http://{HOST}:{behind}/{ACCOUNT}"),
         gate(AzureGate, HOST, port, behind),
     ):
         from azure.storage.blob import BlobServiceClient
@@ -94,7 +94,7 @@ def running_gcs() -> Iterator[CloudEndpoint]:
     ]
     endpoint = CloudEndpoint("gcs", url, {"STORAGE_EMULATOR_HOST": url})
     with (
-        _server([str(FAKE_GCS), *arguments, "-log-level=error"], {}, f"http://{HOST}:{behind}/storage/v1/b"),
+        serving([str(FAKE_GCS), *arguments, "-log-level=error"], {}, f"http://{HOST}:{behind}/storage/v1/b"),
         gate(GcsGate, HOST, port, behind),
     ):
         about = f'{{"name": "{BUCKET}"}}'.encode()
@@ -106,7 +106,7 @@ def running_gcs() -> Iterator[CloudEndpoint]:
 
 
 @contextmanager
-def _server(command: Sequence[str], environment: Mapping[str, str], url: str) -> Iterator[None]:
+def serving(command: Sequence[str], environment: Mapping[str, str], url: str) -> Iterator[None]:
     """A process that answers at ``url``, until the end of the block."""
     program = Path(command[0])
     if not program.exists():

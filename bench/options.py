@@ -11,7 +11,7 @@ from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
 
 NAMES = (
-    *("calls", "append", "append3", "typed", "replicate", "hot", "idle", "tier", "remote_log", "scan"),
+    *("calls", "latency", "append", "append3", "typed", "replicate", "hot", "idle", "tier", "remote_log", "scan"),
     "pruned",
     *("plan", "ranges", "kafka", "mirror", "stream"),
     *("remote_reads", "bootstrap", "restore", "quorum", "metadata", "replay", "state", "growth", "costs"),

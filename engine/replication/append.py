@@ -174,7 +174,7 @@ def append(
     attempt = _Attempt()
     try:
         with writes_of(replicas.leader):
-            appended = _append_to_leader(replicas, producer, batches, options, attempt, clock, known)
+            appended = _append_to_leader(replicas, producer, batches, options, attempt, clock, copies, known)
     except DuplicateSequenceNumberError as error:  # an earlier attempt may have appended it
         return NotAppended(error, tried=True, ours=attempt.tried)
     except StratalogError as error:
@@ -276,6 +276,7 @@ def _append_to_leader(
     options: AppendOptions,
     attempt: _Attempt,
     clock: Clock,
+    copies: Runner,
     end: LogEnd | None = None,
 ) -> Appended | Raced:
     """Steps 1 to 4: write the file into the leader's log. Raises: the errors of ``NotAppended``."""
@@ -301,7 +302,7 @@ def _append_to_leader(
         ):
             seen: AbstractSet[DataName] = frozenset()
         else:
-            end, seen = look_at_end(replicas, end, clock, read)
+            end, seen = look_at_end(replicas, end, clock, copies, read)
         attempt.begun = True
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))

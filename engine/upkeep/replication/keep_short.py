@@ -5,8 +5,8 @@ after the last run, and enough for a merge, the partition is due: a thread of th
 the view of the acknowledged append. So the cost is proportional to the appends, however many files wait for their
 deletion. Any number of drivers may do this at once, and the next run uses the results of one that died.
 
-Shortening a log is bounded work: its merges make segments of at most ``segment.merge.inline.bytes``. Larger ones
-are left to ``merge``, and everything that needs the remote tier to ``retain``.
+To shorten a log is bounded work: it makes segments of at most ``segment.merge.inline.bytes``. Larger ones are left
+to ``merge``, and everything that needs the remote tier to ``retain``.
 
 1. On each replica, delete the appends that a segment has hidden for ``file.delete.delay.ms``, after reading all
 bytes of that segment there, and superseded high watermarks. This comes first, as a merge that hides them again
