@@ -113,7 +113,7 @@ def main() -> int:
     try:
         options = bench_options(os.environ, Path("bench-data"))
         if options.folder.exists():
-            raise InvalidCallError(f"BENCH_DIR {options.folder} is there: name a folder that is not, or remove it")
+            raise InvalidCallError(f"BENCH_DIR {options.folder} exists: name a folder that does not, or remove it")
         options.folder.mkdir(parents=True)
     except (InvalidCallError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -133,7 +133,7 @@ def main() -> int:
 
 
 def _settings(options: BenchOptions) -> dict[str, str]:
-    """Of the session: Spark's Kafka connector beside the jars that all sessions have, where it is used."""
+    """Spark settings of the session: its Kafka connector, if used, beside the jars of all sessions."""
     if options.kafka is None or "kafka" not in options.only:
         return {}
     return {"spark.driver.extraClassPath": os.pathsep.join([class_path(jar_folder()), connector_class_path()])}
@@ -170,7 +170,7 @@ def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
 
 
 def _begun(options: BenchOptions) -> Bench:
-    """With a session, unless nothing that is asked for needs one."""
+    """The benchmark's ground, with a session unless no selected benchmark needs one."""
     if set(options.only) <= WITHOUT_SPARK:
         return Bench(None, options)
     sessions: list[SparkSession] = []

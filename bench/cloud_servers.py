@@ -53,9 +53,9 @@ OTHER_SETTINGS = (
 
 @contextmanager
 def running_azure() -> Iterator[CloudEndpoint]:
-    """Azurite, with nothing in it; what it was given is gone afterwards.
+    """Azurite, empty at the start; its content is removed afterwards.
 
-    Raises: EnvironmentUnusableError when there is none, or it does not start.
+    Raises: EnvironmentUnusableError when it is not installed, or does not start.
     """
     port, behind = free_ports(2)
     arguments = [f"--blobHost={HOST}", f"--blobPort={behind}", "--inMemoryPersistence", "--silent"]
@@ -79,9 +79,9 @@ def running_azure() -> Iterator[CloudEndpoint]:
 
 @contextmanager
 def running_gcs() -> Iterator[CloudEndpoint]:
-    """fake-gcs-server, with nothing in it; what it was given is gone afterwards.
+    """fake-gcs-server, empty at the start; its content is removed afterwards.
 
-    Raises: EnvironmentUnusableError when there is none, or it does not start.
+    Raises: EnvironmentUnusableError when it is not installed, or does not start.
     """
     port, behind = free_ports(2)
     url = f"http://{HOST}:{port}"
@@ -129,7 +129,7 @@ def _answers(url: str) -> bool:
     try:
         urllib.request.urlopen(url, timeout=1).close()
     except urllib.error.HTTPError:
-        return True  # it refuses, so it is there
+        return True  # it refuses, so it is running
     except OSError:
         return False
     return True

@@ -117,6 +117,6 @@ class ThreadProber:
             if isinstance(outcome, BaseException):
                 raise outcome
             found.append(
-                Failed(item, NoAnswerError(f"no answer within {deadline_s} s")) if outcome is None else outcome
+                Failed(item, NoAnswerError(f"no answer within {deadline_s:g} s")) if outcome is None else outcome
             )
         return found

@@ -241,7 +241,7 @@ class _ExportedTopic:
     def _parts(
         self, begun: Begun, ranges: Mapping[int, Range], times: TimeRange | None
     ) -> list[ExportedPartition]:
-        """The partitions, each at the export's position."""
+        """The partitions, each with its position in the export."""
         wanted = dict(begun.ranges) if begun.asked else dict(ranges)
         numbers = sorted(wanted)
         there = (

@@ -179,7 +179,7 @@ def protect(
     elif isinstance(days, int | float) and 0 < days <= _MOST_DAYS:
         at_ms = now_ms + int(days * _DAY_MS)
     else:
-        raise InvalidCallError(f"topic {topic!r}: days {days}: give more than 0, and at most {_MOST_DAYS}")
+        raise InvalidCallError(f"topic {topic!r}: days {days!r}: give more than 0, and at most {_MOST_DAYS}")
     if at_ms <= now_ms:
         raise InvalidCallError(f"topic {topic!r}: {time_text(at_ms)} is in the past: nothing would be protected")
     metadata.submit(AlterConfigs(topic, {PROTECT: str(at_ms)}), dry_run=dry_run)

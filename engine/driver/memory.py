@@ -131,7 +131,7 @@ class LogEnds:
 
 
 ASK_AGAIN_MS = 60_000
-"""How long a driver waits before it asks a remote tier that did not answer again."""
+"""How long a driver waits before it asks again a remote tier that did not answer."""
 
 
 @dataclass(slots=True)

@@ -35,9 +35,9 @@ class Examined:
     report: HealthReport
     sight: Sight
     remotes: Mapping[str, RemoteLog]
-    """By topic id, of tiered topics whose tables could be read."""
+    """The remote logs of tiered topics whose tables could be read, by topic id."""
     groups: Mapping[str, GroupState] = field(default_factory=dict)
-    """By name, of those that could be read."""
+    """The groups that could be read, by name."""
 
 
 def health(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> HealthReport:
@@ -50,7 +50,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
     report, as are objects that could not be examined. ``totals`` are the figures, with Kafka's names if there are
     any. Writes nothing.
 
-    Raises: as ``look``.
+    Raises: see ``look``.
     """
     with execution.run("health") as run:
         sight = look(metadata, storage, execution.clock, run)

@@ -295,7 +295,7 @@ def _damaged(
 
 def _damage_of(trouble: Trouble) -> frozenset[Cause]:
     """The remote tier as the cause, if damage was found only there."""
-    in_remote = not trouble.untold and all(REMOTE_TIER in one.item for one in trouble.told)
+    in_remote = not trouble.unlisted and all(REMOTE_TIER in one.item for one in trouble.told)
     return frozenset({REMOTE_TIER}) if in_remote else frozenset()
 
 

@@ -22,7 +22,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import chosen_topics, cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records import coordinator
+from stratalog.engine.records.coordinator import TransactionCoordinator
 from stratalog.engine.records.markers import write_markers
 from stratalog.engine.records.state_log import read_state
 from stratalog.engine.replication.leader import look_at_leader
@@ -90,7 +90,7 @@ def describe_transaction(
 ) -> Report:
     """The partitions of a transaction: one row each, with the offset of its first record there.
 
-    Raises: TransactionalIdNotFoundError; see ``coordinator.present_state``.
+    Raises: TransactionalIdNotFoundError; see ``TransactionCoordinator.present_state``.
     """
     with execution.run("transaction") as run:
         present = _existing(metadata, storage, execution.clock, memory, transactional_id)
@@ -152,12 +152,14 @@ def abort_transaction(
     """Abort the open transaction of an id, or end one of its producer that hangs in a log. A producer id without a
     known transactional id is accepted, too.
 
-    Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; see ``coordinator.abort``.
+    Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; see
+        ``TransactionCoordinator.abort``.
     """
     with execution.run("abort", dry_run=dry_run) as run:
-        present = coordinator.present_state(metadata, storage, execution.clock, memory, transactional_id)
+        coordinator = TransactionCoordinator(metadata, storage, execution.clock, memory)
+        present = coordinator.present_state(transactional_id)
         if present is not None and present.state in (State.ONGOING, State.PREPARE_EPOCH_FENCE, *ENDING):
-            _abort(metadata, storage, execution.clock, memory, present, run)
+            _abort(metadata, coordinator, present, run)
         else:
             producer_id = transactional_id if present is None else present.producer_id
             _end_hanging(metadata, storage, execution.clock, memory, producer_id, run)
@@ -239,10 +241,11 @@ def _finish_partition(
     failures: list[Failure] = []
     after = before
     if due and not dry_run:
-        coordinator.end_overdue(metadata, storage, clock, memory, view, now_ms)
+        coordinator = TransactionCoordinator(metadata, storage, clock, memory)
+        coordinator.end_overdue(view, now_ms)
         for one in read_state(storage, clock, memory, view, TRANSACTIONS).state.transactions.values():
             if one.state in ENDING:
-                failures += coordinator.finish(metadata, storage, clock, memory, one).failures
+                failures += coordinator.finish(one).failures
         after = read_state(storage, clock, memory, view, TRANSACTIONS).state.transactions
     rows: list[TransactionRow] = []
     for one in due:
@@ -258,24 +261,15 @@ def _finish_partition(
 
 
 def _abort(
-    metadata: MetadataClient,
-    storage: Storage,
-    clock: Clock,
-    memory: Memory,
-    present: Transaction,
-    run: OperationRun,
+    metadata: MetadataClient, coordinator: TransactionCoordinator, present: Transaction, run: OperationRun
 ) -> None:
     if run.dry_run:
         named = metadata.image().topics
         keys = [key for key in present.partitions if key[0] in named]
         run.add(PartitionRow(topic=named[topic_id].name, partition=partition) for topic_id, partition in keys)
         return
-    ended = (
-        present
-        if present.state in ENDING
-        else coordinator.abort(metadata, storage, clock, memory, present.transactional_id)
-    )
-    written = coordinator.finish(metadata, storage, clock, memory, ended)
+    ended = present if present.state in ENDING else coordinator.abort(present.transactional_id)
+    written = coordinator.finish(ended)
     run.add(written.rows)
     run.failures += written.failures
 
@@ -374,7 +368,7 @@ def _all_transactions(
 def _existing(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, transactional_id: str
 ) -> Transaction:
-    present = coordinator.present_state(metadata, storage, clock, memory, transactional_id)
+    present = TransactionCoordinator(metadata, storage, clock, memory).present_state(transactional_id)
     if present is None:
         raise _unknown(transactional_id)
     return present

@@ -211,7 +211,7 @@ def _copy_to_members(
         else:
             created = member.store.create(member.path(file.name), read)
         if not created:  # a sync may have been faster: list the member again
-            raise SourceChangedError(f"{member}: {file.name} is there already")
+            raise SourceChangedError(f"{member}: {file.name} already exists")
         member.check_root()
 
     return all(isinstance(outcome, Done) for outcome in copies.run(copy_to, replicas.acknowledging))

@@ -64,7 +64,7 @@ OPERATIONS: dict[str, tuple[Callable[[Cluster], object], int, int]] = {
     "replicate": (lambda cluster: cluster.replicate(), 15, 11),
     "plan_read": (lambda cluster: cluster.plan_read("t"), 3, 3),
     "fetch": (lambda cluster: cluster.fetch("t", 0, 0), 3, 0),
-    "tier": (lambda cluster: cluster.tier(), 15, 13),
+    "tier": (lambda cluster: cluster.tier(), 15, 10),
     "retain": (lambda cluster: cluster.retain(), 10, 14),
     "verify": (lambda cluster: cluster.verify(), 12, 7),
     "heal": (lambda cluster: cluster.heal(), 12, 10),

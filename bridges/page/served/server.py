@@ -1,4 +1,4 @@
-"""The running page: it looks at the cluster when it is told to, or by itself, and answers from the last look."""
+"""The running page: reads the cluster on request, or by itself, and answers from the latest result."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class PageServer(ClusterServer):
         """Look at the cluster now; readers get what it finds. Returns its health. If it fails, the page says so
         beside what it knew before.
 
-        Raises: as ``Cluster.health``.
+        Raises: see ``Cluster.health``.
         """
         with self._looking:
             try:

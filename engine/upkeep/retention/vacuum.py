@@ -7,8 +7,8 @@ only a lineage can decide, use the leader's
 4. delete folders of deleted topics that are marked so (``topics.delete_topic``)
 5. delete temporary files, probes and unfinished uploads of every store that are a day old, and folders on brokers
 without an owner
-6. clean the tables of snapshots (``stratalog.tiering.snapshot_table``): replaced files, tables of topics that have
-switched theirs off, and those of deleted topics
+6. clean the tables of snapshots (``stratalog.tiering.snapshot_table``): delete unused files, tables of topics that
+have disabled theirs, and tables of deleted topics
 7. bring outdated Iceberg tables up to date, and expire their old snapshots
 8. clean the logs of the tables: entries that a checkpoint replaces, and that are older than their retention
 
@@ -236,7 +236,7 @@ class _Vacuum:
             self._staged(f"broker {broker_id}", store)
         swept = sweep_roots(self.metadata, self.storage, self.clock, self.run, older_than_ms=self.older_than_ms)
         if swept:
-            self._tell("brokers", "folders of nobody", swept, 0)
+            self._tell("brokers", "folders without an owner", swept, 0)
 
     def _staged(self, where: str, store: Store) -> None:
         try:
@@ -264,7 +264,7 @@ LITTER, SWITCHED_OFF, DELETED_TOPIC = "replaced", "switched off", "deleted topic
 
 
 def tables_in(objects: Iterable[StoredObject]) -> dict[str, list[StoredObject]]:
-    """The objects of each folder of a table, of those below ``_snapshots``."""
+    """The objects below ``_snapshots``, by the folder of their table."""
     found: dict[str, list[StoredObject]] = {}
     for stored in objects:
         _, folder, *below = stored.name.split("/", 2)
@@ -283,11 +283,11 @@ def doomed_in(
     clean_before_ms: int,
     dry_run: bool,
 ) -> tuple[str, Sequence[StoredObject]] | None:
-    """The objects of one table's folder that go, and why; a table that goes as a whole is gone already, if this
-    is no ``dry_run``. None: the folder is no table's, or was kept. A file that was never listed goes if it
-    was made before ``before_ms``; a log with entries from before ``clean_before_ms`` is cleaned.
+    """The objects to delete in one table's folder, and the reason. Unless ``dry_run``, a table to delete as a
+    whole is deleted here already. None: the folder is not a table's, or was kept. A file that was never listed is
+    deleted if it was made before ``before_ms``; a log with entries from before ``clean_before_ms`` is cleaned.
 
-    Raises: StorageError kinds; as ``SnapshotTable.load``.
+    Raises: StorageError kinds; see ``SnapshotTable.load``.
     """
     parsed = paths.parse_topic_folder(folder)
     if parsed is None:
