@@ -36,19 +36,17 @@ def with_known_watermark(replicas: PartitionReplicas, log: ReplicaLog) -> Replic
 
 
 def advance_high_watermark(replicas: PartitionReplicas, offset: int, copies: Runner) -> None:
-    """Record the high watermark on the leader, from which readers and followers learn it, and on the other brokers
-    that the acknowledgement needed. An unreachable one of these learns it at its next sync.
+    """Record the high watermark on the leader, from which readers and followers learn it, then side by side on the
+    other brokers that the acknowledgement needed. An unreachable one learns it at its next sync.
 
     Raises: errors of writing to the leader.
     """
-
-    def on_leader() -> None:
-        with writes_of(replicas.leader):
-            record_high_watermark(replicas.leader, replicas.epoch, offset)
+    # The leader first (!): a follower that knows of more than the leader shows that the leader has lost files.
+    with writes_of(replicas.leader):
+        record_high_watermark(replicas.leader, replicas.epoch, offset)
 
     def on(broker_id: int) -> None:
         with suppress(RetriableError, OutcomeUnknownError):
             record_high_watermark(replicas.replica(broker_id), replicas.epoch, offset)
 
-    # In any order: each of these brokers holds the log up to the offset, and the view is proven to be unchanged.
-    side_by_side(copies, on_leader, *(partial(on, broker_id) for broker_id in replicas.acknowledging))
+    side_by_side(copies, *(partial(on, broker_id) for broker_id in replicas.acknowledging))
