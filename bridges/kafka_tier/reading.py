@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.bridges.kafka_tier.batches import KafkaBatch, batch_bytes, batches_of, decompressed
-from stratalog.bridges.kafka_tier.columns import RECORDS, decode
+from stratalog.bridges.kafka_tier.columns import decode
 from stratalog.bridges.kafka_tier.indexes import AbortedTransaction, OffsetIndex, parse_offset_index
 from stratalog.bridges.kafka_tier.layout import IndexKind, OpenSegment
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
@@ -310,17 +310,3 @@ def _marker(batch: KafkaBatch, what: str) -> int:
     if key is None or len(key) < 4 or (kind := int.from_bytes(key[2:4], "big")) not in (_ABORT, _COMMIT):
         raise CorruptionError(f"{what}: the marker at offset {batch.base_offset} is neither a commit nor an abort")
     return kind
-
-
-def schema_of_task() -> pa.Schema:
-    """``topic`` and ``partition`` before the columns of ``RECORDS``."""
-    return pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *RECORDS])
-
-
-def rows_of_task(task: TierTask) -> Iterator[pa.RecordBatch]:
-    """Like ``read_task``, with topic and partition."""
-    schema = schema_of_task()
-    for rows in read_task(task):
-        topic = pa.repeat(pa.scalar(task.topic), rows.num_rows)
-        partition = pa.repeat(pa.scalar(task.partition, pa.int32()), rows.num_rows)
-        yield pa.RecordBatch.from_arrays([topic, partition, *rows.columns], schema=schema)

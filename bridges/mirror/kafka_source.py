@@ -26,6 +26,7 @@ from stratalog.bridges.mirror.source import (
     MirrorSource,
     SourceBounds,
     SourceGroups,
+    SourcePart,
     SourceRange,
     SourceRead,
     SourceTopic,
@@ -188,6 +189,12 @@ class KafkaSource:
             raise _no_text("the source") from error
         finally:
             consumer.close()
+
+    def parts(self, key: TopicPartition, wanted: SourceRange) -> Sequence[SourcePart]:
+        return ()
+
+    def notes(self) -> Sequence[str]:
+        return ()
 
     def group_offsets(self, topics: Sequence[str]) -> SourceGroups:
         from confluent_kafka import KafkaException
