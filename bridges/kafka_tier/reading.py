@@ -27,6 +27,7 @@ from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lookup import TimeRange
 
 READ_BYTES = 4 * 1024 * 1024
+_LEAST_READ_BYTES = 64 * 1024
 GROUP_BYTES = 8 * 1024 * 1024
 GROUP_RECORDS = 1 << 17
 _ABORT, _COMMIT = 0, 1
@@ -76,8 +77,9 @@ class TierTask:
         return self.piece.segment.partition
 
 
-def read_task(task: TierTask) -> Iterator[pa.RecordBatch]:
-    """The records of a task, as columns of ``RECORDS``.
+def read_task(task: TierTask, *, first: bool = False) -> Iterator[pa.RecordBatch]:
+    """The records of a task, as columns of ``RECORDS``. ``first``: the caller wants only the first ones, so the
+    task reads and decodes little at once.
 
     Raises: CorruptionError and LogGapError for a segment that contradicts itself or its metadata;
         InvalidCallError for an unsupported format; SourceChangedError for a deleted segment; StorageError kinds.
@@ -87,12 +89,14 @@ def read_task(task: TierTask) -> Iterator[pa.RecordBatch]:
     known = task.transactions
     group: list[KafkaBatch] = []
     size = records = 0
-    for batch in _batches(task, what) if known is None else _committed(task, known, what):
+    least_bytes = 0 if first else GROUP_BYTES
+    batches = _batches(task, what, first=first) if known is None else _committed(task, known, what)
+    for batch in batches:
         if batch.control:
             continue
         group.append(decompressed(batch, what))
         size, records = size + len(group[-1].payload), records + batch.records
-        if size >= GROUP_BYTES or records >= GROUP_RECORDS:
+        if size >= least_bytes or records >= GROUP_RECORDS:
             yield from _rows(task, group, what)
             group, size, records = [], 0, 0
     if group:
@@ -132,13 +136,14 @@ def _of_times(rows: pa.RecordBatch, times: TimeRange) -> pa.Array:
     return pc.fill_null(chosen, False)
 
 
-def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
+def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[KafkaBatch]:
     """The checked batches of a task."""
     segment, start, end = task.piece.segment, task.piece.start, task.piece.end
     position, expected, landed = _begin(task)
-    rest = b""
+    rest, size = b"", _LEAST_READ_BYTES if first else _first_read(task.piece)
     while expected < end:
-        data = rest + task.opened.read(position + len(rest), position + len(rest) + READ_BYTES)
+        data = rest + task.opened.read(position + len(rest), position + len(rest) + size)
+        size = min(2 * size, READ_BYTES)
         if len(data) == len(rest):
             raise CorruptionError(f"{what}: its log ends at byte {position + len(data)}, before offset {end}")
         whole = 0
@@ -175,6 +180,13 @@ def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
         rest = data
     if end == segment.next_offset and expected != end:
         raise CorruptionError(f"{what}: its batches end before offset {expected}, but its metadata says {end}")
+
+
+def _first_read(piece: SegmentRange) -> int:
+    """The bytes of the first read: about those of the piece, if its records are as large as others'."""
+    segment = piece.segment
+    share = (piece.end - piece.start) / (segment.next_offset - segment.start_offset)
+    return int(min(max(1.1 * share * segment.size_bytes, _LEAST_READ_BYTES), READ_BYTES))
 
 
 def _begin(task: TierTask) -> tuple[int, int, int | None]:

@@ -59,7 +59,7 @@ def arrow_schema(values: TypedValues | None) -> pa.Schema:
 
 def frame_schema(values: TypedValues | None) -> str:
     """The same for Spark, as DDL."""
-    return _DDL.format(value=ddl(None if values is None else values.schema))
+    return _DDL.format(value="BINARY" if values is None else f"STRUCT<{ddl(values.schema)}>")
 
 
 def rows_of(task: TierTask, values: TypedValues | None) -> Iterator[pa.RecordBatch]:
