@@ -64,7 +64,7 @@ class ReplayableBatches:
             yield batch
 
     def digested(self) -> RecordsDigest | None:
-        """The digest of all batches; reads those that remain, without keeping them."""
+        """The digest of all batches; reads the remaining ones without keeping them."""
         if self._digest is not None:
             for batch in self._rest:
                 self._digest.add(batch)
@@ -135,7 +135,7 @@ class AppendFile:
 
         def producers(next_offset: int) -> dict[str, ProducerEntry]:
             kept = end.state.producers
-            # After a look at all of the log, and not at each append.
+            # Only after a full look at the log, not at each append.
             if end.acknowledged_to is None and removal_ms is not None:
                 kept = unexpired(kept, removal_ms, options.producer_expiration_ms)
             records = source.digested()
