@@ -211,6 +211,7 @@ def append_without_looking_again(
     attempt: Any,
     clock: Clock,
     end: LogEnd | None = None,
+    turn: object = None,
 ) -> Appended:
     """Steps 1 to 3, without step 4: whoever created the file has appended."""
     source, leader = ReplayableBatches(batches), replicas.leader
@@ -320,7 +321,7 @@ def earlier_attempt_without_raised_epoch(state: Any, append: ProducerAppend, wha
     return last if over else None
 
 
-_after_append = stratalog.engine.replication.append.after_append
+_after_append = stratalog.engine.replication.append_file.after_append
 
 
 def changes_alone(replica: Replica, log: ReplicaLog, index: int) -> tuple[dict[str, ProducerEntry], Levels]:
