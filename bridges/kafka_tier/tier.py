@@ -67,12 +67,12 @@ _NO_OPTIONS = StoreOptions()
 
 
 class TierRange(TypedDict, total=False):
-    """What to read of the topics: the arguments of ``KafkaTier.plan``, ``read`` and ``read_arrow``."""
+    """The range of a read: the arguments of ``KafkaTier.plan``, ``read`` and ``read_arrow``."""
 
     start: Bound
     """An offset, offsets by partition, ``FirstAt(time)``, or a time; default: the first certain offset."""
     end: Bound
-    """As ``start``, exclusive; default: behind the last certain offset."""
+    """Like ``start``, exclusive; default: after the last certain offset."""
     partitions: Sequence[int] | None
     """Only these partitions; default: all."""
     isolation: Isolation | str

@@ -114,7 +114,7 @@ def _turn(work: PartWork, start: int) -> LogEnd:
     end: LogEnd | None = None
     before, since_s = -1, work.clock.monotonic_s()
     while True:
-        end, _ = look_at_end(work.replicas, end, work.clock)
+        end, _ = look_at_end(work.replicas, end, work.clock, work.copies)
         if end.log_end >= start:
             return end
         if end.log_end > before:
