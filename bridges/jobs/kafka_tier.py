@@ -78,7 +78,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def kafka_tier(job: Job) -> Report:
-    """Raises: as ``KafkaTier.open``, ``read_arrow``; InvalidCallError for an output that exists."""
+    """Raises: see ``KafkaTier.open``, ``read_arrow``; InvalidCallError for an output that exists."""
     given = job.arguments
     check_options(given, bars=[("metadata", "bootstrap")])
     if given.command == "read":

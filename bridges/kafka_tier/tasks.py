@@ -63,7 +63,7 @@ def frame_schema(values: TypedValues | None) -> str:
 
 
 def rows_of(task: TierTask, values: TypedValues | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, as columns of ``arrow_schema``. Raises: as ``read_task``."""
+    """The rows of a task, as columns of ``arrow_schema``. Raises: see ``read_task``."""
     schema = arrow_schema(values)
     for rows in read_task(task):
         columns = dict(zip(RECORDS.names, rows.columns, strict=True))

@@ -212,7 +212,7 @@ class KafkaTier:
         Args:
             topic: the topic
 
-        Raises: as ``plan``.
+        Raises: see ``plan``.
         """
         rows: list[dict[str, str | int | None]] = []
         for partition in self.partitions(topic):
@@ -255,7 +255,7 @@ class KafkaTier:
         return found
 
     def plan_all(self, topic: str, partition: int, start: int | None, isolation: Isolation) -> TierPlan:
-        """As ``plan``, for all offsets of a partition from ``start`` on (None: all). Every unclear offset is in
+        """Like ``plan``, for all offsets of a partition from ``start`` on (None: all). Every unclear offset is in
         ``unclear``, also before the first and after the last clear one, and those of segments that cannot be
         opened.
         """
@@ -354,7 +354,7 @@ class KafkaTier:
             message: with protobuf: the values' message type in the descriptor set
             fail_on_data_loss: False: leave out unclear offsets, with a warning, instead of failing
 
-        Raises: as ``read``.
+        Raises: see ``read``.
         """
         values = typed_values(value_format, schema_file, message, self.registry)
         span = TierRange(start=start, end=end, partitions=partitions, isolation=isolation)
