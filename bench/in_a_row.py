@@ -27,7 +27,7 @@ from bench.options import bench_options
 LAST = 500
 """Appends of a median."""
 FIRST, TURNS = 10, 200
-"""The ratio compares appends with those to a partition that has had so few before, in so many turns."""
+"""How many appends the compared partition has had before, and how many paired turns there are."""
 
 
 def run(made: BenchCluster, appends: int, every: int) -> list[str]:

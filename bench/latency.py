@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 ANSWER_S = 0.030
 LATE, LATE_IN = 10, 50
-"""With a long tail, one answer of ``LATE_IN`` takes so many times as long."""
+"""With a long tail, one answer of ``LATE_IN`` takes this many times as long."""
 WARM_UP, TURNS = 3, 100
 GROUP = "latency"
 NOTE = (
@@ -103,13 +103,13 @@ def _commit(cluster: Cluster) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An operation: how it is made, with so many replicas, and what it is to reach."""
+    """An operation: how it is made, its number of replicas, and its targets."""
 
     what: str
     run: Callable[[Cluster], None]
     replicas: int
     p50: int | None = None
-    """At most so many round trips."""
+    """The target in round trips, at most."""
 
 
 OPERATIONS = (
