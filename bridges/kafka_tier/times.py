@@ -50,7 +50,7 @@ def end_at(plan: TierPartition, opened: Callable[[SegmentRange], OpenSegment], t
         if start >= piece.end:
             continue
         task = TierTask(opened(piece), replace(piece, start=start), plan.epochs, None, times)
-        for rows in read_task(task):
+        for rows in read_task(task, first=True):
             found: pa.Scalar = pc.min(rows.column("offset"))
             return int(found.as_py())
     return plan.pieces[-1].end if plan.pieces else plan.start

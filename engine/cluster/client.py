@@ -335,7 +335,7 @@ class Client(Producer):
             last: begin N records before the end of each partition
             follow: continue with new records, until interrupted; otherwise end where the log ends now
             auto_offset_reset: where to continue if retention has deleted the next record, and where a group
-            without a commit begins: at the earliest or latest record, or none for an error (default)
+                without a commit begins: at the earliest or latest record, or none for an error (default)
             idle_timeout_s: stop after TIME without a new record, such as 30s
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; the

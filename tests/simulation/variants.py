@@ -16,6 +16,7 @@ import msgspec
 import stratalog.engine.metadata.fold
 import stratalog.engine.records.acknowledge
 import stratalog.engine.replication.append
+import stratalog.engine.replication.append_file
 import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
 import stratalog.engine.upkeep.replication.replicate
@@ -39,7 +40,8 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionImage, Partit
 from stratalog.engine.metadata.records import PartitionChangeRecord
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
-from stratalog.engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
+from stratalog.engine.replication.append import Appended, _commit, _encode
+from stratalog.engine.replication.append_file import AppendOptions, ReplayableBatches
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import RemoteTail
@@ -211,6 +213,7 @@ def append_without_looking_again(
     clock: Clock,
     copies: Runner,
     end: LogEnd | None = None,
+    turn: object = None,
 ) -> Appended:
     """Steps 1 to 3, without step 4: whoever created the file has appended."""
     source, leader = ReplayableBatches(batches), replicas.leader
@@ -320,7 +323,7 @@ def earlier_attempt_without_raised_epoch(state: Any, append: ProducerAppend, wha
     return last if over else None
 
 
-_after_append = stratalog.engine.replication.append.after_append
+_after_append = stratalog.engine.replication.append_file.after_append
 
 
 def changes_alone(replica: Replica, log: ReplicaLog, index: int) -> tuple[dict[str, ProducerEntry], Levels]:
@@ -354,7 +357,9 @@ def without_raised_epoch() -> AbstractContextManager[object]:
     def applied() -> Iterator[None]:
         module = stratalog.engine.replication.append
         with (
-            patch.object(module, "after_append", after_append_without_raised_epoch),
+            patch.object(
+                stratalog.engine.replication.append_file, "after_append", after_append_without_raised_epoch
+            ),
             patch.object(module, "earlier_attempt", earlier_attempt_without_raised_epoch),
             patch.object(tests.simulation.content, "_encoded", {}),
         ):

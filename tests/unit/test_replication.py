@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stratalog.engine.replication.append import AppendOptions, AppendOutcome, NotAppended, append
+from stratalog.engine.replication.append import AppendOutcome, NotAppended, append
+from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.sync import SyncOptions
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import (
