@@ -184,7 +184,9 @@ def next_merge_ms(log: ReplicaLog, policy: MergePolicy, now_ms: int) -> int:
 
 
 def _mergeable(log: ReplicaLog, from_offset: int, transactions: LogTransactions | None) -> list[Link]:
-    """Links wholly below the last stable offset and at or above ``from_offset``, the first one cut there."""
+    """Links wholly below the last stable offset and at or above ``from_offset``, the first one cut there. Merges
+    leave alone what a rule of removal has rewritten, and all before it: the next rule rewrites these."""
+    from_offset = max(from_offset, log.removed_to)
     until = log.high_watermark if transactions is None else transactions.last_stable_offset
     return [
         Link(max(link.start, from_offset), link.end, link.file)

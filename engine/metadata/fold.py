@@ -25,6 +25,7 @@ from stratalog.engine.metadata.records import (
     PartitionRecord,
     PartitionWrittenRecord,
     RegisterBrokerRecord,
+    RemovalRuleRecord,
     RemoveTopicRecord,
     TopicRecord,
     TopicSchemaRecord,
@@ -34,6 +35,9 @@ from stratalog.engine.metadata.records import (
 )
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.paths import incarnation_folder_of
+from stratalog.partitions.removal import CommittedRule, given_up, still_needed
+
+_OnPartition = PartitionChangeRecord | PartitionWrittenRecord | RemovalRuleRecord
 
 
 def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
@@ -107,6 +111,10 @@ class _ImageDraft:
                 self._change_partition(offset, record)
             case PartitionWrittenRecord(topic_id=topic_id, high_watermark=reached):
                 self._put(topic_id, replace(self._partition(record), written_to=reached))
+            case RemovalRuleRecord(topic_id=topic_id, rule=rule, committed_ms=committed_ms):
+                old = self._partition(record)
+                rules = (*still_needed(old.rules, rule), CommittedRule(rule, committed_ms))
+                self._put(topic_id, replace(old, rules=rules))
             case RemoveTopicRecord(topic_id=topic_id):
                 self._changed.pop(topic_id, None)
                 del self._topic_ids[self._topic(topic_id).name]
@@ -270,6 +278,7 @@ class _ImageDraft:
             unclean_epoch=leader_epoch if gives_up else old.unclean_epoch,
             remote_epoch=leader_epoch if record.from_remote else old.remote_epoch,
             written_to=0 if gives_up or record.from_remote else old.written_to,
+            rules=given_up(old.rules) if gives_up or record.from_remote else old.rules,
         )
 
     def _configure(self, record: ConfigRecord) -> None:
@@ -302,7 +311,7 @@ class _ImageDraft:
             self._changed[topic_id] = list(self._topic(topic_id).partitions)
         return self._changed[topic_id]
 
-    def _partition(self, record: PartitionChangeRecord | PartitionWrittenRecord) -> PartitionImage:
+    def _partition(self, record: _OnPartition) -> PartitionImage:
         """The partition that a record changes."""
         partitions = self._partitions(record.topic_id)
         if not 0 <= record.partition < len(partitions):

@@ -20,6 +20,7 @@ from stratalog.partitions.html_table import head_line, html_table
 from stratalog.partitions.identity import TopicIdPartition, same_root
 from stratalog.partitions.numbers import Int64, whole
 from stratalog.partitions.paths import topic_folder
+from stratalog.partitions.removal import CommittedRule
 from stratalog.partitions.spelling import did_you_mean
 
 _TIERED = "remote.storage.enable"
@@ -96,7 +97,7 @@ class PartitionImage(
     log_start_offset: Int64
     """Never decreases."""
     partition_epoch: Int64
-    """Grows by one with every change of this value, except of ``written_to``."""
+    """Grows by one with every change of this value, except of ``written_to`` and ``rules``."""
     target: tuple[Int64, ...] = ()
     """The final replicas, in order of preference, of the reassignment in progress; empty without one. Distinct,
     and a subset of ``replicas``."""
@@ -114,6 +115,9 @@ class PartitionImage(
     written_to: Int64 = 0
     """A high watermark above the log start of its time: all members of the ISR have had records up to it. 0:
     unknown, or an election has abandoned them."""
+    rules: tuple[CommittedRule, ...] = ()
+    """The rules by which records leave at unchanged offsets, ascending: the last one, and those before it that the
+    next one needs (``stratalog.partitions.removal``)."""
 
     def __post_init__(self) -> None:
         held = set(self.replicas)
@@ -208,11 +212,12 @@ class PartitionView:
     brokers: Mapping[int, BrokerImage]
     """The brokers of ``replicas``."""
     target: tuple[int, ...] = ()
-    """See ``PartitionImage``; the next four likewise."""
+    """See ``PartitionImage``; the next five likewise."""
     joining: tuple[int, ...] = ()
     unclean_epoch: int = 0
     remote_epoch: int = 0
     written_to: int = field(default=0, compare=False)
+    rules: tuple[CommittedRule, ...] = field(default=(), compare=False)
     tiered: bool = False
     """Whether remote.storage.enable is set for the topic."""
 
@@ -326,6 +331,7 @@ class ClusterImage:
             unclean_epoch=image.unclean_epoch,
             remote_epoch=image.remote_epoch,
             written_to=image.written_to,
+            rules=image.rules,
             tiered=tiered == "true",
         )
 

@@ -18,6 +18,7 @@ from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage
 from stratalog.engine.metadata.partition_commands import (
+    AddRules,
     AdvanceLogStart,
     Altered,
     AlterPartition,
@@ -25,6 +26,7 @@ from stratalog.engine.metadata.partition_commands import (
     LogStart,
     Member,
     RefusedPartition,
+    WantedRule,
 )
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.records import MetadataRecord, decode, encode
@@ -32,6 +34,7 @@ from stratalog.engine.metadata.topic_commands import AlterConfigs, AlterTopic, C
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.growth import grew
 from stratalog.partitions.records import type_from_json, type_to_json
+from stratalog.partitions.removal import Rule
 from tests.unit.metadata_harness import an_id
 
 BROKERS = 5
@@ -82,7 +85,13 @@ def random_command(rng: random.Random, image: ClusterImage) -> Command[object]:
     if not partitions or rng.random() < 0.15:
         return _topic_command(rng)
     topic_id, partition = rng.choice(partitions)
-    match rng.randrange(8):
+    match rng.randrange(9):
+        case 8:
+            last = partition.rules[-1].rule if partition.rules else Rule(0, 0)
+            bound = last.bound + rng.randint(-1, 3)
+            after = last.generation - (rng.random() < 0.1)
+            wanted_rule = WantedRule(topic_id, partition.partition, bound, after, partition.leader_epoch)
+            return AddRules((wanted_rule,), rng.randint(0, 100), rng.randint(0, 50))
         case 0:
             return AdvanceLogStart((LogStart(topic_id, partition.partition, rng.randint(0, 20)),))
         case 1 | 2:
@@ -232,7 +241,13 @@ def check_change(
     seen: set[str],
 ) -> None:
     """What holds of one command's change of one partition."""
-    assert new.partition_epoch == old.partition_epoch + (new != old)
+    only_rules = isinstance(command, AddRules)
+    assert new.partition_epoch == old.partition_epoch + (new != old and not only_rules)
+    if old.rules:
+        was, now = old.rules[-1].rule, new.rules[-1].rule
+        gave_up = new.unclean_epoch > old.unclean_epoch
+        assert gave_up or (was.bound <= now.bound and was.tombstones_before <= now.tombstones_before)
+        assert now.generation == was.generation + (only_rules and new != old)
     assert new.log_start_offset >= old.log_start_offset
     assert new.leader_epoch == old.leader_epoch + (new.leader != old.leader)
     if new.leader_epoch != old.leader_epoch:

@@ -22,6 +22,10 @@ _offset = st.integers(0, END - 1)
 _texts = st.one_of(
     st.builds(lambda o, e: f"{o}.{e}", _offset, st.integers(1, 2)),
     st.builds(lambda a, n, e: f"{a}-{min(a + n, END)}.{e}", _offset, st.integers(1, 6), st.integers(1, 2)),
+    st.builds(
+        lambda a, n, e, g: f"{a}-{min(a + n, END)}.{e}.{g}",
+        *(_offset, st.integers(1, 6), st.integers(1, 2), st.integers(1, 3)),
+    ),
     st.builds(lambda o, e: f"{o}.{e}.hw", _offset, st.integers(1, 2)),
     st.builds(lambda o: f"{o}.local", st.integers(0, 4)),
     st.builds(lambda e: f"{e}.epoch", st.integers(1, 3)),
