@@ -23,8 +23,8 @@ Rooms
 
     Several files together: ``producers`` and ``producer_changes`` (in footers), ``transactions``, ``lookup`` (by
     time), ``merge`` (which files become one segment) and ``rewrite`` (writing it). Removing records from a log:
-    ``removal`` (the rule and its protocol), ``removing`` (carrying it out on a replica), ``superseded`` (the
-    records that a rule removes, by key), ``comparable_keys``.
+    ``compaction`` (when), ``removal`` (the rule and its protocol), ``removing`` (carrying it out on a replica),
+    ``superseded`` (the records that a rule removes, by key), ``comparable_keys``.
 
     Work: ``runner`` (threads), ``probing`` (calls that may hang), ``backoff``, ``group_commit``,
     ``clock``, ``agreed_time`` (deletion by time needs two clocks that agree). Memory:
@@ -53,8 +53,8 @@ Bytes of unknown origin
 
 May not know
     pyspark, Delta, the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``, ``merge``,
-    ``retention``, ``removal``, ``transactions``, ``paths``, ``offsets``, ``records``, ``register``) do no I/O and
-    read no clock.
+    ``retention``, ``compaction``, ``removal``, ``transactions``, ``paths``, ``offsets``, ``records``,
+    ``register``) do no I/O and read no clock.
 
 Where this differs from the design page
     * S3 is accessed through ``botocore``, on which fsspec's own S3 file system is built, not through fsspec:

@@ -78,9 +78,12 @@ class Listing:
         return max((name.offset for name, _ in self.local_starts), default=0)
 
 
-def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str) -> Listing:
+def parse(
+    folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str, *, generation: int = 0
+) -> Listing:
     """The objects of a replica's folder, sorted by kind; ``folder`` is the path below the root, and ``uri_of``
-    gives the address for errors.
+    gives the address for errors. ``generation`` is that of the partition's last rule of removal (0: none): a
+    file of a greater one is foreign, as no rule has made it.
 
     Raises: CorruptionError if one of our names is not a regular file: a reader by path, such as Spark, would
         follow it.
@@ -98,7 +101,7 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
         if stored.special and parsed is not None:
             raise CorruptionError(f"{uri_of(stored.name)} is {stored.special}: {LEFT_ALONE}")
         match parsed:
-            case DataName() as name:
+            case DataName() as name if name.generation <= generation:
                 data.append(DataFile(name, stored))
             case EpochName() as name:
                 epochs.append((name, stored))

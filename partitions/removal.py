@@ -43,8 +43,8 @@ The order of steps
     would take it for the last of its key.
 
     An unclean election, or a log that begins again, gives up committed records, perhaps the later record that
-    made a rule remove an earlier one. So it ends the rules before it: the next rule has a greater generation, and
-    is carried out anew on the new leader's log.
+    made a rule remove an earlier one on some of the replicas. So a partition with a rule has no such election
+    (``election_commands``).
 
 Removed, or lost
     A replica has at each offset the generation of its file there. At equal generations two replicas hold equal
@@ -70,6 +70,10 @@ from stratalog.partitions.numbers import Int64, Natural
 
 if TYPE_CHECKING:
     from stratalog.partitions.listing import Link, ReplicaLog
+
+
+MOST_KEPT = 16
+"""The number of rules to keep for their tombstones."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -100,14 +104,9 @@ def next_rule(earlier: Sequence[CommittedRule], bound: int, now_ms: int, delete_
 
 
 def still_needed(earlier: Sequence[CommittedRule], rule: Rule) -> tuple[CommittedRule, ...]:
-    """The earlier rules that a ``next_rule`` after ``rule`` needs: their tombstones are not removed yet."""
-    return tuple(one for one in earlier if one.rule.bound > rule.tombstones_before)
-
-
-def given_up(earlier: Sequence[CommittedRule]) -> tuple[CommittedRule, ...]:
-    """The rules of a partition after it has given up committed records: none is in force, and the next one has a
-    greater generation."""
-    return (CommittedRule(Rule(earlier[-1].rule.generation, 0), 0),) if earlier else ()
+    """The earlier rules that a ``next_rule`` after ``rule`` needs: their tombstones are not removed yet. At most
+    ``MOST_KEPT``, the oldest: tombstones between the bounds of others only stay for longer."""
+    return tuple(one for one in earlier if one.rule.bound > rule.tombstones_before)[:MOST_KEPT]
 
 
 def to_rewrite(log: ReplicaLog, rule: Rule) -> tuple[Link, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -21,6 +21,7 @@ from stratalog.engine.upkeep.maintenance import maintain as maintaining
 from stratalog.engine.upkeep.maintenance.budget import Budget
 from stratalog.engine.upkeep.memory.runs import VERIFY, remembered
 from stratalog.engine.upkeep.replication import bootstrap as bootstrapping
+from stratalog.engine.upkeep.replication import compact as compacting
 from stratalog.engine.upkeep.replication import merge as merging
 from stratalog.engine.upkeep.replication import reassign as reassigning
 from stratalog.engine.upkeep.replication import replicate as replicating
@@ -236,15 +237,20 @@ class Jobs:
         Followers receive the segments when they replicate.
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            "merge",
-            named,
-            lambda: merging.merge(
-                self._ports.metadata, self._ports.storage, self._ports.execution, named, dry_run=dry_run
-            ),
-            dry_run=dry_run,
-        )
+        return self._remembered("merge", merging.merge, named, dry_run)
+
+    @operation("compact")
+    def compact(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
+        """Compact the topics with ``cleanup.policy=compact``: remove the records whose key has a later record.
+
+        All other records keep their offsets. Partitions are compacted when they are due, by
+        ``min.cleanable.dirty.ratio`` and ``max.compaction.lag.ms``.
+
+        Args:
+            topics: only these topics (default: all that are compacted)
+        """
+        named = names(topics)
+        return self._remembered("compact", compacting.compact, named, dry_run)
 
     @operation("bootstrap")
     def bootstrap(
@@ -368,16 +374,7 @@ class Jobs:
             due: tier only the partitions that are due, once
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            "tier",
-            named,
-            lambda: tier.tier(
-                self._ports.metadata, self._ports.storage, self._ports.execution, named, due=due, dry_run=dry_run
-            ),
-            some=due,
-            dry_run=dry_run,
-        )
+        return self._remembered("tier", partial(tier.tier, due=due), named, dry_run, some=due)
 
     @operation("retain")
     def retain(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -385,15 +382,7 @@ class Jobs:
         ``log.file.delete.delay.ms`` ago.
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            "retain",
-            named,
-            lambda: retain.retain(
-                self._ports.metadata, self._ports.storage, self._ports.execution, named, dry_run=dry_run
-            ),
-            dry_run=dry_run,
-        )
+        return self._remembered("retain", retain.retain, named, dry_run)
 
     @operation("vacuum")
     def vacuum(
@@ -412,18 +401,8 @@ class Jobs:
             older_than_ms: delete only files that are older (default: 24h)
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            "vacuum",
-            named,
-            lambda: vacuuming.vacuum(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution),
-                named,
-                older_than_ms=older_than_ms,
-                dry_run=dry_run,
-            ),
-            dry_run=dry_run,
-        )
+        act = partial(vacuuming.vacuum, older_than_ms=older_than_ms)
+        return self._remembered("vacuum", act, named, dry_run)
 
     @operation("snapshot")
     def snapshot(
@@ -497,4 +476,23 @@ class Jobs:
             *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
             EventFilter(since_ms, operation, topic),
             limit=whole(limit, "limit"),
+        )
+
+    def _remembered(
+        self,
+        step: str,
+        act: Callable[..., Report],
+        named: Sequence[str] | None,
+        dry_run: bool,
+        *,
+        some: bool = False,
+    ) -> Report:
+        ports = self._ports
+        return remembered(
+            *(ports.metadata, ports.storage, ports.clock),
+            step,
+            named,
+            lambda: act(ports.metadata, ports.storage, ports.execution, named, dry_run=dry_run),
+            some=some,
+            dry_run=dry_run,
         )

@@ -35,7 +35,7 @@ from stratalog.engine.metadata.records import (
 )
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.paths import incarnation_folder_of
-from stratalog.partitions.removal import CommittedRule, given_up, still_needed
+from stratalog.partitions.removal import CommittedRule, still_needed
 
 _OnPartition = PartitionChangeRecord | PartitionWrittenRecord | RemovalRuleRecord
 
@@ -67,6 +67,7 @@ class _ImageDraft:
         self._topic_ids = Overlay(image.topic_ids)
         self._configs = dict(image.configs)
         self._changed: dict[str, list[PartitionImage]] = {}
+        self._rules = image.rules
 
     def finish(self, next_offset: int) -> ClusterImage:
         """The image."""
@@ -82,6 +83,7 @@ class _ImageDraft:
             topics=self._topics,
             topic_ids=self._topic_ids,
             configs=self._configs,
+            rules=self._rules,
             next_offset=next_offset,
         )
 
@@ -113,12 +115,17 @@ class _ImageDraft:
                 self._put(topic_id, replace(self._partition(record), written_to=reached))
             case RemovalRuleRecord(topic_id=topic_id, rule=rule, committed_ms=committed_ms):
                 old = self._partition(record)
-                rules = (*still_needed(old.rules, rule), CommittedRule(rule, committed_ms))
-                self._put(topic_id, replace(old, rules=rules))
+                self._put(topic_id, replace(old, partition_epoch=old.partition_epoch + 1))
+                of_topic = dict(self._rules.get(topic_id, {}))
+                earlier = still_needed(of_topic.get(record.partition, ()), rule)
+                of_topic[record.partition] = (*earlier, CommittedRule(rule, committed_ms))
+                self._rules = {**self._rules, topic_id: of_topic}
             case RemoveTopicRecord(topic_id=topic_id):
                 self._changed.pop(topic_id, None)
                 del self._topic_ids[self._topic(topic_id).name]
                 del self._topics[topic_id]
+                if topic_id in self._rules:
+                    self._rules = {other: of for other, of in self._rules.items() if other != topic_id}
             case ConfigRecord():
                 self._configure(record)
             case _:
@@ -278,7 +285,6 @@ class _ImageDraft:
             unclean_epoch=leader_epoch if gives_up else old.unclean_epoch,
             remote_epoch=leader_epoch if record.from_remote else old.remote_epoch,
             written_to=0 if gives_up or record.from_remote else old.written_to,
-            rules=given_up(old.rules) if gives_up or record.from_remote else old.rules,
         )
 
     def _configure(self, record: ConfigRecord) -> None:

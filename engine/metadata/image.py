@@ -97,7 +97,7 @@ class PartitionImage(
     log_start_offset: Int64
     """Never decreases."""
     partition_epoch: Int64
-    """Grows by one with every change of this value, except of ``written_to`` and ``rules``."""
+    """Grows by one with every change of this value, except of ``written_to``, and with every rule of removal."""
     target: tuple[Int64, ...] = ()
     """The final replicas, in order of preference, of the reassignment in progress; empty without one. Distinct,
     and a subset of ``replicas``."""
@@ -115,9 +115,6 @@ class PartitionImage(
     written_to: Int64 = 0
     """A high watermark above the log start of its time: all members of the ISR have had records up to it. 0:
     unknown, or an election has abandoned them."""
-    rules: tuple[CommittedRule, ...] = ()
-    """The rules by which records leave at unchanged offsets, ascending: the last one, and those before it that the
-    next one needs (``stratalog.partitions.removal``)."""
 
     def __post_init__(self) -> None:
         held = set(self.replicas)
@@ -212,17 +209,23 @@ class PartitionView:
     brokers: Mapping[int, BrokerImage]
     """The brokers of ``replicas``."""
     target: tuple[int, ...] = ()
-    """See ``PartitionImage``; the next five likewise."""
+    """See ``PartitionImage``; the next four likewise."""
     joining: tuple[int, ...] = ()
     unclean_epoch: int = 0
     remote_epoch: int = 0
     written_to: int = field(default=0, compare=False)
-    rules: tuple[CommittedRule, ...] = field(default=(), compare=False)
     tiered: bool = False
     """Whether remote.storage.enable is set for the topic."""
+    rules: tuple[CommittedRule, ...] = ()
+    """See ``ClusterImage.rules``."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+    @property
+    def generation(self) -> int:
+        """The generation of the last rule of removal; 0: none."""
+        return self.rules[-1].rule.generation if self.rules else 0
 
     @property
     def key(self) -> TopicIdPartition:
@@ -252,6 +255,9 @@ class ClusterImage:
     """By name; has exactly the names of ``topics``."""
     configs: Mapping[str, str] = field(default_factory=dict)
     """The dynamic configs of the cluster: its own, and defaults of topics."""
+    rules: Mapping[str, Mapping[int, tuple[CommittedRule, ...]]] = field(default_factory=dict)
+    """By topic id and partition, where there is one: the rules by which records leave at unchanged offsets,
+    ascending: the last one, and those before it that the next one needs (``stratalog.partitions.removal``)."""
     next_offset: int = 0
     """The metadata offset up to which (exclusive) records are folded in."""
 
@@ -331,9 +337,13 @@ class ClusterImage:
             unclean_epoch=image.unclean_epoch,
             remote_epoch=image.remote_epoch,
             written_to=image.written_to,
-            rules=image.rules,
             tiered=tiered == "true",
+            rules=self.rules_of(TopicIdPartition(topic_id, image.partition)),
         )
+
+    def rules_of(self, key: TopicIdPartition) -> tuple[CommittedRule, ...]:
+        """The rules of removal of a partition."""
+        return self.rules.get(key.topic_id, {}).get(key.partition, ())
 
     def views(self, topic: str) -> list[PartitionView]:
         """Views of all partitions of a topic, by its name. Raises: UnknownTopicOrPartitionError."""

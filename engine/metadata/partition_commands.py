@@ -251,17 +251,22 @@ class WantedRule:
     """The generation of the rule before it, which every member of the ISR has carried out; 0: there is none."""
     leader_epoch: int
     """The epoch of the leader whose log has the bound."""
+    now_ms: int
+    """The time on which the clocks agree (``agreed_time``): tombstones that it makes old enough are removed."""
+    committed_ms: int
+    """The later of the clocks' times, from which ``delete.retention.ms`` counts."""
+    delete_retention_ms: int
+    partition_epoch: int
+    """That of the view whose ISR, and those being added, have carried out the rule before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddRules:
     """Give partitions their next rules of removal. One answer per partition, in order: INVALID_UPDATE_VERSION if
-    another rule has been added, FENCED_LEADER_EPOCH if another leader has been elected. No view becomes outdated.
+    the partition has changed, FENCED_LEADER_EPOCH if another leader has been elected.
     """
 
     wanted: tuple[WantedRule, ...]
-    now_ms: int
-    delete_retention_ms: int
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
         """Raises no error; a missing partition is ``RefusedPartition``."""
@@ -278,13 +283,14 @@ class AddRules:
                 answers.append(RefusedPartition(*key, error))
                 continue
             named.add(key)
-            rule = next_rule(present.rules, wanted.bound, self.now_ms, self.delete_retention_ms)
+            rules = image.rules_of(key)
+            rule = next_rule(rules, wanted.bound, wanted.now_ms, wanted.delete_retention_ms)
             records.append(
                 RemovalRuleRecord(
-                    topic_id=key.topic_id, partition=key.partition, rule=rule, committed_ms=self.now_ms
+                    topic_id=key.topic_id, partition=key.partition, rule=rule, committed_ms=wanted.committed_ms
                 )
             )
-            answers.append(Altered(*key, present.partition_epoch))
+            answers.append(Altered(*key, present.partition_epoch + 1))
         return Decision(tuple(records), tuple(answers))
 
     def _present(self, image: ClusterImage, wanted: WantedRule) -> PartitionImage:
@@ -295,11 +301,14 @@ class AddRules:
                 f"{wanted.leader_epoch}, but {present.leader_epoch} is the present one; look at the log of "
                 "the new leader"
             )
-        last = present.rules[-1].rule if present.rules else Rule(0, 0)
-        if wanted.after != last.generation or wanted.bound < last.bound:
+        rules = image.rules_of(TopicIdPartition(wanted.topic_id, wanted.partition))
+        last = rules[-1].rule if rules else Rule(0, 0)
+        changed = wanted.partition_epoch != present.partition_epoch
+        if changed or wanted.after != last.generation or wanted.bound < last.bound:
             raise InvalidUpdateVersionError(
                 f"{name_of(image, wanted)}: a rule up to {wanted.bound} was to follow generation {wanted.after}, "
-                f"but {last} is the present one; look at the logs again"
+                f"under partition epoch {wanted.partition_epoch}, but {last} is the present one, and the "
+                f"partition epoch is {present.partition_epoch}; look at the logs again"
             )
         return present
 

@@ -408,8 +408,11 @@ def _missing(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaL
         held = present.get(link.name)
         if held is not None and held.size_bytes != link.file.object.size_bytes:
             _check_other_size(leader, follower, mine, link, DataFile(link.name, held))
-    missing = [link for link in log.chain if link.name not in present and not _needless(mine, link)]
-    return list({link.name: link for link in reversed(missing)}.values())[::-1]  # a file may be two links
+    missing: dict[DataName, Link] = {}  # a file may be several links: it is copied where the first of them is
+    for link in log.chain:
+        if link.name not in present and not _needless(mine, link):
+            missing.setdefault(link.name, link)
+    return [*missing.values()]
 
 
 def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link: Link, held: DataFile) -> None:

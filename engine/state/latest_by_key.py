@@ -106,7 +106,7 @@ def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
     return table.filter(pc.invert(gone))
 
 
-def check_key(key_schema: str | None, what: str) -> None:
+def check_key(key_schema: str | None, policy: str, what: str) -> None:
     """Check that the keys of a topic with snapshots are comparable: binary, or of declared types that are equal
     exactly when their bytes are, including structs of these.
 
@@ -114,6 +114,6 @@ def check_key(key_schema: str | None, what: str) -> None:
     """
     if key_schema is not None and not is_comparable(type_from_json(key_schema)):
         raise InvalidConfigError(
-            f"{what}: cleanup.policy = snapshot keeps the latest record of each key, and keys of the declared "
+            f"{what}: cleanup.policy = {policy} keeps the latest record of each key, and keys of the declared "
             "type cannot be compared: take no floats, arrays or maps"
         )

@@ -23,6 +23,7 @@ import stratalog.engine.replication.lost_log
 import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
 import stratalog.engine.upkeep.maintenance.maintain
+import stratalog.engine.upkeep.replication.compact
 import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.proving
 import stratalog.engine.upkeep.replication.replicate
@@ -584,5 +585,33 @@ MUTATIONS: Sequence[Mutation] = (
         "another incarnation leaves every ISR, also as the last member",
         variants.patched(stratalog.engine.metadata.fold, "_without", variants.without_but_last),
         directed=_LAST_MEMBER,
+    ),
+    Mutation(
+        "further reach wins over a rule",
+        "at each offset the file of the greatest generation counts (partitions.removal)",
+        variants.all_of(
+            *(
+                variants.patched(module, "chain_of", variants.chain_of_any_generation)
+                for module in (stratalog.partitions.listing, stratalog.partitions.known_log)
+            )
+        ),
+        theme="compact",
+    ),
+    Mutation(
+        "any segment of a follower replaces the leader's",
+        "a file of a greater generation replaces one of a lesser generation, and never the reverse",
+        variants.patched(stratalog.engine.replication.sync, "_merged_over", variants.merged_over_any_generation),
+        theme="compact",
+    ),
+    Mutation(
+        "next rule at once",
+        "every member of the ISR must have carried out the rule before the next one",
+        variants.all_of(
+            variants.patched(
+                stratalog.engine.upkeep.replication.compact, "members_behind", variants.nobody_behind
+            ),
+            variants.patched(stratalog.engine.upkeep.replication.compact, "carried_out", variants.true),
+        ),
+        theme="compact",
     ),
 )

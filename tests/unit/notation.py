@@ -47,6 +47,8 @@ def text_of(name: Name) -> str:
     raise ValueError(str(name))
 
 
+GENERATION = 99
+"""That of the last rule of removal."""
 FOLDER = "directory/topic/0.1"
 """The folder of some replica."""
 
@@ -67,7 +69,7 @@ def listing_of(
     objects = [
         stored(name_of(text), (sizes or {}).get(text, 1000), (modified_ms or {}).get(text, 0)) for text in texts
     ]
-    return parse(FOLDER, objects)
+    return parse(FOLDER, objects, generation=GENERATION)
 
 
 def log_of(

@@ -13,7 +13,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Listing, ReplicaLog, parse, resolve
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.store.protocol import StoredObject
-from tests.unit.notation import FOLDER, listing_of, name_of, stored
+from tests.unit.notation import FOLDER, GENERATION, listing_of, name_of, stored
 
 END = 12
 LINEAGE = Lineage([(1, 0), (2, 6)])
@@ -66,8 +66,8 @@ def looks(folders: list[dict[str, str]]) -> None:
     log: ReplicaLog | None = None
     for folder in folders:
         answer = objects(folder)
-        known = known_again(known, answer, FOLDER, str)
-        fresh = parse(FOLDER, answer)
+        known = known_again(known, answer, FOLDER, str, GENERATION)
+        fresh = parse(FOLDER, answer, generation=GENERATION)
         assert known.listing == fresh
         assert [*known.objects] == answer
         log = log_again(log, known.listing, LINEAGE, end_of_append)

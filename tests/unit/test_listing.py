@@ -18,7 +18,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, litter, parse, resolve
 from stratalog.partitions.paths import CheckpointName, ChunkName, DataName, Name, WatermarkName
 from stratalog.partitions.store.protocol import StoredObject
-from tests.unit.notation import FOLDER, chain_of, listing_of, log_of, name_of, stored, text_of, texts
+from tests.unit.notation import FOLDER, GENERATION, chain_of, listing_of, log_of, name_of, stored, text_of, texts
 
 # ------------------------------------------------------------------------------------- parse
 
@@ -293,7 +293,11 @@ def test_removing_litter_changes_no_high_watermark(marks: list[WatermarkName]) -
     data: list[Name] = [DataName(0, 8, epoch) for epoch in (1, 2, 3, 4)]
     for lineage in ([(1, 0)], [(1, 0), (2, 3)], [(1, 0), (3, 2)], [(2, 0), (4, 5)]):
         before, after = (
-            resolve(parse(FOLDER, [stored(name) for name in [*data, *some]]), Lineage(lineage), lambda _: 0)
+            resolve(
+                parse(FOLDER, [stored(name) for name in [*data, *some]], generation=GENERATION),
+                Lineage(lineage),
+                lambda _: 0,
+            )
             for some in (marks, kept)
         )
         assert before.high_watermark == after.high_watermark
@@ -399,7 +403,7 @@ def folders(draw: st.DrawFn) -> tuple[list[Name], list[tuple[int, int]]]:
 @given(folders())
 def test_resolve_says_what_the_text_says(folder: tuple[list[Name], list[tuple[int, int]]]) -> None:
     names, lineage = folder
-    log = resolve(parse(FOLDER, map(stored, names)), Lineage(lineage), lambda _: END_OF_LOG)
+    log = resolve(parse(FOLDER, map(stored, names), generation=GENERATION), Lineage(lineage), lambda _: END_OF_LOG)
     said = as_the_text_says(names, lineage, lambda _: END_OF_LOG)
     assert [(link.start, link.end) for link in log.chain] == said["spans"]
     assert [link.name.base_offset <= link.start for link in log.chain] == [True] * len(log.chain)
@@ -411,7 +415,7 @@ def test_resolve_says_what_the_text_says(folder: tuple[list[Name], list[tuple[in
 @given(folders())
 def test_every_data_file_is_in_one_place(folder: tuple[list[Name], list[tuple[int, int]]]) -> None:
     names, lineage = folder
-    log = resolve(parse(FOLDER, map(stored, names)), Lineage(lineage), lambda _: END_OF_LOG)
+    log = resolve(parse(FOLDER, map(stored, names), generation=GENERATION), Lineage(lineage), lambda _: END_OF_LOG)
     chained = {link.file for link in log.chain}  # a rewritten segment may split one in two
     everywhere = [*chained, *log.dead, *log.hidden, *log.stranded]
     assert len(everywhere) == len(set(everywhere)) == len(log.listing.data)
@@ -426,7 +430,7 @@ def test_the_bounds_are_in_order_and_the_chain_is_contiguous(
     folder: tuple[list[Name], list[tuple[int, int]]],
 ) -> None:
     names, lineage = folder
-    listing: Listing = parse(FOLDER, map(stored, names))
+    listing: Listing = parse(FOLDER, map(stored, names), generation=GENERATION)
     log = resolve(listing, Lineage(lineage), lambda _: END_OF_LOG)
     assert log.local_start <= log.high_watermark <= log.log_end
     position = log.local_start

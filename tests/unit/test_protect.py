@@ -34,7 +34,8 @@ def live(tmp_path: Path) -> LiveCluster:
 def add_rule(driver: Cluster) -> object:
     metadata = ports_of(driver).metadata
     view = metadata.image().views("u")[0]
-    return metadata.submit(AddRules((WantedRule(view.topic_id, 0, 1, 0, view.leader_epoch),), 0, 0))
+    wanted = WantedRule(view.topic_id, 0, 1, 0, view.leader_epoch, 0, 0, 0, view.partition_epoch)
+    return metadata.submit(AddRules((wanted,)))
 
 
 DELETIONS: dict[str, Callable[[Cluster], object]] = {

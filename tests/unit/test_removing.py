@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -30,6 +31,7 @@ class Keyed(Log):
     def __init__(self) -> None:
         super().__init__((1, 0))
         self.given: list[Record] = []
+        self.replica = replace(self.replica, generation=99)
 
     def add(self, *rows: Record) -> None:
         base = len(self.given)

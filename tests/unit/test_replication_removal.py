@@ -14,7 +14,7 @@ from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.merge import MergePolicy, plan_merges
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import ABORT, ABORTED, COMMIT, GAP
-from stratalog.partitions.removal import Rule
+from stratalog.partitions.removal import CommittedRule, Rule
 from stratalog.partitions.removing import Removed, RemovingOptions
 from stratalog.partitions.rewrite import merge_run
 from stratalog.partitions.runner import SerialRunner
@@ -28,7 +28,11 @@ Row = tuple[bytes | None, bytes | None]
 
 
 class Keyed(OnePartition):
-    """A partition of keyed records."""
+    """A partition of keyed records, with any rule."""
+
+    def __init__(self, brokers: int) -> None:
+        super().__init__(brokers)
+        self.change(rules=(CommittedRule(Rule(99, 0), 0),))
 
     def put(self, rows: Iterable[Row], *, producer: str | None = None, sequence: int = 0, epoch: int = 0) -> int:
         """Append these keys and values, in a transaction of the producer if one is named; the next offset."""

@@ -4,6 +4,7 @@
     replicate   every run: elects missing leaders, replicates, finishes abandoned transactions
     elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
     merge       every log.retention.check.interval.ms
+    compact     every log.retention.check.interval.ms: where cleanup.policy=compact and enough is dirty
     tier        every run: the partitions whose time has come (remote.log.manager.task.interval.ms); the cluster's
                 description in the remote tier; tables that others have rewritten are put right
     retain      every log.retention.check.interval.ms
@@ -20,7 +21,7 @@
    partitions those come first that have waited longest to be tiered, and that have the most files. Partitions that
    are alike come in another order in each run, so that two runs at once share the work
 4. a step goes piece by piece, and between two pieces, of any step, the budget is asked; in a piece of replicate,
-   merge, tier and retain, also after each few files of a partition. The next run goes on with the rest
+   merge, compact, tier and retain, also after each few files of a partition. The next run goes on with the rest
 5. after each step it is kept when that was begun, whether it reached its end, what failed, and for which
    partitions it has nothing more to do. A step that fails stops no other, and is tried again when it is due again,
    also for partitions where it has failed by hand
@@ -56,6 +57,7 @@ from stratalog.engine.upkeep.maintenance.scrub import scrub
 from stratalog.engine.upkeep.maintenance.sweep import log_ends
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
 from stratalog.engine.upkeep.memory.times import LONGEST_MS, Ran, Settled, Times
+from stratalog.engine.upkeep.replication.compact import compact
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -73,7 +75,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import METADATA_TOPIC
 
-STEPS = ("replicate", "elect", "merge", "tier", "retain", "snapshot", "vacuum", "scrub")
+STEPS = ("replicate", "elect", "merge", "compact", "tier", "retain", "snapshot", "vacuum", "scrub")
 _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
 """The limits of a piece that threads of this process do faster than executors: partitions and bytes."""
 
@@ -329,6 +331,8 @@ class _Maintenance:
                 )
             case "merge":
                 return merge(metadata, storage, execution, only=piece, over=over, since=since)
+            case "compact":
+                return compact(metadata, storage, execution, only=piece, over=over)
             case "tier":
                 return tier(metadata, storage, execution, only=piece, due=not self._due.is_now(name), over=over)
             case "retain":

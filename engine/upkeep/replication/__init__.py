@@ -4,6 +4,7 @@ replicate      leaders to followers, the high watermark, the expansion of the IS
 proving        how far a log is committed, with what the metadata know of it
 syncing        its work on one partition, and on all within a budget
 merge          small appends into segments
+compact        the last record of each key stays (cleanup.policy=compact)
 shorten        merge one log, and delete replaced files; keep_short: after a driver's appends
 elect          preferred leaders, leaders by hand, unclean ones
 candidates     possible leaders, and the loss with each
