@@ -37,7 +37,7 @@ class KnownLog:
     answer: Sequence[StoredObject]
     """The latest listing by the store."""
     objects: Sequence[StoredObject]
-    """The same listing, with the earlier instances of objects that were already in the previous one."""
+    """The latest listing from the store."""
     listing: Listing
     log: ReplicaLog | None = None
     """The log that was resolved last, from this listing or an earlier one."""
@@ -63,7 +63,7 @@ def known_again(
     generation: int = 0,
 ) -> KnownLog:
     """The known log after a new listing ``answer`` of the folder; ``generation``: as ``parse``, and that of
-    ``before``. Raises: as ``parse``."""
+    ``before``. Raises: see ``parse``."""
     if before is None:
         return KnownLog(answer, answer, parse(folder, answer, uri_of, generation=generation))
     if answer is before.answer:
