@@ -23,7 +23,6 @@ import stratalog.engine.replication.lost_log
 import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
 import stratalog.engine.upkeep.maintenance.maintain
-import stratalog.engine.upkeep.replication.compact
 import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.proving
 import stratalog.engine.upkeep.replication.replicate
@@ -142,6 +141,18 @@ _FORGOTTEN = (
     ("d0", "commit 2.1 b2"),  # d0 has appended 1.1, and is about to append behind it
     ("d1", ""),  # d1 has appended 2.1; it expires, and is deleted
     ("d0", ""),  # d0 gives its name to other records
+)
+_LATE_MERGE = small(
+    "merge",
+    "reseal 1; compact",
+    setup="append p9 0 0 1; append p9 1 0 1; append p9 2 0 1; append p9 3 0 1; append p9 4 0 1; append p9 5 0 1",
+    cleanup_policy="compact",
+    segment_merge_min_files="2",
+)
+_MERGED_LATE = (
+    ("d0", "commit 0-6.1 b2"),  # d0 is about to name a merge of all appends
+    ("d1", ""),  # a rule removes records of all but the last
+    ("d0", ""),
 )
 _UNSEEN = small(
     "replicate",
@@ -595,23 +606,14 @@ MUTATIONS: Sequence[Mutation] = (
                 for module in (stratalog.partitions.listing, stratalog.partitions.known_log)
             )
         ),
-        theme="compact",
+        directed=_LATE_MERGE,
+        script=_MERGED_LATE,
+        seeds=1,
     ),
     Mutation(
         "any segment of a follower replaces the leader's",
         "a file of a greater generation replaces one of a lesser generation, and never the reverse",
         variants.patched(stratalog.engine.replication.sync, "_merged_over", variants.merged_over_any_generation),
-        theme="compact",
-    ),
-    Mutation(
-        "next rule at once",
-        "every member of the ISR must have carried out the rule before the next one",
-        variants.all_of(
-            variants.patched(
-                stratalog.engine.upkeep.replication.compact, "members_behind", variants.nobody_behind
-            ),
-            variants.patched(stratalog.engine.upkeep.replication.compact, "carried_out", variants.true),
-        ),
         theme="compact",
     ),
 )

@@ -171,11 +171,6 @@ def merged_over_any_generation(mine: ReplicaLog, link: Link) -> bool:
     return any(own.name.merged and own.start <= link.start and link.end <= own.end for own in mine.chain)
 
 
-def nobody_behind(*_: object) -> list[int]:
-    """Without asking the members of the ISR."""
-    return []
-
-
 def first_scan(list_once: Callable[[], Any], where: str, together: object) -> Any:
     """One scan, without a second one."""
     return list_once()
