@@ -77,7 +77,7 @@ class Kafka:
             configs: configs of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
             replication_factor: for topics that are created
             archive: for topics that are created: keep records that the source deletes
-            rename: names here of topics that are created, by their names in the source; later runs know them
+            rename: other names for topics that the mirror creates, by source name; later runs remember them
             groups: False: do not copy the offsets of consumer groups
             value_format: decode values by the schema file (default: keep bytes)
             schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set
@@ -144,7 +144,7 @@ class Kafka:
             schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set
             message: with protobuf: the values' message type in the descriptor set
 
-        Raises: as ``mirror``.
+        Raises: see ``mirror``.
         """
         there, registry = _divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
@@ -179,7 +179,7 @@ class Kafka:
 
             cluster.read_live("trips", "kafka-1:9092").groupBy("value").count()
 
-        Raises: as ``mirror``; InvalidCallError for a topic that is not a mirror; SourceTruncatedError if an
+        Raises: see ``mirror``; InvalidCallError for a topic that is not a mirror; SourceTruncatedError if an
             unclean election at the source has replaced mirrored records; OffsetOutOfRangeError.
         """
         spark = session(self._spark, "reading")
@@ -229,7 +229,7 @@ class Kafka:
             writer = cluster.for_each_live_batch("trips", "kafka-1:9092", upsert, startingOffsets="earliest")
             writer.option("checkpointLocation", path).start()
 
-        Raises: as ``read_live``; InvalidCallError naming the option.
+        Raises: see ``read_live``; InvalidCallError naming the option.
         """
         spark = session(self._spark, "a stream's batch")
         from stratalog.bridges.live.stream import for_each_live_batch
@@ -289,7 +289,7 @@ class Kafka:
             pace: space records by their timestamps, N times as fast (1, 10)
             dry_run: list the offsets that would be exported; write nothing
 
-        Raises: as ``mirror``.
+        Raises: see ``mirror``.
         """
         options = ExportOptions(
             name=name,

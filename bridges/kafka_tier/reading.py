@@ -164,7 +164,7 @@ def _begin(task: TierTask) -> tuple[int, int, int | None]:
 
 
 def offset_index(opened: OpenSegment, piece: SegmentRange) -> OffsetIndex:
-    """The offset index of the piece's segment. Raises: as ``OpenSegment.index``, ``parse_offset_index``."""
+    """The offset index of the piece's segment. Raises: see ``OpenSegment.index``, ``parse_offset_index``."""
     return parse_offset_index(opened.index(IndexKind.OFFSET), piece.segment)
 
 

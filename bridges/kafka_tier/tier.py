@@ -68,12 +68,12 @@ _NO_OPTIONS = StoreOptions()
 
 
 class TierRange(TypedDict, total=False):
-    """What to read of the topics: the arguments of ``KafkaTier.plan``, ``read`` and ``read_arrow``."""
+    """The range of a read: the arguments of ``KafkaTier.plan``, ``read`` and ``read_arrow``."""
 
     start: Bound
     """An offset, offsets by partition, ``FirstAt(time)``, or a time; default: the first certain offset."""
     end: Bound
-    """As ``start``, exclusive; default: behind the last certain offset."""
+    """Like ``start``, exclusive; default: after the last certain offset."""
     partitions: Sequence[int] | None
     """Only these partitions; default: all."""
     isolation: Isolation | str
@@ -264,7 +264,8 @@ class KafkaTier:
     def read_arrow(
         self, topics: str | Sequence[str], *, fail_on_data_loss: bool = True, **span: Unpack[TierRange]
     ) -> pa.RecordBatchReader:
-        """As ``read``, in this process, without Spark. The records of a partition come in the order of offsets."""
+        """Like ``read``, in this process, without Spark. The records of a partition come in the order of
+        offsets."""
         plan = self._certain(topics, span, fail_on_data_loss=fail_on_data_loss)
         rows = (rows for task in plan.tasks for rows in rows_of_task(task))
         return pa.RecordBatchReader.from_batches(schema_of_task(), rows)

@@ -40,7 +40,7 @@ def start_of_times(opened: OpenSegment, piece: SegmentRange, times: TimeRange | 
 def end_at(plan: TierPartition, opened: Callable[[SegmentRange], OpenSegment], timestamp_us: int) -> int:
     """The first offset whose record has this time or a later one; the end of the last piece if there is none.
 
-    Raises: as ``read_task``.
+    Raises: see ``read_task``.
     """
     times = TimeRange(timestamp_us, None)
     for piece in plan.pieces:

@@ -78,13 +78,8 @@ class Jobs:
         Raises: InvalidCallError for an unknown step, or a budget of 0.
         """
         return maintaining.maintain(
-            *(
-                self._ports.metadata,
-                self._ports.storage,
-                self._ports.execution,
-                self._ports.memory,
-                self._ports.events,
-            ),
+            *self._ports.all,
+            self._ports.events,
             lambda storage, execution, partitions, dry_run: snapshotting.snapshot(
                 *(self._ports.metadata, storage, execution, self._ports.memory),
                 only=partitions,
@@ -101,6 +96,18 @@ class Jobs:
             ),
             dry_run=dry_run,
         )
+
+    def _remembered(
+        self,
+        step: str,
+        topics: Sequence[str] | None,
+        act: Callable[[], Report],
+        *,
+        some: bool = False,
+        dry_run: bool = False,
+    ) -> Report:
+        """The report of ``act``; ``health`` knows its failures from now on."""
+        return remembered(*self._ports.for_looks, step, topics, act, some=some, dry_run=dry_run)
 
     def _reduce_large(self) -> snapshotting.ReduceLarge:
         if self._spark is None:
@@ -130,7 +137,7 @@ class Jobs:
             dry_run: print the new leaders and the records lost; change nothing
         """
         return elect(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
+            *self._ports.for_tasks,
             names(topics),
             partitions,
             unclean=unclean,
@@ -186,11 +193,7 @@ class Jobs:
             throttle_bytes_per_s: copy at most SIZE per second to a broker (50MiB)
         """
         return reassigning.reassign(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            plan,
-            force=force,
-            throttle_bytes_per_s=throttle_bytes_per_s,
-            dry_run=dry_run,
+            *self._ports.all, plan, force=force, throttle_bytes_per_s=throttle_bytes_per_s, dry_run=dry_run
         )
 
     @operation("cancel_reassignments")
@@ -217,16 +220,10 @@ class Jobs:
         """
         chosen = None if brokers is None else wholes(brokers, "broker")
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
+        return self._remembered(
             "replicate",
             named if brokers is None else (),
-            lambda: replicating.replicate(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-                named,
-                brokers=chosen,
-                dry_run=dry_run,
-            ),
+            lambda: replicating.replicate(*self._ports.all, named, brokers=chosen, dry_run=dry_run),
             dry_run=dry_run,
         )
 
@@ -237,7 +234,9 @@ class Jobs:
         Followers receive the segments when they replicate.
         """
         named = names(topics)
-        return self._remembered("merge", merging.merge, named, dry_run)
+        return self._remembered(
+            "merge", named, lambda: merging.merge(*self._ports.for_tasks, named, dry_run=dry_run), dry_run=dry_run
+        )
 
     @operation("compact")
     def compact(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -250,7 +249,12 @@ class Jobs:
             topics: only these topics (default: all that are compacted)
         """
         named = names(topics)
-        return self._remembered("compact", compacting.compact, named, dry_run)
+        return self._remembered(
+            "compact",
+            named,
+            lambda: compacting.compact(*self._ports.for_tasks, named, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     @operation("bootstrap")
     def bootstrap(
@@ -274,7 +278,7 @@ class Jobs:
                 were, not restored from an older copy; acknowledged records are lost if this is wrong
         """
         return bootstrapping.bootstrap(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            *self._ports.all,
             wholes(brokers, "broker"),
             names(topics),
             add=add,
@@ -291,14 +295,7 @@ class Jobs:
             deep: read every byte, and check it against its checksums
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            VERIFY,
-            named,
-            lambda: verify.verify(
-                self._ports.metadata, self._ports.storage, self._ports.execution, named, deep=deep
-            ),
-        )
+        return self._remembered(VERIFY, named, lambda: verify.verify(*self._ports.for_tasks, named, deep=deep))
 
     @operation("heal")
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -309,16 +306,8 @@ class Jobs:
             dry_run: read the files, and list the repairs; change nothing
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            VERIFY,
-            named,
-            lambda: healing.heal(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-                named,
-                dry_run=dry_run,
-            ),
-            dry_run=dry_run,
+        return self._remembered(
+            VERIFY, named, lambda: healing.heal(*self._ports.all, named, dry_run=dry_run), dry_run=dry_run
         )
 
     @operation("recover")
@@ -347,16 +336,10 @@ class Jobs:
         if (to is None) == (keep is None) or (keep is not None and broker is not None):
             raise InvalidCallError("recover takes either to, a place to export to, or keep, 'remote' or 'brokers'")
         if keep is not None:
-            return keeping.keep_one(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-                names(topics),
-                keep,
-                partitions=partitions,
-                dry_run=dry_run,
-            )
+            return keeping.keep_one(*self._ports.all, names(topics), keep, partitions=partitions, dry_run=dry_run)
         assert to is not None
         return recovering.recover(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
+            *self._ports.for_tasks,
             names(topics),
             to,
             partitions=partitions,
@@ -374,7 +357,13 @@ class Jobs:
             due: tier only the partitions that are due, once
         """
         named = names(topics)
-        return self._remembered("tier", partial(tier.tier, due=due), named, dry_run, some=due)
+        return self._remembered(
+            "tier",
+            named,
+            lambda: tier.tier(*self._ports.for_tasks, named, due=due, dry_run=dry_run),
+            some=due,
+            dry_run=dry_run,
+        )
 
     @operation("retain")
     def retain(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -382,7 +371,9 @@ class Jobs:
         ``log.file.delete.delay.ms`` ago.
         """
         named = names(topics)
-        return self._remembered("retain", retain.retain, named, dry_run)
+        return self._remembered(
+            "retain", named, lambda: retain.retain(*self._ports.for_tasks, named, dry_run=dry_run), dry_run=dry_run
+        )
 
     @operation("vacuum")
     def vacuum(
@@ -401,8 +392,12 @@ class Jobs:
             older_than_ms: delete only files that are older (default: 24h)
         """
         named = names(topics)
-        act = partial(vacuuming.vacuum, older_than_ms=older_than_ms)
-        return self._remembered("vacuum", act, named, dry_run)
+        return self._remembered(
+            "vacuum",
+            named,
+            lambda: vacuuming.vacuum(*self._ports.for_tasks, named, older_than_ms=older_than_ms, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     @operation("snapshot")
     def snapshot(
@@ -422,12 +417,11 @@ class Jobs:
             memory_bytes: reduce larger partitions by Spark, the others by one task each (default: 256MiB)
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
+        return self._remembered(
             "snapshot",
             named,
             lambda: snapshotting.snapshot(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+                *self._ports.all,
                 named,
                 reduce_large=self._reduce_large(),
                 by_hand=by_hand,
@@ -472,27 +466,4 @@ class Jobs:
         Raises: InvalidCallError; see ``fetch``.
         """
         since_ms = None if since is None else since_time_ms(since, self._ports.clock.now_ms())
-        return history(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            EventFilter(since_ms, operation, topic),
-            limit=whole(limit, "limit"),
-        )
-
-    def _remembered(
-        self,
-        step: str,
-        act: Callable[..., Report],
-        named: Sequence[str] | None,
-        dry_run: bool,
-        *,
-        some: bool = False,
-    ) -> Report:
-        ports = self._ports
-        return remembered(
-            *(ports.metadata, ports.storage, ports.clock),
-            step,
-            named,
-            lambda: act(ports.metadata, ports.storage, ports.execution, named, dry_run=dry_run),
-            some=some,
-            dry_run=dry_run,
-        )
+        return history(*self._ports.all, EventFilter(since_ms, operation, topic), limit=whole(limit, "limit"))

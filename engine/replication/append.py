@@ -174,7 +174,7 @@ def append(
     attempt = _Attempt()
     try:
         with writes_of(replicas.leader):
-            appended = _append_to_leader(replicas, producer, batches, options, attempt, clock, known)
+            appended = _append_to_leader(replicas, producer, batches, options, attempt, clock, copies, known)
     except DuplicateSequenceNumberError as error:  # an earlier attempt may have appended it
         return NotAppended(error, tried=True, ours=attempt.tried)
     except StratalogError as error:
@@ -211,7 +211,7 @@ def _copy_to_members(
         else:
             created = member.store.create(member.path(file.name), read)
         if not created:  # a sync may have been faster: list the member again
-            raise SourceChangedError(f"{member}: {file.name} is there already")
+            raise SourceChangedError(f"{member}: {file.name} already exists")
         member.check_root()
 
     return all(isinstance(outcome, Done) for outcome in copies.run(copy_to, replicas.acknowledging))
@@ -276,6 +276,7 @@ def _append_to_leader(
     options: AppendOptions,
     attempt: _Attempt,
     clock: Clock,
+    copies: Runner,
     end: LogEnd | None = None,
 ) -> Appended | Raced:
     """Steps 1 to 4: write the file into the leader's log. Raises: the errors of ``NotAppended``."""
@@ -301,7 +302,7 @@ def _append_to_leader(
         ):
             seen: AbstractSet[DataName] = frozenset()
         else:
-            end, seen = look_at_end(replicas, end, clock, read)
+            end, seen = look_at_end(replicas, end, clock, copies, read)
         attempt.begun = True
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))

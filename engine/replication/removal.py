@@ -31,7 +31,7 @@ def remove_records(
 ) -> RemovedFrom:
     """Carry out ``rule``, the partition's last one, on the leader, then sync the ISR.
 
-    Raises: as ``carry_out``; errors of listing the leader; CorruptionError kinds when the leader is damaged.
+    Raises: see ``carry_out``; errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
     leader = replicas.leader
     log = leader_log(replicas)

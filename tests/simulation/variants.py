@@ -29,7 +29,7 @@ import stratalog.partitions.transactions
 import tests.simulation.content
 import tests.simulation.stores
 from stratalog.engine.driver.execution import Execution
-from stratalog.engine.driver.log_ends import LogEnds
+from stratalog.engine.driver.memory import LogEnds
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.state_cache import ReadState
@@ -63,6 +63,7 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.producer_changes import Level, Levels, applied, next_level
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry, earlier_attempt
 from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.runner import Runner
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
@@ -220,12 +221,13 @@ def append_without_looking_again(
     options: AppendOptions,
     attempt: Any,
     clock: Clock,
+    copies: Runner,
     end: LogEnd | None = None,
 ) -> Appended:
     """Steps 1 to 3, without step 4: whoever created the file has appended."""
     source, leader = ReplayableBatches(batches), replicas.leader
     for _ in range(50):
-        end, _ = look_at_end(replicas, end, clock)
+        end, _ = look_at_end(replicas, end, clock, copies)
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))
         if earlier is not None:
             return Appended(earlier.base_offset, earlier.next_offset, duplicate=True, bytes=0)

@@ -141,7 +141,7 @@ class OnePartition:
         for error in result.missed.values():
             raise error
         if acks_all:
-            advance_high_watermark(replicas or self.replicas, result.next_offset)
+            advance_high_watermark(replicas or self.replicas, result.next_offset, SerialRunner())
         return result
 
     def sync(
