@@ -13,6 +13,7 @@ four consecutive bytes is always noticed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -82,6 +83,14 @@ def row_hashes(records: pa.Table) -> _U64:
             rows += _placed(_hashes(batch.column(name)), place)
         found.append(_mixed(rows))
     return np.concatenate(found)
+
+
+def key_hashes(columns: Sequence[pa.Array]) -> _U64:
+    """A hash of each row of these columns, which have the same length. Different rows may have the same hash."""
+    rows = np.full(len(columns[0]), _ROW)
+    for place, column in enumerate(columns):
+        rows += _placed(_hashes(column), place)
+    return _mixed(rows)
 
 
 def _mixed(numbers: _U64) -> _U64:
