@@ -131,7 +131,7 @@ def from_plain(value: Any, kind: pa.DataType) -> Any:
             return value
         case int() | float() if is_a.is_decimal(kind) and not isinstance(value, bool):
             return Decimal(str(value))
-    raise ValueError(f"{json.dumps(value)[:100]} is no {kind}")
+    raise ValueError(f"{json.dumps(value)[:100]} is not of type {kind}")
 
 
 def _from_text(text: str, kind: pa.DataType) -> Any:
@@ -158,7 +158,7 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
             return float(text)
     except (ValueError, OverflowError, InvalidOperation):
         pass
-    raise ValueError(f"{text[:100]!r} is no {kind}")
+    raise ValueError(f"{text[:100]!r} is not of type {kind}")
 
 
 def _fields(value: dict[str, Any], kind: pa.DataType) -> dict[str, Any]:

@@ -299,7 +299,7 @@ class RecordSink:
             if len(given):
                 raise InvalidRecordError(
                     f"append to {topic}: a row's {name} is {given[0].as_py()!r}: leave the column out, "
-                    "INSERT INTO t (key, value)"
+                    f"frame.drop({name!r}) or INSERT INTO t (key, value)"
                 )
         return batch.select(self._arrow.names)
 
