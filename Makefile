@@ -46,7 +46,7 @@ help: ## this list
 setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into .venv, Spark's extra jars into .cache
 
 # Not part of setup: one needs Node, the other Go, which compiles it for two minutes.
-servers: ## servers of Azure's and Google's kind, and axe-core, into .cache; without them, their tests are skipped
+servers: $(VENV)/.installed ## servers of Azure's and Google's kind, axe-core, DuckDB and a checker of histories, into .cache; without them, their tests are skipped
 	@mkdir -p $(SERVERS); : >> $(LOG)
 	@[[ -x $(SERVERS)/node_modules/.bin/azurite-blob ]] || ( $(QUIETLY) "servers: Azurite" \
 	  npm install --silent --no-fund --no-audit --prefix $(SERVERS) azurite@3.35.0 ) || echo "no Azurite: its tests are skipped" >&2
@@ -54,19 +54,25 @@ servers: ## servers of Azure's and Google's kind, and axe-core, into .cache; wit
 	  npm install --silent --no-fund --no-audit --prefix $(SERVERS) axe-core@4.14.1 ) || echo "no axe-core: its tests are skipped" >&2
 	@[[ -x $(SERVERS)/fake-gcs-server ]] || ( $(QUIETLY) "servers: fake-gcs-server" env GOBIN=$(CURDIR)/$(SERVERS) \
 	  go install github.com/fsouza/fake-gcs-server@v1.56.1 ) || echo "no fake-gcs-server: its tests are skipped" >&2
+	@[[ -d $(SERVERS)/duckdb ]] || ( $(QUIETLY) "servers: DuckDB" $(PIP) install --target $(SERVERS)/duckdb \
+	  duckdb==1.5.5 duckdb-extension-delta==1.5.5 duckdb-extension-iceberg==1.5.5 duckdb-extension-avro==1.5.5 pytz==2026.6 ) \
+	  || echo "no DuckDB: its tests are skipped" >&2
+	@( $(QUIETLY) "servers: the checker of histories" go -C tests/linearizability/checker build -o $(CURDIR)/$(SERVERS)/linearizable . ) \
+	  || echo "no checker of histories: its tests are skipped" >&2
 
 check: $(VENV)/.installed lint ## format, lint, types, and the tests that are quick and need neither a JVM nor a server
 	@STRATALOG_TEST_DEPTH=check $(BIN)/python -m pytest -n auto --maxprocesses 8
 
 # First what needs no JVM and no server. Then files of tests side by side, the longest first, in JVMs that wait more
-# than they compute. Then a part on a session of Spark Connect, which cannot share a process with a classic one. Last,
-# a smoke run on the oldest Spark, Arrow and pandas. Status 5: the chosen tests have none of that kind.
+# than they compute. Last, side by side: a part on a session of Spark Connect, which cannot share a process with a
+# classic one, and a smoke run on the oldest Spark, Arrow and pandas. Status 5: the chosen tests have none of that kind.
 test: setup lint ## each guarantee once, on folders, S3, a classic session, Connect and the oldest Spark; or some: TESTS=tests/unit
 	@rm -rf .cache/durations
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3" $(TESTS) || [[ $$? == 5 ]]
 	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
-	@STRATALOG_TEST_CONNECT=1 $(BIN)/python -m pytest -m "$(CONNECT)" $(TESTS) || [[ $$? == 5 ]]
-	@[[ -n "$(TESTS)" ]] || $(BIN)/python -m tests.matrix 4.0 --quick
+	@if [[ -z "$(TESTS)" ]]; then $(BIN)/python -m tests.matrix 4.0 --quick > .cache/smoke.log 2>&1 & fi; \
+	  STRATALOG_TEST_CONNECT=1 $(BIN)/python -m pytest -m "$(CONNECT)" $(TESTS) || [[ $$? == 5 ]] || { wait; exit 1; }; \
+	  if [[ -z "$(TESTS)" ]]; then wait $$! && tail -n 2 .cache/smoke.log || { cat .cache/smoke.log; exit 1; }; fi
 
 nightly: setup servers .cache/jars/.kafka ## everything else, to its end, with a table in docs/proof.md; or some steps: make nightly STEPS="kafka sim"
 	@$(BIN)/python -m tests.nightly $(STEPS)

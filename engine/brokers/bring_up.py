@@ -13,8 +13,8 @@ from dataclasses import replace
 from stratalog.engine.brokers.probe import entry
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.driver.execution import Execution, measured
-from stratalog.engine.driver.report import Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import OperationRun, Row
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.quorum.bootstrap import has_log
@@ -50,6 +50,26 @@ def format_roots(
     return {broker: format_root(stores[broker], file.cluster_id, broker, new_id, key) for broker in brokers}
 
 
+class RegisteredRow(Row, frozen=True, kw_only=True):
+    """A registered broker."""
+
+    broker: int
+    rack: str | None
+    broker_epoch: int
+    directory_id: str
+    registered: str
+    """``now`` or ``before``."""
+
+
+class FormatRow(Row, frozen=True, kw_only=True):
+    """The plan of formatting a root."""
+
+    broker: int
+    rack: str | None
+    plan: str
+    log_dir: str
+
+
 def register_brokers(
     metadata: MetadataClient,
     storage: Storage,
@@ -63,14 +83,13 @@ def register_brokers(
     failures, since an operator must name them.
 
     A root that was moved to another disk, or restored from a copy, is another incarnation, which leaves every ISR,
-    unless you vouch that it has everything that was ever on it: ``trust_copy``.
+    unless ``trust_copy`` says that it has everything that was ever on the original.
     """
     with execution.run("register") as run:
         for broker_id in [b.broker_id for b in storage.file.brokers] if brokers is None else brokers:
             try:
-                run.rows.append(
-                    _register(metadata, storage, broker_id, by_name=brokers is not None, trust_copy=trust_copy)
-                )
+                by_name = brokers is not None
+                run.add([_register(metadata, storage, broker_id, by_name=by_name, trust_copy=trust_copy)])
             except StratalogError as error:
                 run.fail(f"broker {broker_id}", error)
     return run.report()
@@ -96,8 +115,8 @@ def add_brokers(
     members = [b for b in brokers if b in image.brokers and read_broker_file(storage.stores[b]) is not None]
     if members and not if_not_exists:
         raise InvalidCallError(
-            f"broker {members[0]} is in the cluster already: if_not_exists leaves it as it is, and unfence "
-            "brings back one that is fenced"
+            f"broker {members[0]} is in the cluster already: if_not_exists skips it, and unfence brings back a "
+            "fenced broker"
         )
     brokers = [broker for broker in brokers if broker not in members]
     if dry_run:
@@ -110,7 +129,7 @@ def add_brokers(
 
 
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
-    """The plan of formatting these roots (None: all).
+    """The report of a dry run of formatting these roots (None: all).
 
     Raises: UnknownBrokerError; see ``check_log_not_lost`` for all roots.
     """
@@ -123,7 +142,7 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
             if found is not None:
                 check_broker_file(found, store, file.cluster_id, broker_id)
             plan = "format" if found is None else "is formatted"
-            run.rows.append({"broker": broker_id, "rack": known.rack, "plan": plan, "log_dir": store.uri})
+            run.add([FormatRow(broker=broker_id, rack=known.rack, plan=plan, log_dir=store.uri)])
         except StratalogError as error:
             run.fail(f"broker {broker_id}", error)
     if brokers is None and not run.failures:
@@ -143,7 +162,7 @@ def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
 
 def _register(
     metadata: MetadataClient, storage: Storage, broker_id: int, *, by_name: bool, trust_copy: bool
-) -> dict[str, Value]:
+) -> RegisteredRow:
     known = entry(storage.file, broker_id)
     store = storage.stores[broker_id]
     found = inspect_root(store)
@@ -157,9 +176,9 @@ def _register(
         check_signed(found.file, store, storage.key)
     if trust_copy and (present is None or present.directory_id != found.file.directory_id):
         raise InvalidCallError(
-            f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, registered is "
-            f"{'nothing' if present is None else present.directory_id}: a root that was formatted anew is no "
-            "copy; register it as a new one"
+            f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, but "
+            f"{'none' if present is None else present.directory_id} is registered: the root was formatted "
+            "again, so it is no copy; register it as a new one"
         )
     root = found.identity
     held = present is not None and present.fenced_by_hand and not by_name
@@ -168,8 +187,8 @@ def _register(
             root = present.root or root
         elif not by_name and not held:
             raise StaleBrokerError(
-                f"broker {broker_id}: {store.uri} was moved, or put back from a copy: bootstrap it by name, with "
-                "--trust-copy if the copy has everything that was acknowledged"
+                f"broker {broker_id}: {store.uri} was moved, or restored from a copy: bootstrap it by name, with "
+                "--trust-copy if the copy has all acknowledged records"
             )
     wanted = (found.file.directory_id, known.rack, known.log_dir, root)
     changed = not held and (
@@ -181,10 +200,10 @@ def _register(
     if changed:
         metadata.submit(RegisterBroker(broker_id, *wanted, trusted=trust_copy))
     broker = metadata.image().broker(broker_id)
-    return {
-        "broker": broker_id,
-        "rack": broker.rack,
-        "broker_epoch": broker.broker_epoch,
-        "directory_id": broker.directory_id,
-        "registered": "now" if changed else "before",
-    }
+    return RegisteredRow(
+        broker=broker_id,
+        rack=broker.rack,
+        broker_epoch=broker.broker_epoch,
+        directory_id=broker.directory_id,
+        registered="now" if changed else "before",
+    )

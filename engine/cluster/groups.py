@@ -27,7 +27,7 @@ class Groups:
         cluster.groups.lag("loader").rows
         cluster.groups.reset_offsets("loader", "trips", to="earliest")
 
-    An offset is that of the next record to read.
+    A committed offset is that of the next record to read.
     """
 
     def __init__(self, ports: Ports, spark: SparkSession | None) -> None:
@@ -40,7 +40,7 @@ class Groups:
 
     def list(self) -> Report:
         """List all consumer groups."""
-        return admin.groups(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
+        return admin.groups(*self._ports.all)
 
     @operation("groups commit", leaves_event=False)
     def commit(
@@ -51,47 +51,34 @@ class Groups:
         member_epoch: int | None = None,
         check: bool = True,
     ) -> Report:
-        """Commit offsets of a consumer group, all or none. With ``member_epoch`` (one that grows with every
-        incarnation of the consumer) a stale one is refused.
+        """Commit offsets of a consumer group, all or none. ``member_epoch`` grows with every incarnation of the
+        consumer; commits of older ones are refused.
 
         Raises: InvalidGroupIdError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the log end,
             OffsetMetadataTooLargeError, StaleMemberEpochError, retriable kinds: nothing was changed;
             OutcomeUnknownError.
         """
-        return groups.commit(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            group,
-            offsets,
-            member_epoch=member_epoch,
-        )
+        return groups.commit(*self._ports.all, group, offsets, member_epoch=member_epoch)
 
     def committed(
         self, group: str, topics: TopicNames = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a consumer group, by topic and partition. With ``require_stable``, for
-        consumers that commit in transactions, UnstableOffsetCommitError while a transaction with offsets of it is
-        not over.
-        """
-        return groups.committed(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-            group,
-            names(topics),
-            require_stable=require_stable,
-        )
+        """The committed offsets of a consumer group, by topic and partition. ``require_stable``, for consumers
+        that commit in transactions: raise UnstableOffsetCommitError while an open transaction has offsets of the
+        group."""
+        return groups.committed(*self._ports.for_records, group, names(topics), require_stable=require_stable)
 
     def lag(self, group: str) -> Report:
         """Show the offsets and the lag of a group: one row per partition of the topics for which it has commits.
 
         Raises: InvalidGroupIdError, GroupIdNotFoundError.
         """
-        return groups.lag(
-            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory, group
-        )
+        return groups.lag(*self._ports.all, group)
 
     def lag_frame(self, group: str) -> DataFrame:
         """``lag`` as a Spark DataFrame, with the same columns.
 
-        Raises: as ``lag``; OperationFailedError when a partition cannot be looked at.
+        Raises: see ``lag``; OperationFailedError when a partition cannot be read.
         """
         rows = [
             tuple({**row, "expires": datetime.fromisoformat(str(row["expires"]))}.values())
@@ -100,10 +87,9 @@ class Groups:
         return session(self._spark, "lag_frame").createDataFrame(rows, groups.LAG_SCHEMA)
 
     def lag_metrics(self) -> Report:
-        """Kafka's ``records-lag`` of every consumer group, streams with the option ``group`` among them: a row per
-        group and partition, columns ``metric, group, topic, partition, value``.
-        """
-        return lag_metrics(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
+        """Kafka's ``records-lag`` of every consumer group, including streams with the option ``group``: one row
+        per group and partition, columns ``metric, group, topic, partition, value``."""
+        return lag_metrics(*self._ports.all)
 
     @operation("groups reset_offsets")
     def reset_offsets(
@@ -131,7 +117,7 @@ class Groups:
         Raises: GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError: nothing was changed.
         """
         return admin.reset_offsets(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            *self._ports.all,
             group,
             names(topics),
             to=to,
@@ -143,19 +129,14 @@ class Groups:
 
     @operation("groups delete")
     def delete(self, group: str, *, if_exists: bool = False, dry_run: bool = False, check: bool = True) -> Report:
-        """Delete a group and its offsets, also those of open transactions.
+        """Delete a group and its offsets, including those of open transactions.
 
         Args:
             if_exists: succeed if the group does not exist; the report then has no rows
 
-        Raises: GroupIdNotFoundError; NonEmptyGroupError when it commits meanwhile: nothing was changed.
+        Raises: GroupIdNotFoundError; NonEmptyGroupError if it commits meanwhile: nothing was changed.
         """
-        return admin.delete_group(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            group,
-            if_exists=if_exists,
-            dry_run=dry_run,
-        )
+        return admin.delete_group(*self._ports.all, group, if_exists=if_exists, dry_run=dry_run)
 
     @operation("groups delete_offsets")
     def delete_offsets(
@@ -163,11 +144,6 @@ class Groups:
     ) -> Report:
         """Delete a group's offsets for some topics.
 
-        Raises: as ``delete``; UnknownTopicOrPartitionError.
+        Raises: see ``delete``; UnknownTopicOrPartitionError.
         """
-        return admin.delete_offsets(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            group,
-            names(topics) or (),
-            dry_run=dry_run,
-        )
+        return admin.delete_offsets(*self._ports.all, group, names(topics) or (), dry_run=dry_run)

@@ -31,9 +31,9 @@ class Quorum:
 
     @operation("quorum snapshot")
     def snapshot(self, *, by_hand: bool = True, dry_run: bool = False, check: bool = True) -> Report:
-        """Take a snapshot of the metadata log now, and report the result of each voter. Without ``by_hand`` only
-        where the policy wants one. (``Cluster.snapshot`` keeps the log short by its policy, with those of topics.)
-        """
+        """Take a snapshot of the metadata log now, and report the result of each voter. Without ``by_hand``: only
+        if the policy requires one. (``Cluster.snapshot`` keeps this log short by its policy, as it does the logs
+        of topics.)"""
         return quorum.snapshot_metadata(
             self._ports.metadata, self._ports.execution, self._ports.memory, by_hand=by_hand, dry_run=dry_run
         )
@@ -45,11 +45,7 @@ class Quorum:
         Args:
             broker: the broker
         """
-        return quorum.add_voter(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            whole(broker, "broker"),
-            dry_run=dry_run,
-        )
+        return quorum.add_voter(*self._ports.for_tasks, whole(broker, "broker"), dry_run=dry_run)
 
     @operation("quorum remove_voter")
     def remove_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -58,11 +54,7 @@ class Quorum:
         Args:
             broker: the broker
         """
-        return quorum.remove_voter(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            whole(broker, "broker"),
-            dry_run=dry_run,
-        )
+        return quorum.remove_voter(*self._ports.for_tasks, whole(broker, "broker"), dry_run=dry_run)
 
     @operation("quorum replace_voter")
     def replace_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -71,8 +63,4 @@ class Quorum:
         Args:
             broker: the broker
         """
-        return quorum.replace_voter(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            whole(broker, "broker"),
-            dry_run=dry_run,
-        )
+        return quorum.replace_voter(*self._ports.for_tasks, whole(broker, "broker"), dry_run=dry_run)

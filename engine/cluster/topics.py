@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Topics:
-    """The topics of a cluster: created, altered, deleted, listed.
+    """The topics of a cluster: create, alter, delete, list them.
 
         cluster.topics.create("trips", partitions=8, value="carrier STRING, distance BIGINT")
         cluster.topics.alter_configs("trips", {"retention.ms": 86_400_000})
@@ -42,9 +42,7 @@ class Topics:
         Args:
             exclude_internal: omit the engine's own topics
         """
-        return describe_cluster.describe_topics(
-            self._ports.metadata, self._ports.storage, self._ports.execution, exclude_internal=exclude_internal
-        )
+        return describe_cluster.describe_topics(*self._ports.for_tasks, exclude_internal=exclude_internal)
 
     def describe(self, name: str) -> Report:
         """Show a topic's partitions, types and effective configs, each with its source: the topic, the cluster, or
@@ -52,9 +50,7 @@ class Topics:
 
         Raises: UnknownTopicOrPartitionError.
         """
-        return describe_cluster.describe_topic(
-            self._ports.metadata, self._ports.storage, self._ports.execution, name
-        )
+        return describe_cluster.describe_topic(*self._ports.for_tasks, name)
 
     def troubled(self, trouble: str = "under-replicated") -> Report:
         """List the partitions in this state or a worse one, from the metadata alone.
@@ -160,8 +156,8 @@ class Topics:
     def protect(
         self, topic: str, *, until: datetime | str | None = None, days: float | None = None, dry_run: bool = False
     ) -> datetime:
-        """Protect a topic: before a time no job deletes its records, nor the topic itself (POLICY_VIOLATION). The
-        time is the config ``protect.until.ms``. It can be moved later, never earlier. Returns the time.
+        """Protect a topic: before a time no job deletes its records, or the topic itself (POLICY_VIOLATION). The
+        time is the config ``protect.until.ms``, which can be moved later, never earlier. Returns the time.
 
             cluster.topics.protect("trips", until="2030-01-01")
 
@@ -172,13 +168,7 @@ class Topics:
 
         Raises: PolicyViolationError, InvalidCallError, UnknownTopicOrPartitionError.
         """
-        return topics.protect(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            topic,
-            until=until,
-            days=days,
-            dry_run=dry_run,
-        )
+        return topics.protect(*self._ports.for_looks, topic, until=until, days=days, dry_run=dry_run)
 
     @operation("topics delete", destroys=always)
     def delete(
@@ -197,11 +187,7 @@ class Topics:
             if_exists: succeed if the topic does not exist; the report then has no rows
         """
         return topics.delete_topic(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            name,
-            keep_remote=keep_remote,
-            if_exists=if_exists,
-            dry_run=dry_run,
+            *self._ports.for_tasks, name, keep_remote=keep_remote, if_exists=if_exists, dry_run=dry_run
         )
 
     @operation("delete_records", destroys=always)
@@ -219,6 +205,4 @@ class Topics:
             the high watermark, UnknownTopicOrPartitionError: nothing was changed.
         """
         offsets = {(topic, partition): offset for partition, offset in before.items()}
-        return delete_records(
-            self._ports.metadata, self._ports.storage, self._ports.execution, offsets, dry_run=dry_run
-        )
+        return delete_records(*self._ports.for_tasks, offsets, dry_run=dry_run)

@@ -2,20 +2,18 @@
 
     opening               opens a cluster from its file, which gives the ports; checks the owner of each root
     storage               port: the brokers' roots, the remote tier, and the cluster file that names both
-    execution             port: where tasks run, the clock, progress, and what a block of work costs
+    execution             port: where tasks run, the clock, progress, and the cost of a block of work
     memory                port: producers, caches and log ends, kept from one operation to the next
     report                the result of an operation: rows, failures, totals
-    folding               the rows of a report as a person reads them
+    folding               the rows of a report, shortened for people
     run                   the frame of an operation: tasks, commits and rows of one run, and its report
-    tasks                 what runs an operation's tasks, and who listens to their progress
+    tasks                 the runner of an operation's tasks, and the listener to their progress
     figures               the figures of a report that go into its event
     origin                the user, machine, job and run of this process; whether it writes events
     running               the operation that a thread runs, and its heartbeat in the log
     metrics               snapshot metrics that this driver has measured
     state_cache           the content of the engine's own topics that this driver has read
     plain_values          values of records as JSON values
-    producers             the identities under which this driver appends
-    log_ends              ends of logs after this driver's appends, and the remote ends that it has checked
     fetching, record_reader   the threads of fetches, and their cache of records
     stored_schedule       the times of earlier runs of a job, as hints for its next run
     remote_quota          the bytes per second that this driver may copy to and fetch from the remote tier

@@ -264,7 +264,7 @@ class StreamSource:
         if self._options.fail_without_record:
             raise OffsetOutOfRangeError(
                 f"{log.what} has no record at or after the starting time {at.isoformat()}: give "
-                "startingOffsetsByTimestampStrategy = latest to read what comes, or an earlier time"
+                "startingOffsetsByTimestampStrategy = latest to read only new records, or an earlier time"
             )
 
     def _named(self, spec: OffsetSpec, leader: SeenLeader) -> int:
@@ -287,7 +287,7 @@ class StreamSource:
         return look_again(lambda: self._plan_once(began, end)) if _has_records(began, end) else []
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The same records as ranges of offsets, one for each partition that has some. Raises: as ``latest``."""
+        """The same records as ranges of offsets, one for each partition that has some. Raises: see ``latest``."""
         began = _began(start, end)
         return look_again(lambda: self._ranges_once(began, end)) if _has_records(began, end) else []
 

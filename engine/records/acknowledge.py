@@ -1,9 +1,9 @@
 """Acknowledges appends: the ISR, one linearizable read for all partitions, then the high watermark.
 
 Runs on the driver after the tasks' steps 1 to 5 of the protocol's Append (section 2): repeats step 5 where a
-replica is still behind, then does steps 6 and 7. The driver
-waits up to ``replica.lag.time.max.ms`` for a member of the ISR that does not get the append; then the member
-leaves the ISR, and the append is acknowledged without it. A member whose root refuses writes leaves at once.
+replica is still behind, then does steps 6 and 7. The driver waits up to ``replica.lag.time.max.ms`` for a member
+of the ISR that does not get the append; then that member leaves the ISR, and the append is acknowledged without
+it. A member whose root refuses writes leaves at once.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _record(storage: Storage, states: dict[int, PendingAppend], min_insync_repli
                 f"{min_insync_replicas}: the records are in the log, but not acknowledged"
             )
         assert state.appended is not None
-        advance_high_watermark(storage.replicas(state.view), state.appended.next_offset)
+        advance_high_watermark(storage.replicas(state.view), state.appended.next_offset, storage.copies)
 
     _note_failures(storage, states, write)
 

@@ -1,7 +1,7 @@
 """The bad records of one append: the caller's policy, the records found, and the report about them.
 
-The driver appends kept bad records to their topic when every good record is acknowledged, so a failed append
-leaves no record there that claims to be left out. They are an append of their own, with the same sequence, under a
+The driver appends kept bad records to their topic when every good record is acknowledged, so after a failed append
+no record there claims to have been left out. They are an append of their own, with the same sequence, under a
 producer named after the append's producer and the topic of the records, so that appends to several topics can
 share a topic of bad records. A repeated append therefore has each bad record there once, and completes one that
 was cut short between the two. In a transaction both appends belong to it. (A transaction for every append would
@@ -25,7 +25,7 @@ from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION, BadRecordRule, FoundBad
-from stratalog.engine.replication.append import AppendOptions
+from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import ProducerAppend, is_unnamed

@@ -389,7 +389,7 @@ def _check_times(values: Iterable[Any], name: str, what: str) -> None:
                 f"{where} is {value}, and a number does not say its unit: give a datetime, or a frame whose "
                 "column has a unit, such as pa.timestamp('ms', 'UTC')"
             )
-        if getattr(value, "nanosecond", 0):  # of pandas
+        if getattr(value, "nanosecond", 0):  # pandas has nanoseconds
             raise InvalidRecordError(f"{where} is {value}, and the log holds microseconds: round it")
 
 
@@ -422,9 +422,11 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
             return column.cast(wanted.kind).combine_chunks()
         except pa.ArrowException as error:
             raise InvalidRecordError(
-                f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: {first_line(error)}"
+                f"{what}: column {name!r} is {column.type}, but is declared as {wanted.kind}: {first_line(error)}"
             ) from error
-    raise InvalidRecordError(f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: cast it")
+    raise InvalidRecordError(
+        f"{what}: column {name!r} is {column.type}, but is declared as {wanted.kind}: cast it"
+    )
 
 
 def _without_null(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
@@ -442,7 +444,7 @@ def _without_null(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
 
 
 def _may_fit(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type may be values of the other; the lossless cast decides."""
+    """Whether values of one type may fit the other; the lossless cast decides."""
     kinds = pa.types
     if kinds.is_string(given):
         return bool(kinds.is_binary(wanted))

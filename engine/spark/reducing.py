@@ -1,6 +1,6 @@
 """The latest record of each key of a partition that is larger than memory, by Spark's own aggregation.
 
-    keys of the latest snapshot and of the log after it -> group by key, the place of the last one of each -> sort
+    keys of the latest snapshot and of the log after it -> group by key, with the last place of each -> sort
     -> one task that streams the files in their order, and keeps the records at these places
 
 Aggregation and sort spill to disk, and see only keys and places; Python sees one batch at a time, and copies
@@ -218,7 +218,7 @@ def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_
             raise error
         case (int() as records, bool() as new):
             return records, new
-    raise AssertionError("a task answers with what it has written, or with an error")
+    raise AssertionError("a task returned neither a result nor an error")
 
 
 def _write_all(places: _Places, source: _Source, snapshot_id: SnapshotId, horizon_us: int) -> tuple[int, bool]:

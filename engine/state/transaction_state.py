@@ -1,8 +1,8 @@
 """``__transaction_state``: transactional ids and the states of their transactions (KIP-98), as a fold. Pure.
 
 A record is the complete state of its transactional id, and names the log record that it rests on. It counts if
-that one is still the id's present state, and the transition is legal. So if two drivers decide on the same state,
-the first in the log counts.
+that earlier record is still the id's present state, and the transition is legal. So if two drivers decide on the
+same state, the first in the log counts.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing, Empty, Dead
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing, Empty, Dead
@@ -118,7 +118,7 @@ class TransactionStates:
         transactions: dict[str, Transaction] = {}
         for record in records:
             if not isinstance(record, Transaction) or record.at is None:
-                raise CorruptionError(f"a snapshot of transactions holds {record}, which is no state")
+                raise CorruptionError(f"a snapshot of transactions holds {record}, which is not a state")
             transactions[record.transactional_id] = record
         return cls(transactions, offset)
 
@@ -158,7 +158,7 @@ def decode(key: bytes | None, value: bytes | None) -> TransactionRecord:
         name = (key or b"").decode()
         record = TransactionTombstone(name) if value is None else parse_json(value, Transaction)
     except ValueError as error:
-        raise CorruptionError(f"no record of a transaction: {key!r}: {value!r} ({error})") from error
+        raise CorruptionError(f"not a record of a transaction: {key!r}: {value!r} ({error})") from error
     if not name or record.transactional_id != name:
-        raise CorruptionError(f"no record of a transaction: {key!r}: {value!r} (it names another key)")
+        raise CorruptionError(f"not a record of a transaction: {key!r}: {value!r} (it names another key)")
     return record

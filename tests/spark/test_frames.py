@@ -99,7 +99,7 @@ def test_an_append_takes_frames_of_spark_alone_and_says_what_takes_others(cluste
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ({"key": "naem"}, "key: column 'naem' is not in the DataFrame, it has .*; did you mean 'name'"),
+        ({"key": "naem"}, "key: column 'naem' is not in the DataFrame, which has .*; did you mean 'name'"),
         ({"timestamp": "nowhere"}, "timestamp: column 'nowhere' is not in the DataFrame"),
         ({"partition": 7}, r"partition is 7: give the name of a column, or an expression such as F.lit\(7\)"),
     ],

@@ -121,7 +121,7 @@ def test_values_of_a_typed_topic_are_json(live: LiveCluster, capsys: pytest.Capt
         ('{"value": {"at": "yesterday"}}', "value: at: 'yesterday' is not of type timestamp"),
         ('{"value": {"wall": "2013-01-02T03:04:05Z"}}', "is not of type timestamp[us]"),
         ('{"value": {"raw": {"base64": "?"}}}', "value: raw: "),
-        ('{"value": {"seen": [1]}}', "value: seen: a map is an object, or a list of [key, value]"),
+        ('{"value": {"seen": [1]}}', "value: seen: a map must be an object, or a list of [key, value]"),
         ('{"valeu": 1}', "records have no column 'valeu'; did you mean 'value'?"),
         ("[]", "not an object"),
         ("{", "line 1: "),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stratalog.engine.replication.append import AppendOptions, AppendOutcome, NotAppended, append
+from stratalog.engine.replication.append import AppendOutcome, NotAppended, append
+from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.sync import SyncOptions
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import (
@@ -108,7 +109,7 @@ def test_an_earlier_sequence_is_refused() -> None:
     """Section 2, Append step 2: DUPLICATE_SEQUENCE_NUMBER."""
     one = OnePartition(1)
     one.append(["a"], producer="p", sequence=2)
-    with pytest.raises(DuplicateSequenceNumberError, match="'p'"):
+    with pytest.raises(DuplicateSequenceNumberError, match="producer 'p' has already appended"):
         one.append(["b"], producer="p", sequence=1)
 
 
@@ -143,7 +144,7 @@ def test_a_leader_without_the_lineage_of_its_records_does_not_take_over_from_an_
     one.append(["b"])
     leader = one.replicas.leader
     leader.store.delete([leader.path(EpochName(2))])
-    with pytest.raises(CorruptionError, match="holds files of epoch 2, and has joined 1") as caught:
+    with pytest.raises(CorruptionError, match="holds files of epoch 2, but has joined only 1") as caught:
         one.append(["c"])
     assert caught.value.broker_id == 2
 

@@ -138,7 +138,7 @@ def _add(
 def _rebuild(
     metadata: MetadataClient, storage: Storage, job: RebuildJob, topics: Mapping[str, TopicImage]
 ) -> _Made:
-    """Step 2. Raises: as ``stratalog.tiering.rebuilder.rebuild``."""
+    """Step 2. Raises: see ``stratalog.tiering.rebuilder.rebuild``."""
     replicas, remote, plan = job.each.replicas, job.each.remote, job.plan
     assert remote is not None
     topic, log_start = topics[replicas.view.topic_id], replicas.view.log_start_offset
@@ -175,7 +175,7 @@ def _rebuild_from_table(
     replicas, looked, remote = job.each.replicas, job.each.looked, job.each.remote
     (lost,) = job.plan.lost
     if remote is None or looked is None or looked.leader_log is None:
-        raise CorruptionError(f"{replicas}: its leader is damaged; heal it first, then run this again")
+        raise CorruptionError(f"{replicas}: its leader is damaged; heal it first, then run heal again")
     producers: Mapping[str, ProducerEntry] = {}
     if lost == remote.segments[-1]:
         producers = replicas.leader.producers_at(looked.leader_log, lost.next_offset)

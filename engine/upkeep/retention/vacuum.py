@@ -1,25 +1,26 @@
-"""Vacuum: what nobody needs any more goes, in the remote tier and on the brokers.
+"""Vacuum: deletes files that are no longer needed, in the remote tier and on the brokers.
 
-    1. walk through the whole remote tier, once; then read the metadata
-    2. of each topic: its table; what of its folder is litter (``stratalog.tiering.remote_objects``); where only a
-       lineage can tell, that of the leader
-    3. look at the table once more: what it lists now stays; delete the rest in bulk
-    4. the folders of deleted topics that are marked so (``topics.delete_topic``)
-    5. temporary files, probes and unfinished uploads of every store, a day old; folders on brokers that nobody
-       owns
-    6. the tables of snapshots (``snapshot_tables``)
-    7. Iceberg tables that are behind follow, and forget their old snapshots
-    8. the logs of the tables: entries that a checkpoint stands for, and that are older than their retention
+1. walk through the whole remote tier, once; then read the metadata
+2. for each topic, read its table, and find the litter in its folder (``stratalog.tiering.remote_objects``); if
+only a lineage can decide, use the leader's
+3. read the table once more: objects that it lists now stay; delete the rest in bulk
+4. delete folders of deleted topics that are marked so (``topics.delete_topic``)
+5. delete temporary files, probes and unfinished uploads of every store that are a day old, and folders on brokers
+without an owner
+6. clean the tables of snapshots (``stratalog.tiering.snapshot_table``): delete unused files, tables of topics that
+have disabled theirs, and tables of deleted topics
+7. bring outdated Iceberg tables up to date, and expire their old snapshots
+8. clean the logs of the tables: entries that a checkpoint replaces, and that are older than their retention
 
-A folder of a topic that the cluster does not know and that is not marked stays, and is named: somebody kept the
-remote of a topic, or the remote is shared. Times are those of the storage that holds the objects; where its
-clock and this machine's do not agree, nothing is deleted there (``stratalog.partitions.agreed_time``).
+A folder of an unknown topic that is not marked stays, and is reported: an operator kept the remote log of a topic,
+or the remote tier is shared. Times are those of the storage that holds the objects; if its clock and this
+machine's disagree, nothing is deleted there (``stratalog.partitions.agreed_time``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.compared_clocks import compared_clocks
@@ -30,7 +31,6 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.upkeep.retention.snapshot_tables import doomed_in, tables_in
 from stratalog.engine.upkeep.retention.sweep import special_files, sweep_roots
 from stratalog.engine.upkeep.tiering.iceberg import expire, follow
 from stratalog.partitions import paths
@@ -44,11 +44,11 @@ from stratalog.tiering.remote_objects import RemoteObjects, TopicLitter, find_li
 
 DAY_MS = 24 * 60 * 60 * 1000
 _LOG_RETENTION_MS = 30 * DAY_MS
-"""delta.logRetentionDuration of our tables."""
+"""delta.logRetentionDuration of this product's tables."""
 
 
 class VacuumRow(Row, frozen=True, kw_only=True):
-    """Files that go from one place for one reason."""
+    """Files that are deleted in one place for one reason."""
 
     where: str
     why: str
@@ -65,10 +65,10 @@ def vacuum(
     older_than_ms: int = DAY_MS,
     dry_run: bool = False,
 ) -> Report:
-    """Delete litter: of the topics alone, or, when None, of all there is. ``older_than_ms`` is how long what was
-    never committed has to lie there.
+    """Delete litter of these topics, or (None) everywhere. ``older_than_ms``: the least age of uploads that were
+    never committed.
 
-    Raises: UnknownTopicOrPartitionError; what cannot be looked at, or deleted, is a failure in the report.
+    Raises: UnknownTopicOrPartitionError; everything that cannot be listed or deleted is a failure in the report.
     """
     with execution.run("vacuum", dry_run=dry_run) as run:
         work = _Vacuum(metadata, storage, execution.clock, older_than_ms, run)
@@ -98,7 +98,9 @@ class _Vacuum:
         """Steps 1 to 4, and 6 to 8."""
         now_ms = agreed_ms(self.clock, remote)
         if now_ms is None:
-            remote.list(paths.descriptions_path(self.storage.file.cluster_id))  # one that is away fails here
+            remote.list(
+                paths.descriptions_path(self.storage.file.cluster_id)
+            )  # an unreachable remote tier fails here
             self.run.notes.append(
                 "remote tier: it reports no time, or one that differs from this machine's clock, so nothing is "
                 "deleted there"
@@ -133,7 +135,7 @@ class _Vacuum:
         self, remote: Store, names: Sequence[str] | None
     ) -> tuple[dict[str, list[StoredObject]], list[StoredObject]]:
         """The objects by top folder, and those in no folder: everything, or the folders of these topics. Anything
-        but a file is a failure."""
+        other than a file is a failure."""
         if names is None:
             objects = remote.walk("")
         else:
@@ -199,7 +201,7 @@ class _Vacuum:
             self._tell(paths.join(paths.SNAPSHOT_TABLES, folder), found[0], len(found[1]), size)
 
     def _lineages(self, image: ClusterImage, topic: TopicImage, partitions: frozenset[int]) -> dict[int, Lineage]:
-        """Of the leaders that can be listed, and lead in the epoch that the metadata says."""
+        """The lineages of the leaders that can be listed, and that lead in the metadata's leader epoch."""
         found: dict[int, Lineage] = {}
         replicas_of = [
             self.storage.replicas(image.view(topic.topic_id, partition)) for partition in sorted(partitions)
@@ -213,7 +215,7 @@ class _Vacuum:
     def _deleted_topic(
         self, folder: str, name: str, topic_id: str, seen: Sequence[StoredObject], now_ms: int
     ) -> None:
-        """Step 4. Without a table there are only uploads of a run that came after the deletion."""
+        """Step 4. If there is no table, a run that came after the deletion has left uploads."""
         gone = TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
         table = self.storage.remote_table(gone)
         marked = table.is_marked_deleted()
@@ -234,7 +236,7 @@ class _Vacuum:
             self._staged(f"broker {broker_id}", store)
         swept = sweep_roots(self.metadata, self.storage, self.clock, self.run, older_than_ms=self.older_than_ms)
         if swept:
-            self._tell("brokers", "folders of nobody", swept, 0)
+            self._tell("brokers", "folders without an owner", swept, 0)
 
     def _staged(self, where: str, store: Store) -> None:
         try:
@@ -256,3 +258,62 @@ class _Vacuum:
 
     def _tell(self, where: str, why: str, files: int, size_bytes: int) -> None:
         self.run.add([VacuumRow(where=where, why=why, files=files, bytes=size_bytes)])
+
+
+LITTER, SWITCHED_OFF, DELETED_TOPIC = "replaced", "switched off", "deleted topic"
+
+
+def tables_in(objects: Iterable[StoredObject]) -> dict[str, list[StoredObject]]:
+    """The objects below ``_snapshots``, by the folder of their table."""
+    found: dict[str, list[StoredObject]] = {}
+    for stored in objects:
+        _, folder, *below = stored.name.split("/", 2)
+        if below:
+            found.setdefault(folder, []).append(stored)
+    return found
+
+
+def doomed_in(
+    storage: Storage,
+    image: ClusterImage,
+    folder: str,
+    objects: Sequence[StoredObject],
+    *,
+    before_ms: int,
+    clean_before_ms: int,
+    dry_run: bool,
+) -> tuple[str, Sequence[StoredObject]] | None:
+    """The objects to delete in one table's folder, and the reason. Unless ``dry_run``, a table to delete as a
+    whole is deleted here already. None: the folder is not a table's, or was kept. A file that was never listed is
+    deleted if it was made before ``before_ms``; a log with entries from before ``clean_before_ms`` is cleaned.
+
+    Raises: StorageError kinds; see ``SnapshotTable.load``.
+    """
+    parsed = paths.parse_topic_folder(folder)
+    if parsed is None:
+        return None
+    name, topic_id = parsed
+    topic = image.topics.get(topic_id)
+    if topic is None:
+        table = storage.snapshot_table(
+            TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
+        )
+        marked = table.is_marked_deleted()
+        if marked is False or (marked is None and max(one.modified_ms for one in objects) >= before_ms):
+            return None
+        if not dry_run:
+            table.delete()
+        return DELETED_TOPIC, objects
+    table, config = storage.snapshot_table(topic), topic_config_of(image, topic)
+    if not config.snapshot_table:
+        if not dry_run:
+            table.delete()
+        return SWITCHED_OFF, objects
+    doomed = table.litter(objects, delay_ms=config.file_delete_delay_ms, before_ms=before_ms)
+    if not dry_run:
+        if doomed:
+            table.remote.delete([stored.name for stored in doomed])
+        log = paths.join(table.folder, paths.DELTA_LOG)
+        if any(one.modified_ms < clean_before_ms for one in objects if paths.folder_of(one.name) == log):
+            table.clean_log()
+    return LITTER, doomed

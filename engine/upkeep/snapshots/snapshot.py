@@ -1,22 +1,21 @@
-"""Snapshot: short logs for the topics with cleanup.policy=snapshot, internal ones and those of users, and for the
-metadata log (KIP-630).
+"""Snapshot: keeps the logs short of topics with cleanup.policy=snapshot, internal ones and users', and of the
+metadata (KIP-630).
 
 0. probe the roots
-1. groups and transactional ids that have expired are forgotten, transactions that are overdue aborted: an append
-   to their partition
-2. tasks: make the next snapshot of a partition on its leader, where the policy wants one
-3. those of partitions that are larger than a task's memory are made out of core, by Spark, where it is given
-4. tasks: bring the live followers the latest snapshot; how far the log start may grow
-5. one commit for all log starts (local starts follow by ``retain``)
-6. tasks: delete the snapshots that the log start has passed, never the latest one
-7. the latest records of each key to the tables of the topics that publish them (``publish``)
-8. the metadata log, with the commits of the steps before (``metadata``)
+1. delete expired groups and transactional ids, and abort overdue transactions, by an append to their partition
+2. tasks: make the next snapshot of a partition on its leader, if the policy requires one
+3. Spark, if available, makes the snapshots of partitions that are larger than a task's memory
+4. tasks: copy the latest snapshot to live followers, and compute how far the log start may grow
+5. one commit for all log starts (``retain`` moves local starts)
+6. tasks: delete the snapshots below the log start, never the latest one
+7. write the latest records of each key to the tables of topics that publish them (``publish``)
+8. the metadata log, which includes the commits of the steps before (``metadata``)
 
-A partition whose leader was replaced meanwhile is worked on again under the new one, under ``VIEWS`` views at
-most (KIP-630, "Response Handling", "Errors": the follower discovers anew, and goes on).
+If a partition's leader was replaced meanwhile, the work is repeated under the new one, under at most ``VIEWS``
+views (KIP-630, "Response Handling", "Errors": the follower discovers again, and continues).
 
-Everything is created exclusively under a name that says what it is, or only grows, or was passed for good: two
-runs at once do the same work twice, at worst.
+Everything is created exclusively under a name that describes it, or only grows, or is final: two concurrent runs
+at worst do the same work twice.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.metadata.protection import is_protected
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records.coordinator import end_overdue
+from stratalog.engine.records.coordinator import TransactionCoordinator
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
 from stratalog.engine.state.keyed import FORMATS
@@ -76,25 +75,23 @@ from stratalog.partitions.runner import Done, Failed, Runner, SerialRunner
 from stratalog.snapshots.snapshot_id import EMPTY
 
 MEMORY_BYTES = 256 * 1024 * 1024
-"""Most bytes of a partition that a task may read, uncompressed; a larger one is Spark's."""
+"""The greatest uncompressed size of a partition that a task reads; larger ones are left to Spark."""
 
 VIEWS = 3
 """The number of views under which a partition is tried in one run."""
 
 EXPIRY_MS = 60 * 60 * 1000
-"""How often a partition in which nothing happens is looked at for what has expired."""
+"""How often an idle partition is checked for expired state."""
 
-_EXPIRE = {OFFSETS_TOPIC: forget_expired, TRANSACTIONS_TOPIC: end_overdue}
-"""The expiry of internal topics' state, by topic; each returns the number of records that it wrote."""
 R = TypeVar("R")
 
 
 ReduceLarge = Callable[[SnapshotWork], tuple[SnapshotPlan, PartitionSnapshot | None]]
-"""As ``make_snapshot``, of a partition that is larger than a task's memory."""
+"""Like ``make_snapshot``, for a partition that is larger than a task's memory."""
 
 
 def needs_spark(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
-    """Raises: InvalidCallError, which says how to go on."""
+    """Raises: InvalidCallError, with the remedy."""
     raise InvalidCallError(
         f"{work} is larger than the memory limit of {work.memory_bytes} bytes: run this job on Spark "
         "(spark-submit, or --master)"
@@ -103,7 +100,7 @@ def needs_spark(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | N
 
 @dataclass(slots=True)
 class _State:
-    """One partition in the course of a run."""
+    """The state of one partition during a run."""
 
     work: SnapshotWork
     planned: SnapshotPlan | None = None
@@ -127,9 +124,9 @@ def snapshot(
     memory_bytes: int = MEMORY_BYTES,
     dry_run: bool = False,
 ) -> Report:
-    """Snapshots of the topics; when None, of all with cleanup.policy=snapshot (of them the partitions in ``only``,
-    where it is given) and of the metadata log, which is named as ``__cluster_metadata``. ``by_hand``: of all that
-    is new, whatever the policy says. Partitions larger than ``memory_bytes`` are left to ``reduce_large``.
+    """Make snapshots of the topics; None: of all with cleanup.policy=snapshot (only the partitions in ``only``, if
+    given) and of the metadata log, which is named ``__cluster_metadata``. ``by_hand``: of all new records,
+    whatever the policy. Partitions larger than ``memory_bytes`` are left to ``reduce_large``.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; errors of reading the
         metadata. Everything else is a failure of its partition in the report.
@@ -144,10 +141,11 @@ def snapshot(
                 storage, execution.clock, probe_first(metadata, storage, run), topics, only, by_hand, memory_bytes
             )
         states = {work.replicas.view.key: _State(work) for work in works}
+        steps = _SnapshotRun(metadata, storage, execution, memory, reduce_large, states, run)
         if dry_run:
-            _plan(metadata, storage, execution, states, run)
+            steps.plan()
         elif states:
-            _run(metadata, storage, execution, memory, reduce_large, states, run)
+            steps.carry_out()
         for state in states.values():
             damaged = state.planned.damaged if state.planned is not None else ()
             run.notes += [f"{state.work}: skipped a damaged snapshot: {what}" for what in damaged]
@@ -161,7 +159,8 @@ def snapshot(
 
 
 def _is_settled(state: _State) -> bool:
-    """Whether a snapshot stands for all of the partition, wherever it is wanted: time alone brings no other."""
+    """Whether a snapshot replaces all of the partition on every replica that needs it: then time alone makes none
+    due."""
     planned, spread, cleaned = state.planned, state.spread, state.cleaned
     return (
         planned is not None
@@ -174,7 +173,7 @@ def _is_settled(state: _State) -> bool:
 
 
 def snapshot_topics(image: ClusterImage, names: Sequence[str] | None) -> list[TopicImage]:
-    """The topics with cleanup.policy=snapshot, or those that are named.
+    """The topics with cleanup.policy=snapshot, or the named ones.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a named one with another policy.
     """
@@ -234,191 +233,163 @@ def _metadata(
     return metadata_row(kept, run.dry_run)
 
 
-def _plan(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    states: Mapping[TopicIdPartition, _State],
-    run: OperationRun,
-) -> None:
-    for state, planned in _each(metadata, storage, execution.tasks, plan_snapshot, list(states.values()), run):
-        state.planned = planned
+@dataclass(frozen=True, slots=True)
+class _SnapshotRun:
+    """The steps of one run, over the partitions in ``states``."""
 
+    metadata: MetadataClient
+    storage: Storage
+    execution: Execution
+    memory: Memory
+    reduce_large: ReduceLarge
+    states: Mapping[TopicIdPartition, _State]
+    run: OperationRun
 
-def _run(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    memory: Memory,
-    reduce_large: ReduceLarge,
-    states: Mapping[TopicIdPartition, _State],
-    run: OperationRun,
-) -> None:
-    _expire(metadata, storage, execution.clock, memory, states, run)
-    sound = _make(metadata, storage, execution, memory, reduce_large, states, run)
-    _spread(metadata, storage, execution, sound, run)
-    _clean(metadata, storage, execution, sound, run)
-    published = publish(metadata, storage, execution, [state.work for state in sound], run)
-    for key in published:
-        states[key].published = True
+    def plan(self) -> None:
+        for state, planned in self._each(self.execution.tasks, plan_snapshot, list(self.states.values())):
+            state.planned = planned
 
+    def carry_out(self) -> None:
+        self._expire()
+        sound = self._make()
+        self._spread(sound)
+        self._clean(sound)
+        published = publish(self.metadata, self.storage, self.execution, [state.work for state in sound], self.run)
+        for key in published:
+            self.states[key].published = True
 
-def _each(
-    metadata: MetadataClient,
-    storage: Storage,
-    runner: Runner | TaskRunner,
-    task: Callable[[SnapshotWork], R],
-    states: Sequence[_State],
-    run: OperationRun,
-) -> Iterator[tuple[_State, R]]:
-    """Run the task for these partitions; what came of those that went well. One that fails because its view is
-    out of date is tried again under the present one, if that is another.
-    """
-    waiting = list(states)
-    for last in (*[False] * (VIEWS - 1), True):
-        by_key = {state.work.replicas.view.key: state for state in waiting}
-        stale: list[tuple[_State, StratalogError]] = []
-        for outcome in runner.run(task, [state.work for state in waiting]):
-            state = by_key[outcome.item.replicas.view.key]
-            match outcome:
-                case Done(_, value):
-                    yield state, value
-                case Failed(_, StaleMetadataError() | UnknownLeaderEpochError() as error) if not last:
-                    stale.append((state, error))
-                case Failed(_, error):
-                    run.fail(state.work, error)
-        if not stale:
-            return
-        before = {state.work.replicas.view.key: state.work.replicas.view for state, _ in stale}
-        _refresh(metadata, storage, [state for state, _ in stale])
-        waiting = []
-        for state, error in stale:
-            if state.work.replicas.view == before[state.work.replicas.view.key]:
-                run.fail(state.work, error)
-            else:
-                waiting.append(state)
+    def _each(
+        self, runner: Runner | TaskRunner, task: Callable[[SnapshotWork], R], states: Sequence[_State]
+    ) -> Iterator[tuple[_State, R]]:
+        """Run the task for these partitions; yields the successful ones with their results. If a task fails
+        because its view is outdated, it is retried under the present one."""
+        waiting = list(states)
+        for last in (*[False] * (VIEWS - 1), True):
+            by_key = {state.work.replicas.view.key: state for state in waiting}
+            stale: list[tuple[_State, StratalogError]] = []
+            for outcome in runner.run(task, [state.work for state in waiting]):
+                state = by_key[outcome.item.replicas.view.key]
+                match outcome:
+                    case Done(_, value):
+                        yield state, value
+                    case Failed(_, StaleMetadataError() | UnknownLeaderEpochError() as error) if not last:
+                        stale.append((state, error))
+                    case Failed(_, error):
+                        self.run.fail(state.work, error)
+            if not stale:
+                return
+            before = {state.work.replicas.view.key: state.work.replicas.view for state, _ in stale}
+            self._refresh([state for state, _ in stale])
+            waiting = []
+            for state, error in stale:
+                if state.work.replicas.view == before[state.work.replicas.view.key]:
+                    self.run.fail(state.work, error)
+                else:
+                    waiting.append(state)
 
+    def _refresh(self, states: Sequence[_State]) -> None:
+        """Give the partitions their present view; deleted ones keep theirs."""
+        image = self.metadata.image()
+        for state in states:
+            topic_id, partition = state.work.replicas.view.key
+            if topic_id in image.topics:
+                state.work = replace(state.work, replicas=self.storage.replicas(image.view(topic_id, partition)))
 
-def _refresh(metadata: MetadataClient, storage: Storage, states: Sequence[_State]) -> None:
-    """Let the partitions have the present view, those that are still there."""
-    image = metadata.image()
-    for state in states:
-        topic_id, partition = state.work.replicas.view.key
-        if topic_id in image.topics:
-            state.work = replace(state.work, replicas=storage.replicas(image.view(topic_id, partition)))
-
-
-def _expire(
-    metadata: MetadataClient,
-    storage: Storage,
-    clock: Clock,
-    memory: Memory,
-    states: Mapping[TopicIdPartition, _State],
-    run: OperationRun,
-) -> None:
-    """Step 1."""
-    internal = [state for state in states.values() if state.work.replicas.view.topic in _EXPIRE]
-
-    if not internal:
-        return
-    now_ms = removal_time(storage, clock, metadata.image(), run)
-
-    def expire(work: SnapshotWork) -> int:
-        return _EXPIRE[work.replicas.view.topic](metadata, storage, clock, memory, work.replicas.view, now_ms)
-
-    for state, count in _each(metadata, storage, storage.threads, expire, internal, run):
-        state.expired = count
-
-
-def _make(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    memory: Memory,
-    reduce_large: ReduceLarge,
-    states: Mapping[TopicIdPartition, _State],
-    run: OperationRun,
-) -> list[_State]:
-    """Steps 2 and 3; the partitions that can go on."""
-    sound: list[_State] = []
-    large: list[_State] = []
-    execution.progress.start("snapshot", len(states), "partitions")
-    for state, (planned, made) in _each(
-        metadata, storage, execution.tasks, make_snapshot, list(states.values()), run
-    ):
-        state.planned, state.made = planned, made
-        (large if planned.large else sound).append(state)
-        if not planned.large:
-            execution.progress.advance(planned.log_bytes if made is not None else 0)
-    for state, (planned, made) in _each(metadata, storage, SerialRunner(), reduce_large, large, run):
-        state.planned, state.made = planned, made
-        sound.append(state)
-        execution.progress.advance(planned.log_bytes if made is not None else 0)
-    execution.progress.finish()
-    for state in sound:
-        if state.made is not None:
-            view = state.work.replicas.view
-            memory.snapshot_metrics.add(GEN_LATENCY, view.topic, view.partition, state.made.ms)
-    return sound
-
-
-def _spread(
-    metadata: MetadataClient, storage: Storage, execution: Execution, states: Sequence[_State], run: OperationRun
-) -> None:
-    """Steps 4 and 5, for a partition again where its leader was replaced between the two."""
-    waiting = list(states)
-    refused: dict[TopicIdPartition, StratalogError] = {}
-    for _ in range(VIEWS):
-        spread = []
-        for state, found in _each(metadata, storage, execution.tasks, spread_snapshot, waiting, run):
-            state.spread = found
-            spread.append(state)
-        refused = _advance(metadata, storage, spread)
-        waiting = [
+    def _expire(self) -> None:
+        """Step 1."""
+        internal = [
             state
-            for state in spread
-            if isinstance(refused.get(state.work.replicas.view.key), FencedLeaderEpochError)
+            for state in self.states.values()
+            if state.work.replicas.view.topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
         ]
-        run.failures += [
-            Failure.of(state.work, refused[state.work.replicas.view.key])
-            for state in spread
-            if state.work.replicas.view.key in refused and state not in waiting
-        ]
-        if not waiting:
-            break
-    run.failures += [Failure.of(state.work, refused[state.work.replicas.view.key]) for state in waiting]
-    for state in states:
-        if state.spread is not None:
-            run.failures += [
-                Failure.of(f"{state.work} on broker {broker}", error) for broker, error in state.spread.failed
+        if not internal:
+            return
+        now_ms = removal_time(self.storage, self.execution.clock, self.metadata.image(), self.run)
+
+        ports = self.metadata, self.storage, self.execution.clock, self.memory
+
+        def expire(work: SnapshotWork) -> int:
+            view = work.replicas.view
+            if view.topic == OFFSETS_TOPIC:
+                return forget_expired(*ports, view, now_ms)
+            return TransactionCoordinator(*ports).end_overdue(view, now_ms)
+
+        for state, count in self._each(self.storage.threads, expire, internal):
+            state.expired = count
+
+    def _make(self) -> list[_State]:
+        """Steps 2 and 3; returns the partitions that can continue."""
+        sound: list[_State] = []
+        large: list[_State] = []
+        self.execution.progress.start("snapshot", len(self.states), "partitions")
+        every = list(self.states.values())
+        for state, (planned, made) in self._each(self.execution.tasks, make_snapshot, every):
+            state.planned, state.made = planned, made
+            (large if planned.large else sound).append(state)
+            if not planned.large:
+                self.execution.progress.advance(planned.log_bytes if made is not None else 0)
+        for state, (planned, made) in self._each(SerialRunner(), self.reduce_large, large):
+            state.planned, state.made = planned, made
+            sound.append(state)
+            self.execution.progress.advance(planned.log_bytes if made is not None else 0)
+        self.execution.progress.finish()
+        for state in sound:
+            if state.made is not None:
+                view = state.work.replicas.view
+                self.memory.snapshot_metrics.add(GEN_LATENCY, view.topic, view.partition, state.made.ms)
+        return sound
+
+    def _spread(self, states: Sequence[_State]) -> None:
+        """Steps 4 and 5, repeated for a partition whose leader was replaced between the two."""
+        waiting = list(states)
+        refused: dict[TopicIdPartition, StratalogError] = {}
+        for _ in range(VIEWS):
+            spread = []
+            for state, found in self._each(self.execution.tasks, spread_snapshot, waiting):
+                state.spread = found
+                spread.append(state)
+            refused = self._advance(spread)
+            waiting = [
+                state
+                for state in spread
+                if isinstance(refused.get(state.work.replicas.view.key), FencedLeaderEpochError)
             ]
+            self.run.failures += [
+                Failure.of(state.work, refused[state.work.replicas.view.key])
+                for state in spread
+                if state.work.replicas.view.key in refused and state not in waiting
+            ]
+            if not waiting:
+                break
+        self.run.failures += [Failure.of(state.work, refused[state.work.replicas.view.key]) for state in waiting]
+        for state in states:
+            if state.spread is not None:
+                self.run.failures += [
+                    Failure.of(f"{state.work} on broker {broker}", error) for broker, error in state.spread.failed
+                ]
 
+    def _advance(self, states: Sequence[_State]) -> dict[TopicIdPartition, StratalogError]:
+        """Step 5; returns the refused partitions, with the errors."""
+        wanted = tuple(
+            LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
+            for state in states
+            if state.spread is not None and state.spread.log_start > state.work.replicas.view.log_start_offset
+            if not state.work.protected
+        )
+        if not wanted:
+            return {}
+        answers = self.metadata.submit(AdvanceLogStart(wanted))
+        self._refresh(states)
+        return {one.key: one.error for one in answers if isinstance(one, RefusedPartition)}
 
-def _advance(
-    metadata: MetadataClient, storage: Storage, states: Sequence[_State]
-) -> dict[TopicIdPartition, StratalogError]:
-    """Step 5; which partitions were refused, and why."""
-    wanted = tuple(
-        LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
-        for state in states
-        if state.spread is not None and state.spread.log_start > state.work.replicas.view.log_start_offset
-        if not state.work.protected
-    )
-    if not wanted:
-        return {}
-    answers = metadata.submit(AdvanceLogStart(wanted))
-    _refresh(metadata, storage, states)
-    return {one.key: one.error for one in answers if isinstance(one, RefusedPartition)}
-
-
-def _clean(
-    metadata: MetadataClient, storage: Storage, execution: Execution, states: Sequence[_State], run: OperationRun
-) -> None:
-    """Step 6."""
-    started = [state for state in states if state.work.replicas.view.log_start_offset > 0]
-    for state, cleaned in _each(metadata, storage, execution.tasks, clean_snapshots, started, run):
-        state.cleaned = cleaned
-        run.failures += [Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed]
+    def _clean(self, states: Sequence[_State]) -> None:
+        """Step 6."""
+        started = [state for state in states if state.work.replicas.view.log_start_offset > 0]
+        for state, cleaned in self._each(self.execution.tasks, clean_snapshots, started):
+            state.cleaned = cleaned
+            self.run.failures += [
+                Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed
+            ]
 
 
 def _row(state: _State, dry_run: bool) -> SnapshotRow:
