@@ -59,14 +59,15 @@ check: $(VENV)/.installed lint ## format, lint, types, and the tests that are qu
 	@STRATALOG_TEST_DEPTH=check $(BIN)/python -m pytest -n auto --maxprocesses 8
 
 # First what needs no JVM and no server. Then files of tests side by side, the longest first, in JVMs that wait more
-# than they compute. Then a part on a session of Spark Connect, which cannot share a process with a classic one. Last,
-# a smoke run on the oldest Spark, Arrow and pandas. Status 5: the chosen tests have none of that kind.
+# than they compute. Last, side by side: a part on a session of Spark Connect, which cannot share a process with a
+# classic one, and a smoke run on the oldest Spark, Arrow and pandas. Status 5: the chosen tests have none of that kind.
 test: setup lint ## each guarantee once, on folders, S3, a classic session, Connect and the oldest Spark; or some: TESTS=tests/unit
 	@rm -rf .cache/durations
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3" $(TESTS) || [[ $$? == 5 ]]
 	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
-	@STRATALOG_TEST_CONNECT=1 $(BIN)/python -m pytest -m "$(CONNECT)" $(TESTS) || [[ $$? == 5 ]]
-	@[[ -n "$(TESTS)" ]] || $(BIN)/python -m tests.matrix 4.0 --quick
+	@if [[ -z "$(TESTS)" ]]; then $(BIN)/python -m tests.matrix 4.0 --quick > .cache/smoke.log 2>&1 & fi; \
+	  STRATALOG_TEST_CONNECT=1 $(BIN)/python -m pytest -m "$(CONNECT)" $(TESTS) || [[ $$? == 5 ]] || { wait; exit 1; }; \
+	  if [[ -z "$(TESTS)" ]]; then wait $$! && tail -n 2 .cache/smoke.log || { cat .cache/smoke.log; exit 1; }; fi
 
 nightly: setup servers .cache/jars/.kafka ## everything else, to its end, with a table in docs/proof.md; or some steps: make nightly STEPS="kafka sim"
 	@$(BIN)/python -m tests.nightly $(STEPS)
