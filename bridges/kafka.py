@@ -46,7 +46,7 @@ class Kafka:
     _ports: Ports
     _spark: SparkSession | None
 
-    @operation("mirror", leaves_event=False, untold="configs")
+    @operation("mirror", leaves_event=False, redacted="configs")
     def mirror(
         self,
         topics: TopicNames,
@@ -120,7 +120,7 @@ class Kafka:
             dry_run=dry_run,
         )
 
-    @operation("compare", leaves_event=False, untold="configs")
+    @operation("compare", leaves_event=False, redacted="configs")
     def compare(
         self,
         topics: TopicNames,
@@ -181,7 +181,7 @@ class Kafka:
             cluster.read_live("trips", "kafka-1:9092").groupBy("value").count()
 
         Raises: as ``mirror``; InvalidCallError for a topic that is not a mirror; SourceTruncatedError if an
-        unclean election at the source has replaced mirrored records; OffsetOutOfRangeError.
+            unclean election at the source has replaced mirrored records; OffsetOutOfRangeError.
         """
         spark = session(self._spark, "reading")
         from stratalog.bridges.live.frame import live_frame
@@ -251,7 +251,7 @@ class Kafka:
             given,
         )
 
-    @operation("export", leaves_event=False, untold="configs")
+    @operation("export", leaves_event=False, redacted="configs")
     def export(
         self,
         topics: TopicNames,

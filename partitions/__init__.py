@@ -1,4 +1,4 @@
-"""The log of one replica: vocabulary, storage, and everything that follows from a listing.
+"""The log of one replica: names, storage, and everything that follows from a listing.
 
 Purpose
     A broker is a storage root. The log of one replica is a folder of write-once files under such a
@@ -33,7 +33,7 @@ In and out
     (``Listing``, ``ReplicaLog``, ``SegmentFooter``) and plans (``merge``, ``retention``), which the
     layers above carry out.
 
-Whose bytes they are
+Checksums
     A file contains the checksum of its bytes (``segment_footer``, ``register``). A copy computes the checksum of
     the bytes that it copied (``StagedCopy.crc32``), and the two are compared before the copy gets a name
     (``segment_check``), so damage in storage does not spread. Checksums are CRC-32, as in gzip, computed by ISA-L
@@ -54,7 +54,7 @@ May not know
     ``retention``, ``transactions``, ``paths``, ``offsets``, ``records``, ``register``) do no I/O and read no
     clock.
 
-Where this differs from the design page
+Differences from the design
     * S3 is accessed through ``botocore``, on which fsspec's own S3 file system is built, not through fsspec:
       staging needs uncompleted multipart uploads with ``If-None-Match`` on their completion, and a
       synchronous client survives Spark's forked Python workers.

@@ -1,12 +1,12 @@
 """The time for deletion by time, on which two clocks must agree: the clock of the driver and that of the storage.
 
-Every notebook is a driver, and its clock is not maintained. A clock that is days ahead would expire fresh records,
+Any notebook is a driver, so nobody maintains its clock. A clock that is days ahead would expire fresh records,
 producers and groups. A clock that is days behind would date its present work days back, and the next driver would
 expire it. A storage has its own time (``Store.now_ms``). If the two differ by more than ``MOST_APART_MS``, one of
 them is wrong, and nothing is deleted by time.
 
-A driver deletes by the earlier of the two times, and records the later one for others. So a wrong clock only keeps
-things longer, whichever of the two it is.
+A driver deletes by the earlier of the two times, and records the later one for others. So whichever clock is
+wrong, the only effect is that things are kept longer.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def agreed_ms(clock: Clock, store: TellsTime) -> int | None:
 
 
 def stamp_ms(clock: Clock, store: TellsTime) -> int:
-    """The time to record for a present event that others expire by it: the later of the driver's time and the
+    """The time to record for a present event, for which others expire it: the later of the driver's time and the
     storage's."""
     driver_ms, storage_ms = clock.now_ms(), store.now_ms()
     return driver_ms if storage_ms is None else max(driver_ms, storage_ms)
 
 
 def earlier_ms(clock: Clock, store: TellsTime) -> int:
-    """The time to record for a present event by which others expire earlier ones: the earlier of the driver's time
-    and the storage's."""
+    """The time to record for a present event, for which others expire earlier events: the earlier of the driver's
+    time and the storage's."""
     driver_ms, storage_ms = clock.now_ms(), store.now_ms()
     return driver_ms if storage_ms is None else min(driver_ms, storage_ms)

@@ -47,8 +47,8 @@ def parse_size(text: str) -> int:
     """
     found = _SIZE.match(text.strip())
     if found is None:
-        raise InvalidCallError(f"{text!r} is no size: write 200MB, 2GB, 1.5GiB")
+        raise InvalidCallError(f"{text!r} is not a size: write 200MB, 2GB, 1.5GiB")
     size = Decimal(found[1]) * _UNITS[(found[2] or "").upper()]
     if size > _LARGEST:
-        raise InvalidCallError(f"{text!r} is no size: it is more than {_LARGEST} bytes")
+        raise InvalidCallError(f"{text!r} is not a size: it is more than {_LARGEST} bytes")
     return int(size)

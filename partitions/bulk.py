@@ -1,8 +1,8 @@
 """Creation of very many objects at once, all of which stay alive.
 
 Python's cycle collector traverses the living objects again and again while their number grows. If none of them can
-be garbage yet, it finds nothing and takes a third of the time; this is why a remote log with ten times the
-segments took fifteen times as long.
+be garbage yet, it finds nothing, and takes a third of the time: without this module, a remote log with ten times
+the segments takes fifteen times as long.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class _Ddl:
         )
         tree = _struct(self._fields(MOST_NESTED)) if of_fields else self._type(MOST_NESTED)
         if self._at < len(self._tokens):
-            raise self._no_type(f"{self._peek()[1]!r} follows, where the type should end")
+            raise self._no_type(f"the type should end before {self._peek()[1]!r}")
         return tree
 
     def _fields(self, levels: int) -> Iterator[dict[str, Any]]:

@@ -7,8 +7,8 @@ are equal, and so are both zeros; a map is a set of entries. The columns that th
 not count, nor do timestamps that the append itself assigns.
 
 The digest detects mistakes, not attacks: it is possible to construct two sets of records with the same digest. A
-value replaced by another one of the same length goes unnoticed once in 2^32 times, and never if at most four
-consecutive bytes have changed.
+value replaced by another one of the same length goes unnoticed with a probability of 2^-32; a change of at most
+four consecutive bytes is always noticed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DAY_US = np.int64(86_400_000_000)
 _SHORT_BYTES = 32
 """Average length up to which a column's values are deduplicated before hashing."""
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: distinguishes places
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, so that places differ
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)  # these, and the shifts, are SplitMix64's
 _SECOND = np.uint64(0x94D049BB133111EB)
 _BYTES, _STRUCT, _LIST, _MAP, _NUMBER, _ROW = (np.uint64(kind) for kind in range(1, 7))
@@ -66,7 +66,7 @@ class RecordsDigest:
             index = batch.schema.get_field_index(field.name)
             if index >= 0:
                 column = batch.column(index)
-                if not same_type(column.type, field.type):  # Arrow 19 casts no nullable field to one that is not
+                if not same_type(column.type, field.type):  # Arrow 19 casts no nullable field to a required one
                     column = column.cast(field.type)
                 rows += _placed(_hashes(column), place)
         return int(_mixed(rows).sum())

@@ -1,7 +1,7 @@
 """Files that a replica still holds but its log does not use: the reason, and the time. Pure.
 
 A file leaves a log in three ways: the local log start passes it, a merged segment covers it, or another history
-replaces it (a truncation, although here the file stays). Deletion is delayed in each case
+replaces it (a truncation; here the file itself stays). Deletion is delayed in each case
 (``file.delete.delay.ms``); a file of a lost history is deleted only when it can never become live again.
 
 The lineage decides first which case applies: a file of another history is truncated wherever the log starts, since
@@ -84,19 +84,19 @@ def _dead(log: ReplicaLog, file: DataFile) -> Discarded:
     decides = _epoch_offset(file.name)
     epoch = log.lineage.epoch_at(decides)
     if epoch == file.name.epoch or (epoch is None and decides < log.local_start):
-        # The first register that says so; later ones move nothing for this file.
+        # The first register that starts the log above the file; later ones change nothing for it.
         written = [stored.modified_ms for name, stored in log.listing.local_starts if decides < name.offset]
         return Discarded(file, BelowLocalStart(log.local_start), min(written, default=None))
     why = _truncation(log.lineage, file.name)
     if decides >= log.high_watermark:
         return Discarded(file, why, None)
-    # It was in the log until the replica joined the epoch whose lineage leaves it out, at the latest.
+    # The file left the log at the latest when the replica joined the epoch whose lineage omits it.
     return Discarded(file, why, max(file.object.modified_ms, log.listing.joined_ms))
 
 
 def truncated_by(listing: Listing, lineage: Lineage) -> list[Discarded]:
-    """The files of a former replica whose history differs from ``lineage``, the leader's, by name. Only the caller
-    knows the time.
+    """The files of a former replica whose history differs from ``lineage``, the leader's, by name. The caller sets
+    the time.
     """
     found = [
         Discarded(file, _truncation(lineage, file.name), None)

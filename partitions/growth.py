@@ -112,7 +112,7 @@ def _dates(present: Any, wanted: Any, path: str) -> Iterator[str]:
 
 
 def grew(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether ``wide`` equals ``narrow`` or has grown from it, ignoring the nullability of common fields."""
+    """Whether ``wide`` equals ``narrow`` or grew from it, ignoring the nullability of common fields."""
     if not (pa.types.is_struct(narrow) and pa.types.is_struct(wide)):
         return same_type(narrow, wide) or widened(narrow, wide)
     fields = list(zip(narrow, wide, strict=False))
@@ -135,7 +135,7 @@ def widest(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
         if grew(pa.struct(list(one)), pa.struct(list(two))):
             return two
         raise CorruptionError(
-            f"{what} has records of two schemas, and neither grew from the other: {one} and {two}"
+            f"{what} has records of two schemas, neither of which grew from the other: {one} and {two}"
         )
 
     return reduce(wider, schemas)
@@ -149,7 +149,6 @@ def fitted(records: Records, schema: pa.Schema, what: str) -> Records:
     """
     if not grew(pa.struct(list(records.schema)), pa.struct(list(schema))):
         raise StaleMetadataError(
-            f"{what}: it has records with the schema {records.schema}; this run knows the topic with "
-            f"{schema}: try again"
+            f"{what} has the schema {records.schema}, but this run knows the topic with {schema}: try again"
         )
     return records.cast(schema)

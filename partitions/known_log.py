@@ -37,7 +37,7 @@ class KnownLog:
     answer: Sequence[StoredObject]
     """The latest listing by the store."""
     objects: Sequence[StoredObject]
-    """The same listing, with the earlier instances of objects that were already in the previous one."""
+    """The latest listing from the store."""
     listing: Listing
     log: ReplicaLog | None = None
     """The log that was resolved last, from this listing or an earlier one."""
@@ -58,7 +58,7 @@ class KnownLog:
 def known_again(
     before: KnownLog | None, answer: Sequence[StoredObject], folder: str, uri_of: Callable[[str], str]
 ) -> KnownLog:
-    """The known log after a new listing ``answer`` of the folder. Raises: as ``parse``."""
+    """The known log after a new listing ``answer`` of the folder. Raises: see ``parse``."""
     if before is None:
         return KnownLog(answer, answer, parse(folder, answer, uri_of))
     if answer is before.answer:

@@ -185,7 +185,8 @@ class ReplicaLog:
 
     @property
     def lost_committed(self) -> bool:
-        """Whether storage has lost data below the high watermark: then the replica is corrupt, not shorter."""
+        """Whether storage has lost data below the high watermark; such a replica is corrupt, not merely
+        shorter."""
         return self.claimed_high_watermark > self.log_end
 
     def holds(self, name: DataName) -> bool:
@@ -222,7 +223,7 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
     live = list(live)
     merged = sorted((f for f in live if f.name.merged), key=lambda f: f.name.base_offset)
     covered = _coverage(merged)
-    # A merged segment holds the records of the appends inside it: the chain goes by the segment alone.
+    # A merged segment holds the records of the appends inside it, so the chain uses only the segment.
     appends = {f.name.base_offset: f for f in live if not f.name.merged and not covered(f.name.base_offset)}
     bases = sorted({*appends, *(f.name.base_offset for f in merged)})
 
@@ -245,7 +246,7 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
             best = Link(position, end, file)
         if reaching and -reaching[0][0] > position and (best is None or -reaching[0][0] >= best.end):
             best = Link(position, -reaching[0][0], reaching[0][2])
-        if best is None:  # a gap: a file beyond it is stranded, and never read, for offsets are contiguous (I5)
+        if best is None:  # a gap: files after it are stranded and never read, as offsets are contiguous (I5)
             return chain
         chain.append(best)
         position = best.end
@@ -280,8 +281,8 @@ def log_of_chain(
 def missing_file(what: str, end: int, start: int) -> LogGapError:
     """The error for an append ``what`` whose footer ends at ``end``, before the next file at ``start``."""
     return LogGapError(
-        f"{what} ends at offset {end}, the next file starts at {start}: a file is missing between them; restore "
-        "it from another replica"
+        f"{what} ends at offset {end}, but the next file starts at {start}: a file is missing between them; "
+        "restore it from another replica"
     )
 
 
@@ -310,8 +311,8 @@ def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:
         link = leader.chain[index]
         if link.start < own.start < link.end and not link.name.merged:
             raise LogGapError(
-                f"{what}: offset {own.start} is missing, where {own.file.object.name} begins on a follower; "
-                "restore it from there"
+                f"{what}: offset {own.start} is missing: {own.file.object.name} on a follower begins there; "
+                "restore it from that file"
             )
 
 

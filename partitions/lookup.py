@@ -1,6 +1,5 @@
-"""Lookups by time that do not read data that cannot match (they use footers, row-group statistics and one column),
-and the files that may hold records of a time range.
-"""
+"""Lookups by time, by footers, row-group statistics and one column, which read no data that cannot match; and the
+files that may hold records of a time range."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class FileSlice:
     start: int
     end: int
     max_timestamp_us: int | None = field(default=None, compare=False)
-    """An upper bound of the file's timestamps; None if only the file knows."""
+    """An upper bound of the file's timestamps; None if only the file has it."""
     min_timestamp_us: int | None = field(default=None, compare=False)
     """A lower bound of the file's timestamps; known if ``max_timestamp_us`` is."""
 
@@ -134,7 +133,7 @@ def _largest_in(piece: FileSlice) -> FoundOffset | None:
         return None
     if piece.start <= footer.max_timestamp_offset < piece.end:
         return FoundOffset(footer.max_timestamp_offset, footer.max_timestamp_us)
-    best: FoundOffset | None = None  # the footer's record is cut off: look at the rest
+    best: FoundOffset | None = None  # the footer's record is cut off, so look at the others
     for first, timestamps in _timestamps(piece, minimum_us=None):
         largest = pc.max(timestamps).as_py()
         if largest is not None and (best is None or largest > (best.timestamp_us or 0)):

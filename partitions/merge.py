@@ -123,7 +123,7 @@ def sealed_runs(
         now_ms - oldest_of(active, oldest_ms) >= policy.segment_ms or all(map(has_expired, reversed(active)))
     ):
         first, rest = active[0], active[1:]
-        # As large as all later files: rewriting it for these every segment.ms would be quadratic.
+        # It is as large as all later files together: rewriting it every segment.ms would make the cost quadratic.
         dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))
         sealed.append(Run((first,) if dwarfs else tuple(active)))
         active = rest if dwarfs else []
@@ -171,7 +171,7 @@ def why_not_merged(
 
 
 def sealing(policy: MergePolicy) -> str:
-    """A readable text on when the end of a log becomes a segment."""
+    """A readable text about when the end of a log becomes a segment."""
     return f"sealed at {bytes_text(policy.segment_bytes)} or {span_text(policy.segment_ms)}"
 
 

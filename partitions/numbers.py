@@ -52,6 +52,6 @@ def whole_or_none(given: object, what: str) -> int | None:
 
 
 def wholes(given: Iterable[object] | object, what: str) -> tuple[int, ...]:
-    """One integer or several, as a list of ints. Raises: see ``whole``."""
+    """One integer or several, as ints. Raises: see ``whole``."""
     several = given if isinstance(given, Iterable) else (given,)
     return tuple(whole(one, what) for one in several)

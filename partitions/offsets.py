@@ -87,6 +87,6 @@ def _earliest_pending_upload(positions: Positions) -> Answer:
     if positions.remote_end is not None:
         return FoundOffset(max(positions.remote_end, positions.log_start))
     if positions.log_start >= positions.local_start:
-        # KIP-1023, "ReplicaFetcher Changes": no segments were uploaded, all of the log is local and pending.
+        # KIP-1023, "ReplicaFetcher Changes": if no segments were uploaded, all of the log is local and pending.
         return FoundOffset(positions.log_start)
-    return UnknownOffset("the remote log is not known yet")
+    return UnknownOffset("the remote log was not read")

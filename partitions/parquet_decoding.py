@@ -2,8 +2,8 @@
 
 Arrow only sees input that was checked first: a footer of bounded size and counts (``parquet_footer``), and row
 groups whose records take a known amount of memory (``parquet_pages``). Arrow's description of a column chunk
-(``RowGroupMetaData.column``) is never requested, as a contradictory one crashes the process. An error of Arrow for
-lack of memory or threads does not count as damage, and fails only the one file.
+(``RowGroupMetaData.column``) is never requested, as a contradictory one crashes the process. If Arrow lacks memory
+or threads, that does not count as damage, and only this one file fails.
 
 The calling thread decodes a file itself: if a thread of Arrow releases Python bytes while the process exits, just
 after the read returned, it aborts the process (it cannot take the interpreter lock, and is ended inside C++).
@@ -35,8 +35,8 @@ Arrow takes twice that."""
 _PIECE_BYTES = 16 * 1024 * 1024
 
 if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-    # Spark limits Python workers so (``spark.executor.pyspark.memory``). Arrow's own allocator keeps the address
-    # space of what it had, the system's gives it back.
+    # Spark limits the address space of Python workers (``spark.executor.pyspark.memory``). Arrow's own allocator
+    # keeps freed address space, the system's returns it.
     pa.set_memory_pool(pa.system_memory_pool())
 
 
@@ -66,8 +66,8 @@ def translated(what: str) -> Iterator[None]:
 
 
 def is_of_this_process(error: Exception) -> bool:
-    """Whether an Arrow error says nothing about the bytes: it lacked memory or a thread, or the system refused
-    something. Then no file is replaced and no replica blamed. (The file's memory was checked before, so it has not
+    """Whether an Arrow error is unrelated to the bytes: Arrow lacked memory or a thread, or the system refused a
+    call. Then no file is replaced and no replica blamed. (The file's memory was checked before, so it has not
     asked for too much.)
     """
     return (
@@ -78,7 +78,8 @@ def is_of_this_process(error: Exception) -> bool:
 
 
 def _lacked_memory(error: Exception) -> bool:
-    # ArrowMemoryError is a MemoryError, too. Lack of memory for a page header is an OSError, as is a damaged one.
+    # ArrowMemoryError is a MemoryError, too. Arrow reports lack of memory for a page header as an OSError, as it
+    # does a damaged header.
     return isinstance(error, MemoryError) or "bad_alloc" in str(error)
 
 
@@ -126,7 +127,7 @@ def decoded(
             pre_buffer=False,
             coerce_int96_timestamp_unit="us",
         )
-        # Files are read side by side; the columns of one need not be decoded so.
+        # Files are read in parallel, so the columns of one file need not be.
         if kept is None:
             return file.read_row_group(index, columns=columns, use_threads=False)
         rows = max(1, group.num_rows * _PIECE_BYTES // max(size_bytes, _PIECE_BYTES))
@@ -139,7 +140,7 @@ def decoded(
     except Exception as error:
         if not _lacked_memory(error):
             raise
-        with _DECODING.of(_MOST_BYTES):  # once more, with no other beside
+        with _DECODING.of(_MOST_BYTES):  # try again with no other row group in memory
             table = decode()
     if table.num_rows != group.num_rows:
         raise ValueError(f"row group {index} has {table.num_rows} records, not {group.num_rows}")

@@ -20,15 +20,15 @@ MAGIC = b"PAR1"
 SUFFIX_BYTES = 8
 """Bytes at the end of a file: the length of the footer, and the magic."""
 MOST_FOOTER_BYTES = 64 * 1024 * 1024
-"""The greatest footer: about 250 bytes per column chunk and 120 per producer, so that of a 1 GiB segment with 30
-columns has 100 kB."""
+"""The greatest size of a footer: it takes about 250 bytes per column chunk and 120 per producer, so that of a 1
+GiB segment with 30 columns has 100 kB."""
 MOST_CHUNKS = 128 * 1024
 """The greatest number of column chunks: 500 row groups with 256 columns."""
 MOST_ROWS = 2 * 1024 * 1024
-"""The greatest number of rows of a row group: a record counts for more than 50 bytes, so there are fewer than 100
-million."""
+"""The greatest number of rows of a row group: a record counts for more than 50 bytes, so 100 MB hold fewer."""
 MOST_GROUP_BYTES = 192 * 1024 * 1024
-"""The greatest row group, compressed, and its records in memory: twice what ``segment_writer`` puts into one."""
+"""The greatest compressed size of a row group, and of its records in memory: twice what ``segment_writer`` puts
+into one."""
 NOT_OURS = "stratalog never writes such a file; run heal, or restore it from a backup"
 MOST_LEAVES = 16 * 1024
 MOST_DEPTH = 200
@@ -160,8 +160,8 @@ def parse_layout(footer: bytes, records_end: int) -> Layout:
     for chunk in layout.chunks:
         if chunk.start != at:
             raise ValueError(
-                f"its column {'.'.join(chunk.path)} lies at bytes [{chunk.start}, {chunk.end}), "
-                f"but the column before it ends at {at}"
+                f"its column {'.'.join(chunk.path)} is at bytes [{chunk.start}, {chunk.end}), but the column "
+                f"before it ends at {at}"
             )
         at = chunk.end
     if records_end != at:
@@ -178,7 +178,7 @@ def parse_foreign_layout(footer: bytes, footer_at: int) -> Layout:
     layout = _parse(footer)
     for chunk in layout.chunks:
         if chunk.start < len(MAGIC) or chunk.end > footer_at:
-            raise ValueError(f"its column {'.'.join(chunk.path)} lies at bytes [{chunk.start}, {chunk.end})")
+            raise ValueError(f"its column {'.'.join(chunk.path)} is at bytes [{chunk.start}, {chunk.end})")
     return layout
 
 
@@ -303,7 +303,7 @@ def _row_group(found: dict[int, Any]) -> tuple[int, tuple[ColumnChunk, ...]]:
 
 
 _I16, _I32, _I64, _TEXT, _FLAG = (Field(kind) for kind in (I16, I32, I64, BINARY, TRUE))
-_ANYTHING = Field(STRUCT)  # of which no field is kept
+_ANYTHING = Field(STRUCT)  # none of its fields is kept
 _KEY_VALUE = Field(STRUCT, fields={1: _TEXT, 2: _TEXT})
 _STATISTICS = Field(STRUCT, fields={1: _TEXT, 2: _TEXT, 3: _I64, 4: _I64, 5: _TEXT, 6: _TEXT, 7: _FLAG, 8: _FLAG})
 _LEVELS = Field(LIST, of=_I64, most=2 * MOST_DEPTH)

@@ -103,7 +103,7 @@ def check_row_group(
         for index, column in enumerate(found)
         if column.dictionary is not None and column.repeats
     }
-    # From the cheapest check to the most expensive one, while the bound is too large.
+    # Try the cheapest bound first, and the more expensive ones only while it is too large.
     for look in (_by_the_longest, _by_places):
         for index in sorted(repeated, key=lambda index: -repeated[index]):
             if unpacked <= most_bytes and fixed + sum(repeated.values()) > most_bytes >= fixed:
@@ -121,7 +121,7 @@ def _pages(leaf: Leaf, chunk: ColumnChunk, read: Read) -> _Column:
     """The pages of a chunk. Raises: ValueError for pages that do not fill it exactly."""
     data = read(chunk.start, chunk.end)
     at, values = 0, 0
-    most = 512 + chunk.values // 256  # of pages: they have a thousand values, or a megabyte
+    most = 512 + chunk.values // 256  # a page has at least 256 values, or is large
     dictionary: _Page | None = None
     pages: list[_Page] = []
     while at < len(data):
@@ -161,7 +161,7 @@ def _header(data: bytes, at: int, leaf: Leaf) -> tuple[int, int, int, int, int, 
     what = header.get({_DATA: 5, _DICTIONARY: 7}.get(kind, 0))
     if what is None:
         raise ValueError(f"a page has type {kind}, which segments do not use")
-    # Some writers state another encoding for levels that a page does not have.
+    # Some writers name another encoding for levels although a page has none.
     levels = ((leaf.definition, 3), (leaf.repetition, 4))
     if kind == _DATA and any(there and what.get(number) != _RLE for there, number in levels):
         raise ValueError("a page has levels with an encoding that segments do not use")
@@ -208,7 +208,7 @@ def _lengths(column: _Column, read: Read) -> npt.NDArray[np.int64]:
     if count > len(data) // 4:
         raise ValueError(f"a dictionary has {len(data)} bytes for {count} values")
     alike = int.from_bytes(data[:4], "little")
-    if count and count * (4 + alike) == len(data):  # as keys often are
+    if count and count * (4 + alike) == len(data):  # keys often have equal lengths
         rows = np.frombuffer(data, np.uint8).reshape(count, 4 + alike)[:, :4]
         found: npt.NDArray[np.int64] = np.ascontiguousarray(rows).view("<u4").ravel().astype(np.int64)
         if bool((found == alike).all()):

@@ -24,11 +24,11 @@
     <id>.probe                                                      tests a store, and is deleted
     <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
-Offsets and positions have 20 digits and epochs 10, so that names sort as numbers; a greater one is never written,
-and what has more than 64 bits is no offset. An incarnation folder is the directory id of
-the root and, where that is known, a digest of what its ``broker.json`` was as an object,
-``<directory_id>.<8 hex digits>``: a root that was put back from an older copy has the id of the original, and must
-not be written to by those who knew that one.
+Offsets and positions have 20 digits and epochs 10, so that names sort as numbers; greater ones are never written,
+and a number of more than 64 bits is no offset. An incarnation folder is ``<directory_id>.<8 hex digits>``: the
+directory id of the root and, if known, a digest of the identity of its ``broker.json`` as an object. A root that
+was restored from an older copy has the directory id of the original, and drivers that knew the original must not
+write to it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SNAPSHOT_TABLES = "_snapshots"
 REMOTE_LOG_MANAGER, MAINTENANCE = "__remote_log_manager", "__maintenance"
 REPLICATION_THROTTLE = "__replication_throttle"
 SCHEDULES = (REMOTE_LOG_MANAGER, MAINTENANCE)
-"""The jobs that store when they last did their work."""
+"""The jobs that store the times of their last runs."""
 MAX_TOPIC_LENGTH = 222
 """Kafka's limit is 249, with room for a partition number. Here a folder name also has 33 characters for the topic
 id, and file systems allow 255. Object storage allows more, but a restore may move a topic to folders."""
@@ -257,9 +257,8 @@ def incarnation_folder_of(directory_id: str, root: str) -> str:
 
 
 def is_top_folder(folder: str) -> bool:
-    """Whether a folder directly below a root may be ours: of an incarnation, of a topic in the remote tier, or of
-    the descriptions or the tables of snapshots. A bucket may have other content beside them.
-    """
+    """Whether a folder directly below a root may be ours: that of an incarnation, of a topic in the remote tier,
+    of the descriptions, or of the tables of snapshots. A bucket may have other content beside them."""
     incarnation, _, digest = folder.partition(".")
     return (
         folder in (DESCRIPTIONS, SNAPSHOT_TABLES)
@@ -412,7 +411,7 @@ def parse_description(name: str) -> tuple[int, str] | None:
 
 
 def recovered_path(topic: str, partition: int, epoch: int, base_offset: int) -> str:
-    """An exported file of records that no log has any more, relative to the export's folder."""
+    """The file for exported records that no log has any more, relative to the export's folder."""
     return f"{topic}/{partition}/epoch-{_epoch_digits(epoch)}/{_digits(base_offset)}.parquet"
 
 

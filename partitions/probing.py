@@ -68,7 +68,7 @@ class ThreadProber:
             outcome: Outcome[T, R] | BaseException
             try:
                 outcome = attempt(question, item)
-            except BaseException as bug:  # raised below, in the caller's thread, and at once
+            except BaseException as bug:  # raised below, in the caller's thread
                 outcome = bug
             with answered:
                 outcomes[item] = outcome
@@ -94,6 +94,6 @@ class ThreadProber:
             if isinstance(outcome, BaseException):
                 raise outcome
             found.append(
-                Failed(item, NoAnswerError(f"no answer in {deadline_s:g} s")) if outcome is None else outcome
+                Failed(item, NoAnswerError(f"no answer within {deadline_s} s")) if outcome is None else outcome
             )
         return found

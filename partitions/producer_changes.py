@@ -1,7 +1,8 @@
 """The part of the producer state that a footer holds: all of it, or the changes since an earlier file.
 
-A partition may know ten thousand producers, and an append changes one. So its footer holds the producers touched
-since an earlier offset (``since``), each with its entry, or none if it was dropped. Some earlier file holds all.
+A partition may know ten thousand producers, and an append changes one. So its footer holds only the producers
+touched since an earlier offset (``since``), each with its entry, or without one if it was dropped. Some earlier
+file holds all producers.
 
     touched   every producer whose entry changed at or behind ``since``, or whose transaction is open
     rule      the state after the file is the state at *any* offset from ``since`` up to the file's end, updated by
@@ -12,7 +13,7 @@ since an earlier offset (``since``), each with its entry, or none if it was drop
               producers
 
 An open transaction is in each footer: merged segments, the remote tier and snapshots have none open. Segments in
-the remote tier, snapshots and ``.local`` registers are complete, as they leave their log. Pure.
+the remote tier, snapshots and ``.local`` registers leave their log, so they hold the complete state. Pure.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def part_of(level: Level, state: ProducerState, file_bytes: int) -> ProducerPart
 
 def next_level(levels: Levels | None, touched: Iterable[str], producers: int, log_end: int) -> Level | None:
     """The producers that the next file's footer must hold, for a log whose last file rests on ``levels`` and ends
-    at ``log_end``; ``producers`` is the number of all. None: all of them, also if there is no earlier file
+    at ``log_end``; ``producers`` is the number of all. None: all producers, as if there is no earlier file
     (``levels`` is None).
     """
     names = frozenset(touched)

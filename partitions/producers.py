@@ -77,8 +77,8 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     """The earlier appends, latest first."""
     runs: tuple[Int64, ...] = ()
     """The appended sequences, as lengths of runs from the last sequence downwards: appended, not appended, and so
-    on alternately. An odd number of runs is complete: no lower sequence was appended. An even number means that
-    older runs were dropped: lower sequences are unknown. Empty: only the last is known."""
+    on alternately. If their number is odd, they are complete: no lower sequence was appended. If it is even, older
+    runs were dropped, and lower sequences are unknown. Empty: only the last sequence is known."""
 
     @property
     def lately(self) -> tuple[PastAppend, ...]:
@@ -117,8 +117,8 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     partition_count: int | None = None
     """See ``ProducerEntry``; for a retry of the append when the topic has grown."""
     on_changed_replay: OnChangedReplay | None = None
-    """The setting of a named producer. None: the engine made up its sequences, which are repeated with the same
-    records, soon, or never."""
+    """How a repeated sequence of a named producer is treated. None: the engine made up its sequences, which are
+    repeated soon and with the same records, or never."""
     late: bool = False
     """Whether other partitions have later sequences: then partitions without this sequence do not get it."""
     base_offset: int | None = None
@@ -187,7 +187,7 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
         return EarlierAttempt(last.next_offset, last.base_offset)
     if last is not None and append.epoch < last.epoch:
         raise InvalidProducerEpochError(
-            f"{what}: producer {append.producer_id!r} has epoch {last.epoch}, this append has "
+            f"{what}: producer {append.producer_id!r} has epoch {last.epoch}, but this append has "
             f"{append.epoch}: a newer instance of the producer has taken over; stop this one"
         )
     if last is None or append.epoch > last.epoch or append.sequence > last.sequence:
@@ -206,14 +206,12 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
         return EarlierAttempt(last.lately[-1].base_offset)
     if appended is None:
         raise DuplicateSequenceNumberError(
-            f"{what}: producer {append.producer_id!r} has appended sequence {last.sequence} "
-            "already, and it is unknown whether "
-            f"{append.sequence} was appended, since it is no longer remembered: search the log for its records"
+            f"{what}: producer {append.producer_id} has already appended sequence {last.sequence}, and it is "
+            f"not known whether it appended {append.sequence}, which is too old: search the log for its records"
         )
     raise OutOfOrderSequenceNumberError(
-        f"{what}: sequence {append.sequence} of producer {append.producer_id!r} was "
-        f"never appended here, and now comes too late: sequence {last.sequence} was "
-        "appended; give new records a new sequence"
+        f"{what}: sequence {append.sequence} of producer {append.producer_id!r} was never appended here, and "
+        f"comes too late: sequence {last.sequence} was appended already; give new records a new sequence"
     )
 
 
@@ -286,8 +284,8 @@ def without_transactions(state: ProducerState) -> dict[str, ProducerEntry]:
 
 
 def unexpired(state: ProducerState, now_ms: int, expiration_ms: int) -> dict[str, ProducerEntry]:
-    """The state without producers that have no open transaction and have not appended for ``expiration_ms``
-    (producer.id.expiration.ms), or ``UNNAMED_EXPIRATION_MS``."""
+    """The state without expired producers: those without an open transaction that have not appended for
+    ``expiration_ms`` (producer.id.expiration.ms), or ``UNNAMED_EXPIRATION_MS``."""
     unnamed_ms = min(expiration_ms, UNNAMED_EXPIRATION_MS)
     return {
         name: entry

@@ -57,7 +57,7 @@ null: in merged segments ``control IS NULL`` selects the committed records (``st
 """
 
 MOST_NESTED = 64
-"""The maximum nesting depth of types in a declared schema."""
+"""The greatest nesting depth of types in a declared schema."""
 
 _SHOWN = 1000
 """The number of characters of an invalid type to show in a message."""
@@ -192,7 +192,8 @@ def check_columns(
             raise InvalidRecordError(f"{what}: column {name!r} is missing")
         if not (fits or same_type)(given.field(index).type, wanted.field(name).type):
             raise InvalidRecordError(
-                f"{what}: column {name!r} is {given.field(index).type}, declared is {wanted.field(name).type}"
+                f"{what}: column {name!r} is {given.field(index).type}, but is declared as "
+                f"{wanted.field(name).type}"
             )
 
 

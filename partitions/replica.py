@@ -40,7 +40,7 @@ LINEAGES_BYTES = 64 * 1024 * 1024
 """Memory for cached lineages; one of ten elections takes 2 KB."""
 
 remembered_lineages: BoundedCache[tuple[Store, StoredObject], Lineage] = BoundedCache(LINEAGES_BYTES)
-"""By the listed object, so a replaced register is read again."""
+"""Cached by the listed object, so a replaced register is read again."""
 KNOWN_LOGS_BYTES = 64 * 1024 * 1024
 """Memory for cached logs: about 60,000 files. A larger log is listed from scratch each time."""
 
@@ -52,7 +52,7 @@ _DECODED = Room(REGISTER_BYTES)
 
 _looks = itertools.count(1)
 _PROCESS = random_id()
-"""Tells apart processes of one number on several machines; a forked child has another number."""
+"""Distinguishes processes with the same process id on several machines; a forked child has another process id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +196,13 @@ class Replica:
 
     @_own
     def list_behind(self, last: DataName) -> Listing:
-        """The files whose names sort behind ``last``, and all registers of epochs above its own: the changes since
-        a full look, at a cost that does not grow with the log. The root is not checked.
+        """The changes since a full look: files whose names sort behind ``last``, and all registers of epochs above
+        its own. The cost does not grow with the log. The root is not checked.
 
         Raises: see ``list``.
         """
         behind = str(last)
-        if behind > str(EpochName(last.epoch + 1)):  # offsets of ten thousand millions times the epoch
+        if behind > str(EpochName(last.epoch + 1)):  # only offsets of ten thousand million times the epoch
             behind = str(EpochName(last.epoch))
         return parse(self.folder, self.store.list(self.folder, behind), self.store.uri_of)
 
@@ -236,8 +236,8 @@ class Replica:
     ) -> ReplicaLog:
         """The present log: one listing, and reads of content that is not cached. ``footer_of`` reads the footer of
         its last file, which has its end, from another source. ``anew``: see ``list``. Returns the same object
-        while nothing changes. ``since``: the log as this process has last looked at it, if that was after this
-        mark; for those who decide by it to do nothing.
+        while nothing changes. ``since``: return the log as this process last saw it, if that was after this mark.
+        Use it only to decide that there is nothing to do.
 
         Raises: see ``list``; CorruptionError, CorruptSegmentError.
         """
@@ -316,7 +316,7 @@ class Replica:
             if part.since <= log.local_start:
                 state = self.producers_at_local_start(log)
                 break
-            # The file that ended there, or a merged segment over it, which ends no later than this file.
+            # The file that ended there, or a merged segment over it, ends no later than this file.
             index = bisect_left(log.chain, part.since, hi=index, key=lambda link: link.end)
         levels: Levels = ()
         for part in reversed(parts):
@@ -340,7 +340,7 @@ class Replica:
                 try:
                     return decode(read_bounded(self.store, stored.name, REGISTER_BYTES))
                 except FileNotFoundError as error:
-                    raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
+                    raise SourceChangedError(f"{self}: {name} was deleted after the listing") from error
                 except ValueError as error:
                     raise CorruptionError(
                         f"{self.store.uri_of(stored.name)}: the producer state is malformed"

@@ -1,8 +1,8 @@
-"""Retention: the offset up to which records may leave a log. Pure; the deletion itself is elsewhere.
+"""Retention: the offset up to which records may leave a log. Pure; other modules delete the files.
 
 Total retention (``retention.ms``, ``retention.bytes``) moves the log start offset of the partition. Local
-retention (``local.retention.*``) moves the local log start of one replica of a tiered topic, but never beyond what
-is safely in the remote log (KIP-405). As in Kafka, the last file expires like any other: a log that has expired
+retention (``local.retention.*``) moves the local log start of one replica of a tiered topic, but never beyond the
+end of the remote log (KIP-405). As in Kafka, the last file expires like any other: a log that has expired
 completely holds no file, and its local start equals its end.
 """
 
@@ -18,12 +18,12 @@ from stratalog.partitions.listing import Listing, ReplicaLog, litter, old_waterm
 
 UNLIMITED = -1
 UNKNOWN_MS = 2**63 // 1000 + 1
-"""The largest timestamp of a file if it is unknown: above that of every record."""
+"""The largest timestamp of a file if it is unknown: above any record's."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of a log for the purpose of retention, local or remote: offsets ``[start, end)``."""
+    """A file of a log as retention sees it, local or remote: offsets ``[start, end)``."""
 
     start: int
     end: int

@@ -118,8 +118,8 @@ def stage_run(
     for link, segment in zip(run.links, segments, strict=True):
         if segment.footer.next_offset < link.end:
             raise LogGapError(
-                f"{source.uri_of(link.file.object.name)} ends at offset {segment.footer.next_offset}, the next "
-                f"file starts at {link.end}: offsets are missing"
+                f"{source.uri_of(link.file.object.name)} ends at offset {segment.footer.next_offset}, but the "
+                f"next file starts at {link.end}: offsets are missing"
             )
     last = segments[-1].footer
     schema = widest((segment.schema for segment in segments), source.uri_of(run.links[0].file.object.name))
@@ -188,13 +188,13 @@ def _write(
                 writer.write(_aborted(batch) if link.name in run.aborted else batch)
         if writer.next_offset != run.end:
             raise LogGapError(
-                f"a run of offsets [{run.start}, {run.end}) holds records up to {writer.next_offset} only"
+                f"a run of offsets [{run.start}, {run.end}) holds records only up to {writer.next_offset}"
             )
     except BaseException:
         writer.abort()
         raise
 
-    # Nothing that depends on the moment: the same files merge into the same bytes.
+    # Write nothing that depends on the present moment: the same files must merge into the same bytes.
     return writer.close(
         lineage=Lineage(last.lineage),
         producers=lambda _: producers,

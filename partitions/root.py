@@ -94,7 +94,7 @@ def check_signed(found: BrokerFile, store: Store, key: ClusterKey | None) -> Non
     Raises: UnsignedError.
     """
     if key is not None:
-        what = f"{store.uri_of(paths.BROKER_FILE)} (if you know what it is, remove it and format the root again)"
+        what = f"{store.uri_of(paths.BROKER_FILE)} (if you recognize it, remove it and format the root again)"
         key.check(_KIND, paths.BROKER_FILE, _digest(found), found.tag, what)
 
 

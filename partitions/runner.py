@@ -19,8 +19,8 @@ R = TypeVar("R")
 
 SPARK, THREADS = "spark", "threads"
 RUNNERS = (SPARK, THREADS)
-"""Values of ``runner``: the executors of the Spark session, if there is one; or always threads of this process,
-for executors that cannot reach the storage. An append then fetches all rows to the driver."""
+"""Values of ``runner``: the executors of the Spark session, if there is one; or only threads of this process, for
+executors that cannot reach the storage. In the second case an append fetches all rows to the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class _Run(Generic[T, R]):
     def end(self) -> None:
         """Start no more items, and wait for those that have started."""
         self._waiting.clear()
-        # A helper that has not started may be waiting for the threads of runs that wait here.
+        # A helper that has not started may itself wait for threads of runs that wait here.
         wait([helper for helper in self._called if not helper.cancel()])
 
     def _help(self) -> None:
@@ -153,7 +153,7 @@ class _Run(Generic[T, R]):
                 item = self._waiting.popleft()
                 try:
                     self._done.put(attempt(self._function, item))
-                except BaseException as error:  # a bug: the caller's to raise
+                except BaseException as error:  # a bug, for the caller to raise
                     self._waiting.clear()
                     self._done.put(error)
 

@@ -103,9 +103,8 @@ def forget() -> None:
 
 
 def forget_files(store: Readable, files: Iterable[DataFile]) -> None:
-    """Clear the cached footers, which a process that appends for hours would fill up with files that it hardly
-    reads again. Their ends stay cached.
-    """
+    """Clear the cached footers of files that this process hardly reads again, as a process that appends for hours
+    would fill the cache with them. Their ends stay cached."""
     for file in files:
         _remembered.take(_key(store, file.object))
 
@@ -135,7 +134,8 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool | None = N
 
 
 def segment_of(store: Readable, file: DataFile, held: Readable) -> Segment:
-    """The footers of a data file of ``store`` that ``held`` has in memory; cached as if ``store`` had been asked.
+    """The footers of a data file of ``store`` whose bytes ``held`` has in memory; they are cached as for
+    ``store``.
 
     Raises: CorruptSegmentError; see ``read_segment``.
     """
@@ -189,8 +189,8 @@ def _open(store: Readable, file: DataFile) -> Segment:
     place = segment_owner(file.object.name)
     if place is not None and place != (footer.topic_id, footer.partition):
         raise CorruptSegmentError(
-            f"{what} is of partition {footer.partition} of topic {footer.topic_id}, according "
-            "to its footer: it comes from elsewhere and was copied here"
+            f"{what} is of partition {footer.partition} of topic {footer.topic_id}, according to its footer: "
+            "it was copied here from another place"
         )
     if footer.records != parquet.num_rows or footer.records != footer.next_offset - footer.base_offset:
         raise CorruptSegmentError(
@@ -281,7 +281,7 @@ def read_row_groups(
                 table = table.slice(low - first, high - low)
                 yield low, table
                 del table
-                # The allocator keeps memory that a thread has freed, over time that of several row groups.
+                # The allocator keeps memory that a thread has freed: over time, that of several row groups.
                 pa.default_memory_pool().release_unused()
 
 

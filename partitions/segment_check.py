@@ -121,7 +121,7 @@ def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
                 bad.append(BadRange(found.first, found.end, error))
         for data in regions.tail():
             crc32 = isal_zlib.crc32(data, crc32)
-    if crc32 != segment.crc32 and not bad:  # where no checksum but this one looks: the page index, a page's header
+    if crc32 != segment.crc32 and not bad:  # in the page index, or a page's header
         bad.append(_whole(segment, f"{what} is damaged outside of its records: the checksum of all bytes differs"))
     return CheckedSegment(segment, _joined(bad))
 

@@ -59,7 +59,7 @@ _PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >
 more."""
 
 _OFFSET, _OFFSET_BITS = Struct("<i"), 32
-"""Arrow's offsets to the start of a value's bytes, or of a list's elements: bytes and bits of each."""
+"""Arrow's offsets to the start of a value's bytes, or of a list's elements: its format, and its bits."""
 
 Sign = Callable[[bytes], str]
 """Computes the tag of a file from the SHA-256 of the file without its tag."""
@@ -94,8 +94,8 @@ class SegmentWriter:
         self._sink = _CheckedTail(sink, sign)
         leaves = leaf_types(schema)
         self._leaves, self._chunks = len(leaves), 0
-        # Dictionaries pay for keys and typed fields, but not for opaque values. Offsets and
-        # timestamps ascend: their differences are small.
+        # Dictionaries pay for keys and typed fields, but not for opaque values. Offsets and timestamps ascend, so
+        # their differences are small.
         plain = {"value"} if pa.types.is_binary(schema.field("value").type) else set()
         ascending = {"offset", "timestamp"}
         self._writer = pq.ParquetWriter(
@@ -105,7 +105,8 @@ class SegmentWriter:
             use_dictionary=[path for path in leaves if path not in plain | ascending],
             dictionary_pagesize_limit=DICTIONARY_BYTES,
             column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
-            # Parquet's bounds leave NaN out, Spark counts it as the greatest number: it would skip such rows.
+            # Parquet's bounds omit NaN, but Spark orders it above all numbers: by the bounds it would skip such
+            # rows.
             write_statistics=[path for path, leaf in leaves.items() if not pa.types.is_floating(leaf)],
             write_page_index=True,
             write_page_checksum=True,
@@ -162,8 +163,8 @@ class SegmentWriter:
         if (size := bits(1)) > 8 * MOST_RECORD_BYTES:
             raise RecordTooLargeError(
                 f"partition {self._partition} of topic {self._topic_id}: a record takes {-(-size // 8)} bytes, "
-                f"more than the {MOST_RECORD_BYTES} that readers can hold: store such a value "
-                "outside the log, and its address in the log; nothing was appended"
+                f"more than the {MOST_RECORD_BYTES} that readers can hold: store the value outside the log, "
+                "and only its address in the log; nothing was appended"
             )
         return 1, size
 
@@ -267,7 +268,7 @@ class SegmentWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        # In one piece, as the ends of Parquet's pages depend on the pieces.
+        # In one piece, as the boundaries of Parquet's pages depend on the pieces.
         table = pa.Table.from_batches(self._pending, schema=self._schema).combine_chunks()
         self._pending, self._pending_bits = [], 0
         self._chunks += self._leaves
@@ -275,14 +276,13 @@ class SegmentWriter:
 
 
 def memory_bytes(batch: pa.RecordBatch) -> int:
-    """The memory of records, and of reading them: at most twice as much by ``parquet_pages``."""
+    """The memory of records; ``parquet_pages`` computes at most twice as much for reading them."""
     return -(-_bits(batch) // 8)
 
 
 def _bits(batch: pa.RecordBatch) -> int:
-    """The sum of the bits of each record, independent of batching: every value counts a null bit, even in a batch
-    without nulls.
-    """
+    """The bits of each record, summed. Independent of batching: every value counts a null bit, even in a batch
+    without nulls."""
     return sum(_bits_of(column, 0, 0) for column in batch.columns)
 
 

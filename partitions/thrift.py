@@ -92,7 +92,7 @@ class CompactReader:
                 raise ValueError(f"it has a field {number}, which a segment never has")
             if kind != known.kind and (kind, known.kind) != (FALSE, TRUE):
                 raise ValueError(f"its field {number} is of kind {kind}, not {known.kind}")
-            # The most frequent kinds stand here, without a call.
+            # The most frequent kinds are handled here, without a call.
             if kind in (I64, I32):
                 value = data[at]
                 at += 1
@@ -170,7 +170,7 @@ class CompactReader:
         return (value >> 1) ^ -(value & 1), at
 
     def _pass_over(self, at: int, kind: int, depth: int) -> int:
-        """The end of the value of an unknown field."""
+        """The end of the value of an unknown field, which is skipped."""
         if depth > MOST_NESTED:
             raise ValueError(f"it is nested more than {MOST_NESTED} deep")
         if kind in (TRUE, FALSE):

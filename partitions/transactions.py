@@ -76,7 +76,7 @@ def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> Log
     last = footer_of(unmerged[-1].file)
     stable = log.high_watermark
     committed = log.over(unmerged[0].start, log.high_watermark)
-    if committed[-1] is unmerged[-1]:  # otherwise it was merged, and all transactions below its end were decided
+    if committed[-1] is unmerged[-1]:  # otherwise it was merged, so all transactions below its end were decided
         begun = (None if entry is None else entry.txn_first_offset for entry in last.producers.values())
         stable = min((offset for offset in begun if offset is not None), default=stable)
     latest = last.last_transactional_offset

@@ -108,7 +108,7 @@ def unknown_in_types(
     """
     one, other = parts(given), parts(wanted)
     if one is None or other is None or one.is_struct != other.is_struct:
-        return  # of another type: the append reports it
+        return  # the types differ, which the append reports
     for name, kind in one.inner.items():
         at, path = (*steps, name), f"{prefix}{name}"
         if name in other.inner:
@@ -225,7 +225,7 @@ def inferred(values: Sequence[Any]) -> pa.DataType | None:
     return None if pa.types.is_null(kind) else kind
 
 
-# ---------------------------------------------------------------------------------- the three answers
+# ---------------------------------------------------------------------------------- the three policies
 
 
 def refused(unknown: Sequence[UnknownField]) -> str:

@@ -14,7 +14,7 @@ class UnwritableStorageError(StorageRefusedError):
 
     def __init__(self, message: str, path: str = "", *, full: bool = False) -> None:
         """``message`` ends with the remedy, without a full stop. ``path`` (or an address) is the file that could
-        not be written. ``full``: whether storing less would help.
+        not be written. ``full``: whether deleting data would help.
         """
         super().__init__(message)
         self.path, self.full = path, full

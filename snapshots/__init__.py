@@ -9,12 +9,12 @@ KIP-630's pieces, and their counterparts here
     SnapshotId                          ``snapshot_id``; the file ``<end offset>-<epoch>.checkpoint``
     snapshot format, control records    ``layout``, ``writer``, ``reader``: a data file of the log
     when to snapshot                    ``policy`` (with KIP-876's interval)
-    LogStartOffset, what is deleted     ``start_offset``
+    LogStartOffset, deletion            ``start_offset``
     Fetch, answered with a SnapshotId   ``discover`` of ``fetch.fetch_snapshot``: for a topic
                                         ``stratalog.engine.replication``, for the metadata
                                         ``stratalog.engine.quorum``
     FetchSnapshot                       ``fetch``: the leader's side ``Source``, the follower's ``fetch_snapshot``
-    <SnapshotId>.checkpoint.part        one write-once file a chunk: ``chunks``
+    <SnapshotId>.checkpoint.part        one write-once file per chunk: ``chunks``
     Kafka Controller, Metadata Cache    a ``state_machine``, and its owner
 
 The invariant

@@ -57,7 +57,7 @@ class Source:
         """At most ``max_bytes`` bytes from ``position``; empty at the end of the snapshot.
 
         Raises: SnapshotNotFoundError if the snapshot was deleted; PositionOutOfRangeError for a position after its
-            end; as ``check_leader``; StorageError.
+            end; errors of ``check_leader``; StorageError.
         """
         self.check_leader()
         name = join(self.folder, str(self.snapshot_id.name))
@@ -100,14 +100,14 @@ def fetch_snapshot(
     max_bytes: int = RESPONSE_MAX_BYTES,
 ) -> FetchedSnapshot | None:
     """Fetch the snapshot that ``discover`` names into the follower's folder; None if it names none, since the
-    leader's log has the records that the follower lacks. ``owner``, ``partition``, ``check`` are as in
+    leader's log has the records that the follower lacks. For ``owner``, ``partition`` and ``check`` see
     ``read_snapshot``.
 
     If the snapshot is deleted meanwhile, the follower discovers one again. It also does so if the parts do not fit
     together, after it deleted them (KIP-630, "Response Handling"). Any other failure is raised at once.
 
-    Raises: as ``discover``, ``Source.chunk``, ``read_snapshot``. Parts are kept for the next run, except parts of
-        a snapshot of another log.
+    Raises: errors of ``discover``; see ``Source.chunk``, ``read_snapshot``. Parts are kept for the next run,
+        except parts of a snapshot of another log.
     """
     failed: SnapshotNotFoundError | SourceChangedError | PositionOutOfRangeError | CorruptSegmentError
     for _ in range(ATTEMPTS):
@@ -128,9 +128,9 @@ def fetch_snapshot(
             size_bytes = _fetch_parts(source, partial, max_bytes)
             partial.freeze(owner=owner, partition=partition, damaged=damaged, check=check)
         except (SnapshotNotFoundError, SourceChangedError) as error:
-            failed = error  # deleted, or another run fetches it, too, and was faster
+            failed = error  # deleted, or another run that fetches it was faster
         except (PositionOutOfRangeError, CorruptSegmentError) as error:
-            partial.drop()  # parts of two files of one name, from two leaders, or of a damaged one
+            partial.drop()  # parts of two different files of that name, or of a damaged file
             failed = error
         except (CorruptionError, InconsistentClusterIdError):
             partial.drop()  # a later attempt would get the same bytes

@@ -1,12 +1,12 @@
 """The content of a snapshot's file (KIP-630, "Snapshot Format", "Snapshot Control Records").
 
-A data file of the log: Parquet, the physical columns of the topic, checksummed pages and footers. Offsets count
-the rows of the snapshot from 0 on and have nothing to do with those of the log, which KIP-630 does not require.
-The first row is the SnapshotHeaderRecord, the last one the SnapshotFooterRecord; both are *control rows*: no key,
-no value, a number in ``control`` (Kafka's types of control records), the fields of the record in ``headers``.
+The file is a data file of the log: Parquet, the physical columns of the topic, checksummed pages and footers. Its
+offsets count the rows of the snapshot from 0 on and are unrelated to those of the log; KIP-630 allows that. The
+first row is the SnapshotHeaderRecord, the last one the SnapshotFooterRecord. Both are *control rows*: no key, no
+value, a number in ``control`` (Kafka's types of control records), the fields of the record in ``headers``.
 
-Parquet's footer says besides, under ``log.snapshot``, which snapshot this is, and a CRC of all bytes of the
-records: pages have checksums, but the little headers before them have none.
+Under ``log.snapshot``, Parquet's footer names the snapshot and has a CRC of all bytes of the records: pages have
+checksums, but the headers before them have none.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _control_row(schema: pa.Schema, control: int, fields: list[tuple[str, bytes]
         ),
         "control": pa.array([control], schema.field("control").type),
     }
-    # Not pa.nulls: it also makes fields of a struct null that must not be.
+    # Not pa.nulls, which would also set required fields of a struct to null.
     columns = [values[f.name] if f.name in values else pa.array([None], f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

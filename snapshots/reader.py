@@ -34,8 +34,8 @@ from stratalog.snapshots.layout import FOOTER_CONTROL, HEADER_CONTROL, Mark, che
 from stratalog.snapshots.snapshot_id import SnapshotId
 
 HELD_BYTES = 64 * 1024 * 1024
-"""A snapshot up to this size is read by one request and stays in memory; for a larger one, one row group at a
-time. A larger one that must pass a check is kept in a temporary file, as storage may return other bytes the next
+"""A snapshot up to this size is read by one request and stays in memory; a larger one is read one row group at a
+time. If a larger one must pass a check, it is kept in a temporary file, as storage may return other bytes the next
 time."""
 
 _PIECE_BYTES = 8 * 1024 * 1024
@@ -91,7 +91,7 @@ class Snapshot:
             yield from batch.column("value").to_pylist()
 
     def _slices(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        # A row group's worth of Python objects is several times the row group.
+        # Python objects take several times the memory of their row group, so convert a few at a time.
         for batch in read_batches(self._source, self._file, 1, self.records + 1, columns):
             for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
                 yield batch.slice(start, _ROWS_AT_ONCE)
@@ -111,10 +111,9 @@ def read_snapshot(
     """A snapshot of a listing of ``folder``, after full verification: first ``check``, then every checksum, its
     header and footer, its name and its owner.
 
-    Raises: as ``check``; CorruptSegmentError if it is damaged, truncated, or has no header or footer;
-        CorruptionError
-        for a later version or another partition; InconsistentClusterIdError for another owner; SourceChangedError
-        if it was deleted or replaced; StorageError.
+    Raises: errors of ``check``; CorruptSegmentError if it is damaged, truncated, or has no header or footer;
+        CorruptionError for a later version or another partition; InconsistentClusterIdError for another owner;
+        SourceChangedError if it was deleted or replaced; StorageError.
     """
     if folder_of(stored.name) != folder.strip("/"):
         raise InvalidCallError(f"{stored.name!r} is not in folder {folder!r}")
@@ -144,7 +143,7 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
     _check_owner(segment, owner, partition, what)
     if segment.footer.producers_since is not None:
         raise CorruptSegmentError(
-            f"{what}: it does not contain the state of all producers, which every snapshot must"
+            f"{what}: it lacks the state of all producers, which every snapshot must contain"
         )
     lineage = Lineage(segment.footer.lineage)
     if lineage.epoch_at(name.end_offset - 1) != name.epoch:

@@ -1,6 +1,5 @@
-"""The start of a log with snapshots, and which snapshots to delete (KIP-630, "When to Increase the
-LogStartOffset", "When to Delete Snapshots", "Validation of Snapshot and Log"). Pure.
-"""
+"""Computes the start of a log with snapshots, and which snapshots to delete (KIP-630, "When to Increase the
+LogStartOffset", "When to Delete Snapshots", "Validation of Snapshot and Log"). Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """States that may be snapshotted: folds over a log (KIP-630, "Type of State Machines and Operations").
 
-The laws, which tests hold every machine to:
+Tests check these laws for every machine:
 
     a fold in one go equals a fold in steps       s.apply(0, a + b) == s.apply(0, a).apply(len(a), b)
     a snapshot may be taken at any offset         load(s.dump(), s.next_offset) == s, before and after more records

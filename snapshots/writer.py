@@ -101,14 +101,14 @@ class SnapshotWriter:
         self._segment.write(batch.select(RECORD_COLUMNS))
 
     def append(self, values: Sequence[bytes]) -> None:
-        """Add records of these values, without keys, timestamps and headers; thousands at once are cheap.
+        """Add records with these values, without keys, timestamps and headers; adding thousands at once is cheap.
 
-        Raises: as ``write``.
+        Raises: see ``write``.
         """
         self._append(pa.nulls(len(values), pa.binary()), binaries(values))
 
     def append_rows(self, rows: Sequence[tuple[bytes | None, bytes | None]]) -> None:
-        """Add records of these keys and values, without timestamps and headers. Raises: as ``write``."""
+        """Add records with these keys and values, without timestamps and headers. Raises: see ``write``."""
         keys = binaries([key for key, _ in rows])
         self._append(keys, binaries([value for _, value in rows]))
 

@@ -1,4 +1,4 @@
-"""The remote tier: how the prefix of a log leaves the disks, and how a replica works without it (KIP-405).
+"""The remote tier: moves the prefix of a log off the brokers' disks, and lets a replica work without it (KIP-405).
 
 Purpose
     Sealed segments of a leader are copied into one folder per topic and listed in one Delta table there;
@@ -12,14 +12,14 @@ KIP-405's pieces, and their counterparts here
     RemoteLogManager's task         ``plan`` (due uploads, expiry), ``copier`` (the upload)
     unclean leader election         ``divergence``: the remote part of the leader's history
     leftovers of failed copies      ``remote_objects``: which objects of a folder are litter
-    none: others write the table    ``foreign_commits``: their effect on the remote log
+    none: foreign writers           ``foreign_commits``: their effect on the remote log
     none: a name that is taken      ``copier``: compares its object with the bytes of an upload
-    none: another history           ``same_records``: where leader and remote log hold other records
-    none: an object was damaged     ``rebuilder``: rebuilt from a replica, under a new name
+    none: another history           ``same_records``: the first offset with different records on leader and remote
+    log none: a damaged object          ``rebuilder``: rebuilds it from a replica, under a new name
     its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
     remote log index                none: Parquet's own statistics and page index, and the footer
     auxiliary state                 the footer of the last remote segment (``bootstrap``)
-    none: a restored cluster        takes the tables over (``delta_table``)
+    none: a restored cluster        ``delta_table``: takes the tables over
 
     COPY_SEGMENT_STARTED            uploaded, not in the table: found again under its own name, and reused
     COPY_SEGMENT_FINISHED           an add action in a commit
@@ -57,7 +57,7 @@ May not know
     pyspark, the cluster metadata, who leads. Pure modules (``remote_segment``, ``remote_log``,
     ``statistics``, ``plan``, the decision in ``bootstrap``) do no I/O and know no clock.
 
-Where KIP-405 has no counterpart: ``docs/kips.md``.
+``docs/kips.md`` lists the parts of KIP-405 without a counterpart.
 """
 
 if __name__ != "stratalog.tiering":

@@ -50,7 +50,7 @@ class LastTiered(Enum):
     MOVED = "moved"
     """KIP-1023: if the leader no longer holds the log from its start on."""
     ALWAYS = "always"
-    """Beyond KIP-1023: also if the leader still does."""
+    """Beyond KIP-1023: also if the leader still holds it."""
 
     @classmethod
     def of(cls, enable: bool, always: bool) -> LastTiered:
@@ -166,7 +166,7 @@ def fetch_origin(
         return StartOver(leader.local_start)
     if pending is None:
         return RemoteNotReady(
-            f"the log starts at offset {leader.log_start} and on the leader at {leader.local_start}, but no "
+            f"the log starts at offset {leader.log_start}, but on the leader at {leader.local_start}, and no "
             "upload is known; run tier, which names the missing ones"
         )
     if not leader.pending_is_local:
@@ -193,8 +193,8 @@ class AuxiliaryState:
     producers: dict[str, ProducerEntry]
 
     def check_history(self, lineage: Lineage, what: str) -> None:
-        """Check that the remote log is of the leader's history, as a follower may only leave records of its leader
-        to the remote tier. ``lineage`` is the leader's; ``what`` names the partition.
+        """Check that the remote log belongs to the leader's history: a follower may leave only its leader's
+        records to the remote tier. ``lineage`` is the leader's; ``what`` names the partition.
 
         Raises: CorruptionError when the remote log is of another history (an unclean election, or a late commit of
             a leader that lost one).
@@ -203,8 +203,9 @@ class AuxiliaryState:
         if wrote != self.lineage:
             raise CorruptionError(
                 f"{what}: the remote log up to offset {self.offset} was written by the leader epochs "
-                f"{self.lineage.to_json().decode()}, the leader's by {wrote.to_json().decode()} (epoch, first "
-                "offset): the histories differ; verify the topic before any replica starts from the remote tier"
+                f"{self.lineage.to_json().decode()} (epoch, first offset), the leader's log by "
+                f"{wrote.to_json().decode()}: the histories differ; verify the topic before any replica starts "
+                "from the remote tier"
             )
 
 

@@ -15,11 +15,11 @@ Verification
     * Afterwards: the store must have the object with the written size, and a footer with a valid checksum that
       equals the copied or written one.
     * An existing file (of a run that crashed before its commit, or of another driver) is read completely, and
-      compared with the CRC-32 in its footer. No cheaper proof is as good: size and footer prove nothing about the
-      pages, the author of the object is unknown, and so is whether its parts were checked on arrival; not every
-      such store keeps S3's checksums. It costs little, as only uploads without a commit are read back, the last
-      seconds of a crashed run. It must also equal this upload byte for byte (``crc32_of``). Otherwise a sound file
-      stays, and this upload takes the next name.
+      compared with the CRC-32 in its footer. A cheaper check would prove less: size and footer prove nothing about
+      the pages, nobody knows who wrote the object or whether its parts were checked on arrival, and not every such
+      store keeps S3's checksums. The check costs little, as only uploads without a commit are read, those of the
+      last seconds of a crashed run. The file must also equal this upload byte for byte (``crc32_of``). Otherwise
+      an intact file stays, and this upload takes the next name.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
         if uploaded is not None:
             return replace(uploaded, segment=replace(uploaded.segment, rebuilt=rebuilt))
     raise StorageError(
-        f"{remote.uri_of(folder)}: {MOST_OF_A_NAME} objects have the name {run.segment_name}; vacuum the topic"
+        f"{remote.uri_of(folder)}: {MOST_OF_A_NAME} objects have the name {run.segment_name}; run vacuum for "
+        "the topic"
     )
 
 

@@ -2,7 +2,7 @@
 
 delta-rs crashes the process on JSON that is nested some ten thousand levels deep, also in JSON strings
 (statistics, schemas), and reads an entry, checkpoint or checksum file of any size. So this module lists these
-files, and reads the new ones within bounds:
+files, and reads the new ones within these bounds:
 
     entries, compacted ones,        up to ``ENTRY_BYTES`` each, together up to ``LOG_BYTES``, nested up to
     ``.crc``, ``_last_checkpoint``  ``MOST_DEPTH`` brackets deep
@@ -76,7 +76,7 @@ def check_log(remote: Store, folder: str, version: int | None = None) -> None:
     log = paths.join(folder, paths.DELTA_LOG)
     try:
         found = remote.walk(log)
-    except BrokerUnreachableError as error:  # the remote tier, not a broker's root
+    except BrokerUnreachableError as error:  # the error concerns the remote tier, not a broker's root
         raise StorageError(f"cannot read the table {remote.uri_of(folder)}: {error}") from error
     files = {paths.base_name(one.name): one for one in found if paths.folder_of(one.name) == log}
     for one in found:
@@ -206,7 +206,7 @@ def check_statistics(checkpoint: BinaryIO) -> None:
     if _STATISTICS not in leaves_of(checkpoint):
         return
     try:
-        # As a dictionary: a value that is there many times is decoded, and checked, once.
+        # Read as a dictionary, so that a repeated value is decoded and checked once.
         parquet = pq.ParquetFile(checkpoint, read_dictionary=[_STATISTICS])
         for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=[_STATISTICS], use_threads=False):
             for column in batch.columns:

@@ -89,7 +89,7 @@ def _of_s3(here: Reached) -> dict[str, str]:
     options, shown = here.options, here.shown
     found = {
         "AWS_ENDPOINT_URL": here.server,
-        "AWS_ENDPOINT_URL_S3": here.server,  # which takes precedence
+        "AWS_ENDPOINT_URL_S3": here.server,  # it takes precedence
         "AWS_ALLOW_HTTP": _spelt(here.plain),
         "AWS_REGION": options.region or REGION_OF_OTHERS,
         "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
@@ -119,8 +119,8 @@ def _of_azure(here: Reached) -> dict[str, str]:
 def _of_google(here: Reached) -> dict[str, str]:
     if "token" in here.shown and "service_account" not in here.shown:
         raise StorageAuthenticationError(
-            f"open a table at {here.server}: {here.options.credentials} gave a token alone, and delta-rs, which "
-            "writes the remote tier's tables, takes none: give a service_account, or no provider where the "
+            f"open a table at {here.server}: {here.options.credentials} gave only a token, but delta-rs, which "
+            "writes the remote tier's tables, accepts no token: give a service_account, or no provider if the "
             "machine has an identity"
         )
     found = {"google_base_url": here.server, "google_allow_http": _spelt(here.plain)}
@@ -135,7 +135,7 @@ def _of_google(here: Reached) -> dict[str, str]:
 
 
 def _refuse_others(here: Reached, environ: Mapping[str, str]) -> None:
-    """delta-rs fills missing settings from its environment, and no value means *none*."""
+    """Refuse variables that delta-rs would use for missing settings, if no value of a setting means *none*."""
     mixed: tuple[str, ...]
     if here.scheme == "s3":
         mixed = () if "token" in here.shown else ("AWS_SESSION_TOKEN", "AWS_TOKEN")
@@ -146,8 +146,8 @@ def _refuse_others(here: Reached, environ: Mapping[str, str]) -> None:
     for variable in mixed:
         if environ.get(variable):
             raise UnsupportedStoreError(
-                f"{variable} is set, and the credentials of {here.scheme}:// are others: delta-rs, which writes "
-                "the remote tier's tables, would take that one. Unset it where this runs"
+                f"{variable} is set, but {here.scheme}:// has other credentials: delta-rs, which writes the "
+                "remote tier's tables, would use the variable. Unset it for this process"
             )
 
 
@@ -173,7 +173,7 @@ def refusal_of(error: Exception, right: Right, what: str, uri: str) -> StorageRe
     """
     text = str(error)
     number, code = _ERRNO.search(text), _CODE.search(text)
-    lacks_right = f"{what}: its owner must grant you the right to {right} there"
+    lacks_right = f"{what}: its owner must grant you the right to {right} it"
     if number is not None:
         told = refusal(right, uri, what, int(number[1] or number[2]))
         if isinstance(told, StorageAuthorizationError):

@@ -2,8 +2,8 @@
 
 A commit is planned on one version and becomes the next one, or nothing: the conditional put of the log entry
 decides, with the application transaction ``stratalog`` (its version is the table's) as a second lock for writers
-that rebase. A writer that lost the race, or got no answer, reads the table again and drops the part of its batch
-that is committed by then: the table itself shows whether a commit has landed.
+that rebase. A writer that lost the race, or got no answer, reads the table again, which shows whether its commit
+landed, and drops the part of its batch that is committed by then.
 
 Every version made here lists a complete remote log and nothing else: before a commit, a rewrite by other writers
 (``delta_reader``) is reverted, in a version of its own that changes no data.
@@ -76,11 +76,11 @@ class DeltaTopicTable(DeltaTopicReader):
         4. Commit the next version, if no writer has.
         5. Whatever the answer, go to 1.
 
-        Step 3 follows step 1, so a driver that believes in a deposed leader changes nothing once a later one has
-        committed: the metadata knew that epoch before its commit, which step 1 read, hence step 3 reports it. If
-        the later leader commits afterwards, step 4 fails; if it was elected after step 3, its first commit removes
-        segments of another history. Likewise nothing is added again that retention has removed by step 1, and may
-        have deleted since.
+        Step 3 follows step 1, so a driver with a deposed leader changes nothing once a later leader has committed:
+        the metadata knew that epoch before its commit, which step 1 read, hence step 3 reports it. If the later
+        leader commits afterwards, step 4 fails; if it was elected after step 3, its first commit removes segments
+        of another history. Likewise nothing is added again that retention has removed by step 1, and may have
+        deleted since.
 
         Raises: LogGapError, CorruptionError when the batch would break the log (nothing is committed);
             StorageError when other writers always came first, StorageAuthorizationError when commits are refused;

@@ -1,14 +1,14 @@
-"""Where a partition's remote log and its leader part after an unclean election. Pure.
+"""Finds where a partition's remote log and its leader diverge after an unclean election. Pure.
 
-Kafka keeps segments of a lost history among the metadata of the remote log, looks up each by leader epoch, and
+Kafka keeps segments of a lost history in the metadata of the remote log, looks up each by leader epoch, and
 uploads again from the end of the leader's epoch (``RemoteLogManager``). Here the remote log holds every offset
 once, so segments of another history leave the table (``DeltaTopicTable.commit``); until then readers stop at
-``agreed_end``. This loses nothing that the leader lacks: an unclean election never lets a leader begin before the
-end of the remote log. So a segment of a lost history was uploaded later, by a driver with an outdated leader, and
-the present leader has its own records from that segment's start on.
+``agreed_end``. No record is lost that the leader lacks: an unclean election never lets a leader begin before the
+end of the remote log. So a driver with an outdated leader uploaded a segment of a lost history later, and the
+present leader has its own records from that segment's start on.
 
-A leader epoch has one leader, which took over at one offset and never changes a record. So histories with a common
-epoch have everything below it in common, and the records of that epoch up to its end in either (KIP-101).
+A leader epoch has one leader, which took over at one offset and never changes a record. So two histories with a
+common epoch agree on everything below it, and on the records of that epoch up to its end in either (KIP-101).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Histories:
 
 def agreed_end(segment: RemoteSegment, lineage: Lineage) -> int:
     """The end offset up to which the segment's records certainly belong to this history; its base offset if none
-    do (or only its footer could show it: a segment of several epochs, the last of which the history lacks).
+    do, or if only its footer could show it (a segment of several epochs, the last of which the history lacks).
     """
     if segment.is_of(lineage):
         return segment.next_offset
@@ -79,9 +79,8 @@ def agreeing(segments: Sequence[RemoteSegment], lineage: Lineage) -> tuple[Remot
 
 
 def readable(segments: Iterable[RemoteSegment], lineage: Lineage) -> Iterator[tuple[RemoteSegment, int]]:
-    """The segments that readers of this history may have, in order, each with the offset up to which it belongs to
-    it; the last one may end inside.
-    """
+    """The segments that readers of this history may read, in order, each with the offset up to which it belongs to
+    the history; that may be inside the last one."""
     for segment in segments:
         end = agreed_end(segment, lineage)
         if end > segment.base_offset:

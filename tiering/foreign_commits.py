@@ -46,7 +46,7 @@ class ForeignWriteError(CorruptionError):
     def __init__(
         self, *args: object, broker_id: int | None = None, table: str = "", version: int | None = None
     ) -> None:
-        """``table`` is its address or path; ``broker_id`` is None, as for damage outside of brokers."""
+        """``table`` is its address or path. ``broker_id`` stays None, as the damage is on no broker."""
         super().__init__(*args, broker_id=broker_id)
         self.table, self.version = table, version
 
@@ -128,8 +128,8 @@ class Rewrite:
             else "with the same records"
         )
         return (
-            f"another writer has rewritten the table, {records} ({'; '.join(map(str, self.commits))}): "
-            f"{files} for {segments}, which any VACUUM may delete"
+            f"another writer has rewritten the table, {records} ({'; '.join(map(str, self.commits))}): {files} "
+            f"replace {segments}, which any VACUUM may delete"
         )
 
 
@@ -238,9 +238,8 @@ def _removes_what_has_left(ours: Iterable[RemoteSegment], commits: Iterable[Fore
 
 
 def standing(ours: Iterable[RemoteSegment], commits: Sequence[ForeignCommit]) -> list[ForeignCommit]:
-    """Those of the commits after a remote log of these segments, in order, that touch files and that no later
-    commit has reverted; none if the table lists exactly these segments in the end.
-    """
+    """The commits after a remote log of these segments that touch files and that no later commit has reverted, in
+    order; none if the table lists exactly these segments at the end."""
     log: dict[str, int | None] = {segment.path: segment.size_bytes for segment in ours}
     listed = dict(log)
     left: list[ForeignCommit] = []

@@ -24,7 +24,7 @@ from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.partitions.store.reader import read_range
 
 MOST_WAITING_BYTES = 128 * 1024 * 1024
-"""Bytes of waiting records above which they are sorted. Half of that may continue to wait."""
+"""Bytes of waiting records above which they are sorted; half of that may continue to wait."""
 
 
 @dataclass(frozen=True, slots=True)

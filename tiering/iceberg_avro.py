@@ -1,8 +1,8 @@
-"""The check of an Avro file before pyiceberg reads it: a list of manifests, or a manifest of a table.
+"""Checks an Avro file before pyiceberg reads it: a list of manifests, or a manifest of a table.
 
-pyiceberg unpacks a block in one step, and its decoder believes every length and count: 5 bytes can end the
-process, or make it loop for hours. So each file is unpacked here within a bound, and walked value by value. Only
-types that Iceberg writes of a table without partitions pass: both decoders agree on where their values end.
+pyiceberg unpacks a block in one step, and its decoder trusts every length and count: 5 bytes can end the process,
+or make it loop for hours. So each file is unpacked here within a bound, and walked value by value. Only the types
+that Iceberg writes for a table without partitions are accepted, so both decoders agree on where values end.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from stratalog.partitions.printable import printable
 _MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
 _PIECE_BYTES: Final = 1024 * 1024
-_CUT_OFF: Final = "it is cut off, or states a length that it does not have"
+_CUT_OFF: Final = "it is truncated, or states a length that it does not have"
 
 _Walk = Callable[[bytes, int], int]
-"""From where a value begins in some bytes to where it ends. Raises: ValueError, IndexError if it does not end."""
+"""Returns the end of a value that begins at a position in some bytes. Raises: ValueError, IndexError if it does
+not end."""
 
 
 _checked: BoundedCache[bytes, int] = BoundedCache(10_000)
-"""By the digest of a file's bytes, those of its records: an operation reads each file several times."""
+"""The checked sizes by the digest of a file's bytes, as an operation reads each file several times."""
 
 
 def unpacked_bytes(data: bytes, most_bytes: int) -> int:
-    """The bytes of the records of an Avro file, unpacked.
+    """The uncompressed size of the records of an Avro file, in bytes.
 
-    Raises: ValueError for a file that is not Avro, unpacks to more than ``most_bytes``, or has values that end
-        elsewhere than its lengths and counts say.
+    Raises: ValueError for a file that is not Avro, unpacks to more than ``most_bytes``, or whose values do not end
+        where its lengths and counts say.
     """
     digest = hashlib.blake2b(data, digest_size=32).digest()
     if (known := _checked.get(digest)) is not None and known <= most_bytes:
@@ -51,7 +52,7 @@ def unpacked_bytes(data: bytes, most_bytes: int) -> int:
 
 def _unpacked_bytes(data: bytes, most_bytes: int) -> int:
     if not data.startswith(_MAGIC):
-        raise ValueError("it is no Avro file")
+        raise ValueError("it is not an Avro file")
     described, at = _header(data, len(_MAGIC))
     unpack = _codec(described.get(b"avro.codec", b"null"))
     schema = parse_json(described.get(b"avro.schema", b""))
@@ -83,7 +84,7 @@ def _unpacked_bytes(data: bytes, most_bytes: int) -> int:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number of 64 bits, and where it ends: 7 bits a byte, the lowest first, the sign in the first of them."""
+    """A 64-bit number and its end: 7 bits per byte, the lowest first, with the sign in the lowest bit."""
     first = data[at]
     if first < 0x80:
         return (first >> 1) ^ -(first & 1), at + 1
@@ -132,7 +133,7 @@ def _after_optional(inner: _Walk) -> _Walk:
         if data[at] == 0:
             return at + 1
         if data[at] != 2:
-            raise ValueError("a value is of neither type that it may have")
+            raise ValueError("a value has neither of the two possible types")
         return inner(data, at + 1)
 
     return walk
@@ -170,7 +171,7 @@ def _after_items(item: _Walk) -> _Walk:
 
 
 def _header(data: bytes, at: int) -> tuple[dict[bytes, bytes], int]:
-    """The file's metadata, and where they end."""
+    """The file's metadata, and its end."""
     found: dict[bytes, bytes] = {}
     count, at = _number(data, at)
     while count:
@@ -194,11 +195,11 @@ _PRIMITIVES: Final[dict[str, tuple[int, _Walk]]] = {
     "bytes": (1, _after_bytes),
     "string": (1, _after_bytes),
 }
-"""By type: the fewest bytes of a value, and how to walk one."""
+"""By type: the least size of a value in bytes, and the function that walks one."""
 
 
 def _type_of(schema: Any) -> tuple[int, _Walk]:
-    """The fewest bytes of a value of this type, and how to walk one.
+    """The least size of a value of this type in bytes, and the function that walks one.
 
     Raises: ValueError for a type that Iceberg does not write, and for arrays whose items may take no bytes.
     """
@@ -234,7 +235,7 @@ def _codec(name: bytes) -> _Unpack:
     if found is None:
         shown = printable(name.decode(errors="replace"))[:40]
         raise ValueError(
-            f"it is packed with {shown}: set write.avro.compression-codec to gzip, zstd or uncompressed"
+            f"it is compressed with {shown}: set write.avro.compression-codec to gzip, zstd or uncompressed"
         )
     return found
 
@@ -250,7 +251,7 @@ def _deflated(block: bytes) -> Iterator[bytes]:
             yield piece
             block = unpacking.unconsumed_tail
     except zlib.error as error:
-        raise ValueError(f"it cannot be unpacked: {error}") from error
+        raise ValueError(f"it cannot be decompressed: {error}") from error
 
 
 def _zstandard(block: bytes) -> Iterator[bytes]:
@@ -261,4 +262,4 @@ def _zstandard(block: bytes) -> Iterator[bytes]:
             while piece := reader.read(_PIECE_BYTES):
                 yield piece
     except ZstdError as error:
-        raise ValueError(f"it cannot be unpacked: {error}") from error
+        raise ValueError(f"it cannot be decompressed: {error}") from error

@@ -2,7 +2,7 @@
 
 The user configures the catalog, which names the table's metadata. The files named in the metadata (manifest lists,
 manifests, older metadata, which a commit deletes) come from storage that others can write. They must be inside the
-table's own folder, and regular files on a disk; the segments to list are known by us.
+table's own folder and, on a disk, regular files. The addresses of segments come from the remote log.
 
 Limit: a manifest of ``MOST_BYTES`` may decompress to more, without a bound.
 """
@@ -54,7 +54,8 @@ class TableFiles(FileIO):
         self._segments = frozenset(_comparable(each) for each in segments)
 
     def new_input(self, location: str) -> InputFile:
-        """Raises: CorruptionError for a name outside of the folder, no regular file, or bytes that are refused."""
+        """Raises: CorruptionError for a name outside the folder, a file that is not regular, or bytes that are
+        refused."""
         name = _comparable(location)
         if name in self._segments:
             return self._remote.new_input(location)
@@ -81,17 +82,17 @@ class TableFiles(FileIO):
         return _Read(location, data)
 
     def new_output(self, location: str) -> OutputFile:
-        """Raises: CorruptionError for a name outside of the folder."""
+        """Raises: CorruptionError for a name outside the folder."""
         self.check(location)
         return self._inner.new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Raises: CorruptionError for a name outside of the folder."""
+        """Raises: CorruptionError for a name outside the folder."""
         self.check(location if isinstance(location, str) else location.location)
         self._inner.delete(location)
 
     def check(self, location: str) -> None:
-        """Raises: CorruptionError for a name outside of the folder."""
+        """Raises: CorruptionError for a name outside the folder."""
         name = _comparable(location)
         if not name.startswith(self._folder) or {"..", "."} & set(name.split("/")):
             raise self._refused(location, f"which is not in {self._folder}")
@@ -114,7 +115,7 @@ class _Read(InputFile):
         return len(self._data)
 
     def exists(self) -> bool:
-        """It was there."""
+        """The file existed when it was read."""
         return True
 
     def open(self, seekable: bool = True) -> InputStream:

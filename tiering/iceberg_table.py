@@ -99,7 +99,7 @@ class IcebergTable:
                 wanted = {remote.remote.uri_of(remote.path(segment)): segment for segment in log.all_segments()}
                 if held.keys() == wanted.keys():
                     return False
-                for address in wanted.keys() - held.keys():  # bounded reads, before pyiceberg reads it
+                for address in wanted.keys() - held.keys():  # bounded reads, before pyiceberg reads the files
                     read_remote(remote.remote, remote.folder, wanted[address])
                 own.allow(wanted)
                 try:

@@ -90,10 +90,8 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
     if not remote or remote[-1].next_offset <= log_start:
         if log.local_start > log_start:
             raise LogGapError(
-                f"{what}: the leader has dropped offsets [{log_start}, {log.local_start}), "
-                "which were tiered, but the remote log lacks them: check that the right remote "
-                "tier is mounted. "
-                f"{_way_out(log)}"
+                f"{what}: the leader has deleted the tiered offsets [{log_start}, {log.local_start}), but the "
+                f"remote log lacks them: check that the right remote tier is mounted. {_way_out(log)}"
             )
         return log_start
     last = remote[-1]
@@ -133,8 +131,8 @@ def plan_uploads(
     transactions: LogTransactions | None = None,
 ) -> UploadPlan:
     """The due uploads of the leader's log from ``start``, the ``earliest_pending_upload`` (of the remote log as
-    read after listing the leader). An active tail older than ``expires_ms`` is sealed, as it may leave the brokers
-    only when it is remote. ``latest_ms`` is called only if that, or ``lag``, is a time; ``oldest_ms``: see
+    read after listing the leader). An active tail older than ``expires_ms`` is sealed, as it must be remote before
+    it may leave the brokers. ``latest_ms`` is called only if that, or ``lag``, is a time; ``oldest_ms``: see
     ``sealed_runs``. ``transactions`` are those of the log from there on; None without any.
 
     Raises: see ``latest_ms``.
@@ -150,7 +148,7 @@ def plan_uploads(
     position = start
     for run in sealed_runs(log, policy, start, now_ms, transactions, has_expired, oldest_ms):
         if run.start != position or run.end > log.high_watermark:
-            break  # only runs that follow directly, and only committed ones
+            break  # stop at the first run that does not follow directly, or is not committed
         runs.append(run)
         position = run.end
     newer_bytes = sum(link.file.object.size_bytes for link in log.chain if link.start >= position)
@@ -158,7 +156,7 @@ def plan_uploads(
     due: list[Run] = []
     for run in runs:
         if not lag.eligible(run, newer_bytes + held_bytes - run.size_bytes, now_ms, latest_ms):
-            break  # nor is what comes after it: the remote log has no gaps
+            break  # later runs wait too: the remote log has no gaps
         due.append(run)
         held_bytes -= run.size_bytes
     return UploadPlan(start, tuple(due), held_bytes)
@@ -174,7 +172,7 @@ def why_not_due(
     oldest_ms: Callable[[Link], int],
     transactions: LogTransactions | None = None,
 ) -> str:
-    """A readable reason why a plan has no uploads. Raises: as ``oldest_ms``."""
+    """A readable reason why a plan has no uploads. Raises: see ``oldest_ms``."""
     left = [link for link in log.chain if link.end > plan.end]
     size_bytes = sum(link.file.object.size_bytes for link in left)
     if not left:
@@ -211,16 +209,15 @@ def changes_at_ms(
     latest_ms: LatestMs = lambda _: 0,
     oldest_ms: Callable[[Link], int] = made_ms,
 ) -> int:
-    """The earliest time at which the plan may change by time alone; ``now_ms`` if it already may. Only for a plan
-    without uploads. Raises: as ``latest_ms``.
-    """
+    """The earliest time at which the plan may change only because time passes; ``now_ms`` if it already may. Only
+    for a plan without uploads. Raises: see ``latest_ms``."""
     left = [link for link in log.chain if link.end > plan.end]
     if not left:
         return 2**63 - 1
     if plan.held_bytes and lag.ms > 0:
-        return now_ms  # by the records' own timestamps: they are looked up each time
+        return now_ms  # records' own timestamps decide, which are looked up each time
     sealed_ms = oldest_of(left, oldest_ms) + policy.segment_ms
-    if expires_ms != UNLIMITED:  # not before the last file has expired
+    if expires_ms != UNLIMITED:  # nothing changes before the last file has expired
         sealed_ms = min(sealed_ms, latest_ms(left[-1]) + expires_ms + 1)
     return max(now_ms, sealed_ms)
 

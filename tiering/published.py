@@ -39,7 +39,7 @@ class Publication:
     modified_ms: int
     records: int
     instead_of: str | None
-    """The path of the file that it was decided to replace, of any end offset."""
+    """The path of the file that it was planned to replace; that file may have any end offset."""
 
 
 def published_schema(schema: pa.Schema) -> pa.Schema:
@@ -66,7 +66,7 @@ def write_published(
         sink,
         schema,
         compression=codec,
-        # As in segments: Parquet's bounds leave NaN out, which Spark counts as the greatest number.
+        # As in segments: Parquet's bounds omit NaN, but Spark orders it above all numbers.
         write_statistics=[path for path, leaf in leaf_types(schema).items() if not pa.types.is_floating(leaf)],
         write_page_checksum=True,
         store_schema=False,

@@ -1,8 +1,8 @@
-"""Rebuilds an object of the remote tier, from a replica that still has its records, or from files that other
-writers put in its place.
+"""Rebuilds an object of the remote tier from a replica that still has its records, or from files that other
+writers have put in its place.
 
 Existing objects are neither deleted nor changed. A damaged object keeps its name until the table has dropped it
-and its delay is over; a rebuilt one gets a new name. Only a missing object is restored under its old name, if its
+and the delay is over; a rebuilt one gets a new name. Only a missing object is restored under its old name, if its
 old bytes still exist: then every version of the table that lists it is readable again.
 """
 
@@ -78,7 +78,7 @@ def rebuild(
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The description of a segment, apart from its records."""
+    """The description of a segment, without its records."""
 
     topic_id: str
     lineage: Lineage

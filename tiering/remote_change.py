@@ -148,7 +148,7 @@ def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | 
         lost = [segment for segment in each.lost if segment.path in listed]
         new = [upload for upload in each.uploads if upload.segment.path not in listed]
         if len(lost) < len(each.lost) or len(new) < len(each.uploads):
-            continue  # or the very objects were put back: nothing is to be changed
+            continue  # the rebuilt or restored objects are listed already
         adds += new
         removes |= {segment.path: segment for segment in lost}
         first = each.lost[0]

@@ -11,11 +11,11 @@
       anything else                                 stays: the next tier run commits it, or files with its offsets
 
 An upload without a commit is deleted only after a day, by the clock of the storage. The first two cases would be
-safe without that, as log starts never move back, and a late commit is superseded. (One that only begins below the
-log start may be on its way into the table, if the log start has just moved; it is superseded soon.) The others may
-become valid again, if another unclean election restores the lost history. Then a tier run finds the file, or
-uploads it again. Even if it finds the file just before another run deletes it, no record is lost, as a broker
-keeps its records until their remote copy was looked up after the commit.
+safe without that, as log starts never move back, and a late commit is superseded. (An upload that only begins
+below the log start may be about to be committed, if the log start has just moved; it is superseded soon.) The
+others may become valid again, if another unclean election restores the lost history. Then a tier run finds the
+file, or uploads it again. Even if it finds the file just before another run deletes it, no record is lost, as a
+broker keeps its records until their remote copy was looked up after the commit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RemovedFiles:
     ever: frozenset[str] = frozenset()
     """All removals that the table remembers."""
     due: frozenset[str] = frozenset()
-    """Those that no running reader needs any more."""
+    """The removed files that no running reader needs any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class TopicLitter:
     litter: Mapping[str, Why]
     """By path."""
     undecided: frozenset[int]
-    """Partitions with an old upload beyond the end of their remote log, which only a leader's lineage could
-    judge."""
+    """Partitions with an old upload beyond the end of their remote log, which only the leader's lineage can judge.
+    """
 
 
 def find_litter(
@@ -126,9 +126,8 @@ def find_litter(
     before_ms: int,
 ) -> TopicLitter:
     """The litter, by the table in the module's docstring. ``log`` and ``removed`` were read after ``objects``, and
-    ``log_starts`` after both. ``lineages`` are the known ones of leaders; ``before_ms`` is a day ago on the
-    storage's clock.
-    """
+    ``log_starts`` after both. ``lineages`` are the known lineages of leaders; ``before_ms`` is a day ago on the
+    storage's clock."""
     listed = {segment.path for segment in log.all_segments()}
     litter: dict[str, Why] = {
         path: Why.OF_OTHERS

@@ -32,8 +32,8 @@ class RemoteSegment:
     modified_ms: int = field(default=0, compare=False)
     """When its object appeared in the remote store, by that clock; 0 if unknown."""
     rebuilt: int = 0
-    """The number of the object of that name: 0 was uploaded first, others replace a damaged one, or one with other
-    content that was never committed."""
+    """The number of the object with that name: 0 for the first upload. Later ones replace a damaged object, or one
+    with other content that was never committed."""
 
     def __post_init__(self) -> None:
         if self.next_offset <= self.name.base_offset or self.name.next_offset not in (None, self.next_offset):
@@ -58,7 +58,7 @@ class RemoteSegment:
 
     @property
     def records(self) -> int:
-        """How many records: offsets have no holes."""
+        """The number of records: offsets have no gaps."""
         return self.next_offset - self.base_offset
 
     @property

@@ -1,9 +1,9 @@
-"""Where a leader's log and remote segments hold other records at the same offsets, whatever files they are in.
+"""Finds where a leader's log and remote segments hold different records at the same offsets, in whatever files.
 
-Leader epochs tell two histories apart, but not where brokers were put back together with their metadata: then an
-epoch is used again for other records. Names and checksums do not tell either where one side was merged. So the
-records themselves are compared: timestamps, keys, values, headers. The log adds other columns, which follow from
-them or, like the outcome of a transaction, are only known in a merged file.
+Leader epochs distinguish two histories, unless brokers were restored together with their metadata: then an epoch
+is used again for other records. Names and checksums do not help if one side was merged. So the records themselves
+are compared: timestamps, keys, values, headers. The log adds other columns, which follow from these or, like the
+outcome of a transaction, are known only in a merged file.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from stratalog.tiering.remote_segment import RemoteSegment
 def first_difference(
     leader: Store, log: ReplicaLog, remote: Store, folder: str, segments: Iterable[RemoteSegment]
 ) -> int | None:
-    """The first offset at which the leader's ``log`` and the ``segments``, in order, hold other records; None
-    where they hold the same, or one side has nothing. Segments of other leader epochs are not looked at.
+    """The first offset at which the leader's ``log`` and the ``segments``, in order, hold different records; None
+    if they hold the same, or one side has none. Segments of other leader epochs are skipped.
 
     Raises: CorruptSegmentError; SourceChangedError when a file of the log is gone; StorageError.
     """
@@ -45,8 +45,8 @@ def first_difference(
 
 
 def _differs(leader: Store, links: Sequence[Link], first: int, theirs: npt.NDArray[np.uint64]) -> int | None:
-    """The first offset at which the leader has another record than these from ``first`` on. Records that its files
-    lack are damage, and no difference."""
+    """The first offset at which the leader has another record than ``theirs``, which begin at ``first``. Records
+    that its files lack are damage, not a difference."""
     for link in links:
         start, end = max(first, link.start), min(first + len(theirs), link.end)
         for at, records in _records(leader, link.file, start, end) if start < end else ():

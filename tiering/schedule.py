@@ -1,4 +1,4 @@
-"""The list of partitions that the remote log manager looks after, each with its time (KIP-405, "Thread Pools",
+"""The list of partitions that the remote log manager processes, each with its due time (KIP-405, "Thread Pools",
 1.). Pure.
 
     appears, or its leadership moves    due at once
@@ -7,8 +7,8 @@
                                         take the jitter, up to a maximum
     topic gone, or tiering switched off off the list
 
-The list is a hint, never truth. A forgotten partition is due at once and costs a look; its end of the remote log
-is used only where the remote log itself cannot be read.
+The list is only a hint. A forgotten partition is due at once and costs a look. The end of a remote log in the list
+is used only if the remote log cannot be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.numbers import Int64
 
 _MOST_TEXT = 500
-"""Characters of a message to keep."""
+"""The greatest number of characters of a message to keep."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

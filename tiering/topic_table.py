@@ -38,9 +38,10 @@ TOPIC_ID = "stratalog.topic_id"
 DELETED = "stratalog.deleted"
 
 COMMIT_ATTEMPTS = 20
-"""Tries after lost races, as the next writer is quick."""
+"""The number of tries after lost races, as the next writer is quick."""
 UNANSWERED_ATTEMPTS = 4
-"""Tries after commits that were refused, or got no answer: each may have taken a deadline with all its retries."""
+"""The number of tries after commits that were refused, or got no answer: each may have taken a full deadline with
+all its retries."""
 BACKOFF = Backoff(first_s=0.1, longest_s=2.0)
 ONE_ATTEMPT = 0
 """For max_commit_retries: the next version, or a conflict."""
@@ -93,9 +94,8 @@ class TopicTable:
         return f"{type(self).__name__}({self.uri!r})"
 
     def is_marked_deleted(self) -> bool | None:
-        """Whether the table is marked for deletion with its topic; None when there is no table. Raises: see
-        ``load``.
-        """
+        """Whether the table is marked for deletion with its topic; None if there is no table. Raises: see
+        ``load``."""
         table = self._open()
         return None if table is None else self._is_marked(table)
 
@@ -126,9 +126,9 @@ class TopicTable:
                 continue
             if fields is None:
                 raise InvalidRecordError(
-                    f"the table {self.uri} has the schema {table.schema().to_json()}, the segments of topic "
-                    f"{self.topic} have {wanted.to_json()}: neither schema extends the other by "
-                    "nullable fields at its end or wider types"
+                    f"the table {self.uri} has the schema {table.schema().to_json()}, but the segments of "
+                    f"topic {self.topic} have {wanted.to_json()}: neither schema extends the other by nullable "
+                    "fields at its end or wider types"
                 )
             if not fields:
                 return
@@ -255,8 +255,8 @@ class TopicTable:
             self._failed(what, error, "create")
 
     def _races(self, failures: Sequence[Exception]) -> int:
-        """How many failures of a commit were races that it lost. Raises: StorageError or OutcomeUnknownError after
-        the last try."""
+        """The number of failures of a commit that were lost races. Raises: StorageError or OutcomeUnknownError
+        after the last try."""
         races = sum(isinstance(failure, CommitFailedError) for failure in failures)
         if races < COMMIT_ATTEMPTS and len(failures) - races < UNANSWERED_ATTEMPTS:
             return races
@@ -264,7 +264,7 @@ class TopicTable:
         if races == len(failures):
             raise StorageError(f"{self.uri}: other writers were faster {len(failures)} times; try again: {said}")
         raise OutcomeUnknownError(
-            f"commits to {self.uri} failed {len(failures)} times, the last may still land; read before you "
+            f"commits to {self.uri} failed {len(failures)} times, and the last may still land; read before you "
             f"retry: {said}"
         )
 

@@ -123,7 +123,7 @@ def _table_end(topic: TopicImage, due: Mapping[TopicIdPartition, Entry]) -> str 
 def _type_name(schema: str | None) -> str:
     try:
         return ddl(schema)
-    except InvalidCallError:  # of another writer: ``create_topic`` only declares readable types
+    except InvalidCallError:  # another writer made it: ``create_topic`` only declares readable types
         return "unreadable"
 
 
@@ -139,7 +139,7 @@ def troubled_partitions(metadata: MetadataClient, execution: Execution, trouble:
     Raises: InvalidCallError for another state.
     """
     if trouble not in TROUBLES:
-        raise InvalidCallError(f"partitions are {', '.join(TROUBLES)}: not {trouble!r}")
+        raise InvalidCallError(f"partitions are {', '.join(TROUBLES)}, not {trouble!r}")
     with execution.run(f"partitions {trouble}") as run:
         image = known_image(metadata, run)
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name):

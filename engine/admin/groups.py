@@ -152,7 +152,7 @@ def reset_offsets(
 def _target(clock: Clock, to: ResetTo | None, shift_by: int | None, by_duration: timedelta | None) -> _Target:
     """Raises: InvalidCallError."""
     if sum(given is not None for given in (to, shift_by, by_duration)) != 1:
-        raise InvalidCallError("say where to reset offsets to, once: to, shift_by, or by_duration")
+        raise InvalidCallError("give exactly one target for the offsets: to, shift_by, or by_duration")
     match to, shift_by, by_duration:
         case (OffsetSpec() | FirstAt()) as place, _, _ if place is not OffsetSpec.MAX_TIMESTAMP:
             return lambda state, _: _at(state, place)
@@ -184,7 +184,7 @@ def _at(state: PartitionState, place: Place) -> int:
 
 def _shifted(state: PartitionState, record: OffsetCommit | None, records: int) -> int:
     if record is None:
-        raise InvalidCallError(f"{state.leader}: nothing is committed there that could be shifted")
+        raise InvalidCallError(f"{state.leader}: the group has no commit there to shift")
     return record.offset + records
 
 
@@ -285,7 +285,7 @@ def _forget(
             now = after.state.groups.get(group)
             if now is not None and now.latest_commit != state.latest_commit:
                 raise NonEmptyGroupError(
-                    f"group {group!r} has committed while it was to be deleted: nothing was deleted; stop its "
+                    f"group {group!r} has committed during the deletion: nothing was deleted; stop its "
                     "consumers, and try again"
                 )
     forgotten = {(record.topic_id, record.partition) for record in records if isinstance(record, ForgetOffset)}

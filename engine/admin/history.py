@@ -66,7 +66,7 @@ def history(
     Raises: InvalidCallError for an invalid limit; see ``fetch``.
     """
     if limit < 1:
-        raise InvalidCallError(f"limit is {limit}: it is at least 1")
+        raise InvalidCallError(f"limit is {limit}: give 1 or more")
     with execution.run("history") as run:
         for event in events(metadata, storage, execution.clock, memory, wanted):
             run.rows.append(event_row(event))

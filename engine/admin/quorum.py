@@ -94,10 +94,10 @@ def sign_metadata(metadata: MetadataClient, execution: Execution, *, dry_run: bo
         signed = metadata.last_known.signed
         done = None if dry_run else metadata.with_log(lambda log: sign_log(log, execution.clock))
     if done is None:
-        run.notes.append("signed already: it would be signed again" if signed else "it would be signed")
+        run.notes.append("it is signed already, and would be signed again" if signed else "it would be signed")
         return run.report()
     run.totals |= {"snapshot": str(done.snapshot), "log_start": done.log_start}
-    run.notes.append("from now on the key is needed to change anything: give it to every driver that does")
+    run.notes.append("from now on every driver that changes anything needs the key")
     _add_upkeep(run, done)
     return run.report()
 
@@ -189,13 +189,13 @@ def _changed(storage: Storage, run: OperationRun, voters: Voters) -> Report:
     run.rows += [{"voter": voter.broker_id, "directory": voter.directory_id} for voter in voters]
     named = ", ".join(str(voter.broker_id) for voter in voters)
     if {voter.broker_id for voter in voters} != {*storage.file.voters}:
-        run.notes.append(f"the cluster file has to say: voters = [{named}]")
+        run.notes.append(f"set voters = [{named}] in the cluster file")
     run.notes += _even(len(voters))
     return run.report()
 
 
 def _even(voters: int) -> tuple[str, ...]:
-    even = f"{voters} voters: an even number survives no more losses than one voter less"
+    even = f"{voters} voters: an even number survives no more losses than one voter fewer"
     return () if voters % 2 else (even,)
 
 

@@ -164,15 +164,15 @@ def protect(
     """
     now_ms = compared_clocks(storage, clock, metadata.image()).stamp_ms
     if (until is None) == (days is None):
-        raise InvalidCallError(f"topic {topic!r}: protect it until a time, or for a number of days")
+        raise InvalidCallError(f"topic {topic!r}: give a time until which to protect it, or a number of days")
     if days is None:
         at_ms = micros(time_of(until, f"topic {topic!r}: until")) // 1000
     elif isinstance(days, int | float) and 0 < days <= _MOST_DAYS:
         at_ms = now_ms + int(days * _DAY_MS)
     else:
-        raise InvalidCallError(f"topic {topic!r}: days {days!r}: more than 0, at most {_MOST_DAYS}")
+        raise InvalidCallError(f"topic {topic!r}: days {days}: give more than 0, and at most {_MOST_DAYS}")
     if at_ms <= now_ms:
-        raise InvalidCallError(f"topic {topic!r}: {time_text(at_ms)} is over: nothing would be protected")
+        raise InvalidCallError(f"topic {topic!r}: {time_text(at_ms)} is in the past: nothing would be protected")
     metadata.submit(AlterConfigs(topic, {PROTECT: str(at_ms)}), dry_run=dry_run)
     return datetime.fromtimestamp(at_ms / 1000, tz=UTC)
 

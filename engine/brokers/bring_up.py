@@ -63,7 +63,7 @@ def register_brokers(
     failures, since an operator must name them.
 
     A root that was moved to another disk, or restored from a copy, is another incarnation, which leaves every ISR,
-    unless you vouch that it has everything that was ever on it: ``trust_copy``.
+    unless ``trust_copy`` says that it has everything that was ever on the original.
     """
     with execution.run("register") as run:
         for broker_id in [b.broker_id for b in storage.file.brokers] if brokers is None else brokers:
@@ -96,8 +96,8 @@ def add_brokers(
     members = [b for b in brokers if b in image.brokers and read_broker_file(storage.stores[b]) is not None]
     if members and not if_not_exists:
         raise InvalidCallError(
-            f"broker {members[0]} is in the cluster already: if_not_exists leaves it as it is, and unfence "
-            "brings back one that is fenced"
+            f"broker {members[0]} is in the cluster already: if_not_exists skips it, and unfence brings back a "
+            "fenced broker"
         )
     brokers = [broker for broker in brokers if broker not in members]
     if dry_run:
@@ -110,7 +110,7 @@ def add_brokers(
 
 
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
-    """The plan of formatting these roots (None: all).
+    """The report of a dry run of formatting these roots (None: all).
 
     Raises: UnknownBrokerError; see ``check_log_not_lost`` for all roots.
     """
@@ -157,9 +157,9 @@ def _register(
         check_signed(found.file, store, storage.key)
     if trust_copy and (present is None or present.directory_id != found.file.directory_id):
         raise InvalidCallError(
-            f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, registered is "
-            f"{'nothing' if present is None else present.directory_id}: a root that was formatted anew is no "
-            "copy; register it as a new one"
+            f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, but "
+            f"{'none' if present is None else present.directory_id} is registered: the root was formatted "
+            "again, so it is no copy; register it as a new one"
         )
     root = found.identity
     held = present is not None and present.fenced_by_hand and not by_name
@@ -168,8 +168,8 @@ def _register(
             root = present.root or root
         elif not by_name and not held:
             raise StaleBrokerError(
-                f"broker {broker_id}: {store.uri} was moved, or put back from a copy: bootstrap it by name, with "
-                "--trust-copy if the copy has everything that was acknowledged"
+                f"broker {broker_id}: {store.uri} was moved, or restored from a copy: bootstrap it by name, with "
+                "--trust-copy if the copy has all acknowledged records"
             )
     wanted = (found.file.directory_id, known.rack, known.log_dir, root)
     changed = not held and (

@@ -47,7 +47,7 @@ def fence(
     leader.
 
     Raises: UnknownBrokerError; InvalidCallError, without ``force``, when a partition would be left without a
-        leader (a plan says so in a note); RetriableError kinds, OutcomeUnknownError.
+        leader (a dry run reports that in a note); RetriableError kinds, OutcomeUnknownError.
     """
     with execution.run("fence", dry_run=dry_run) as run:
         command = FenceByHand(tuple(dict.fromkeys(brokers)), force or dry_run)
@@ -94,7 +94,7 @@ class FenceByHand:
         change = ImageChange(image, decided.answer)
         refusal = _refusal(change)
         if refusal is not None and not self.force:
-            raise InvalidCallError(f"{refusal}; with --force it is done all the same")
+            raise InvalidCallError(f"{refusal}; --force does it anyway")
         return Decision(decided.records, change)
 
 
@@ -103,7 +103,7 @@ def _refusal(change: ImageChange) -> str | None:
     if not stranded:
         return None
     some = ", ".join(stranded[:_NAMED]) + (f" and {len(stranded) - _NAMED} more" if len(stranded) > _NAMED else "")
-    return f"{some} would be left without a leader, for no other member of their ISRs can lead"
+    return f"{some} would be left without a leader, as no other member of their ISRs can lead"
 
 
 def _fenced(change: ImageChange, broker_id: int) -> dict[str, Value]:

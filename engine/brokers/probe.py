@@ -1,10 +1,12 @@
 """Probes the brokers at the start of a run: looks at every root, and commits the results.
 
-A root takes one ``stat``, a folder two. A hanging one (a file system whose server is gone) counts as unreachable
-after ``broker.session.timeout.ms``, and does not delay the run; only the storage of the metadata voters must
-answer, as nothing works without the metadata. A driver fences brokers that it does not reach, even if other
-drivers reach them, and may unfence them: give all drivers the same mounts and routes. It also fences brokers in
-which no driver can create a file, so that others need not find out again.
+A look takes one ``stat`` of the root, two in a folder. A root that hangs (a file system whose server is gone)
+counts as unreachable after ``broker.session.timeout.ms``, and does not delay the run; only the storage of the
+metadata voters must answer, as nothing works without the metadata.
+
+A driver fences brokers that it does not reach, even if other drivers reach them, and may unfence them: give all
+drivers the same mounts and routes. It also fences brokers in which no driver can create a file, so that others
+need not find out again.
 """
 
 from __future__ import annotations
@@ -170,7 +172,7 @@ def _unmatched(file: ClusterFile, image: ClusterImage) -> list[str]:
     named = {broker.broker_id for broker in file.brokers}
     return [
         *(
-            f"broker {broker} is registered and not in {file.path}: it is left as it is"
+            f"broker {broker} is registered but not in {file.path}: it is left unchanged"
             for broker in sorted(image.brokers.keys() - named)
         ),
         *(

@@ -1,21 +1,21 @@
-"""The cluster as one object: what a notebook, a job, and a test hold.
+"""The cluster as one object, for notebooks, jobs and tests.
 
-``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep, ``looks`` the state of
-it all, ``with_bridges`` adds the methods of bridges; ``topics``, ``brokers``, ``groups``, ``transactions``,
-``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and bounds are given, ``parts``
-what comes from the machine; ``recorded`` is the frame of them all: the log, and the history. Of a notebook:
-``overview`` is the view of it in a cell, ``notebook`` how work and errors look.
+``producer`` has the appends, ``client`` the reads, ``jobs`` the upkeep, ``looks`` the reports on its state;
+``with_bridges`` adds the methods of bridges; ``topics``, ``brokers``, ``groups``, ``transactions``, ``quorum`` and
+``catalog`` are groups of methods. ``arguments`` checks names and bounds, ``parts`` has the parts of the machine,
+and ``recorded`` logs each operation and writes its event. For notebooks, ``overview`` renders a cluster in a cell,
+and ``notebook`` shows progress and short errors.
 
 One shape
     A call names the topic first, then the data, then options, and returns a report or raises. A parameter that is
     required is positional, every other one is named, and its name ends in its unit (``_s``, ``_ms``, ``_bytes``,
-    ``_bytes_per_s``). One idea has one word, that of Kafka, Spark or Delta, at the door, on the command line and
-    in the docs; there are no aliases. ``if_exists`` and ``if_not_exists`` make a repeated call harmless.
+    ``_bytes_per_s``). One idea has one word, that of Kafka, Spark or Delta, in ``Cluster``, on the command line
+    and in the docs; there are no aliases. ``if_exists`` and ``if_not_exists`` make a repeated call harmless.
 
 One declaration
     A method's signature and the ``Args:`` of its docstring declare an operation, with a sentence for each
-    parameter that does not explain itself. ``stratalog.jobs.declared`` makes the words, options and help of the
-    job from them, ``recorded`` the event, ``tests.golden`` the page docs/api.md.
+    parameter that needs one. From these ``stratalog.jobs.declared`` makes the arguments, options and help of the
+    job, ``recorded`` the event, and ``tests.golden`` the page docs/api.md.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class Cluster(Client, Jobs, Looks):
         cluster.append("trips", df, key="id", timestamp="started_at")
         cluster.read("trips", last=100).show()
 
-    The methods of every day are here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers``,
-    ``quorum`` and ``catalog``. Any number of drivers may hold the same cluster at once. Every operation reads the
-    metadata anew. One that fails raises OperationFailedError with its report; ``check=False`` returns that instead
-    (``stratalog.engine.cluster.recorded``).
+    The most frequent methods are here, the others in ``topics``, ``groups``, ``transactions``, ``brokers``,
+    ``quorum`` and ``catalog``. Any number of drivers may use the same cluster at once. Every operation reads the
+    present metadata. An operation that fails raises OperationFailedError with its report; ``check=False`` returns
+    the report instead (``stratalog.engine.cluster.recorded``).
     """
 
     topics: Topics
@@ -112,20 +112,22 @@ class Cluster(Client, Jobs, Looks):
         keeps_short: bool = True,
         runner: str = SPARK,
     ) -> Self:
-        """Open the cluster that a ``cluster.toml`` describes, which may lie in a bucket. With ``spark``, a session
-        of either kind, the work runs on its executors and DataFrames can be read and appended; without, in threads
-        of this process. ``runner="threads"``: in threads of this process in any case, for executors that may not
-        reach the storage; of an append the driver fetches all rows. ``voters_as_logged``: the file may name other
-        metadata voters than those of the log. ``selectors``: those of one's own from among which
-        ``replica.selector.class`` picks one by its name. ``cluster_key`` gives the key that the metadata are
-        signed with (``stratalog.engine.config.key_source``); without it a signed cluster is read only, and nothing
-        is verified. ``credentials`` is a provider of them, or its name (``load_cluster_file``). ``keeps_short``:
-        logs that this driver appends to are kept short by it, in a thread of its own
-        (``stratalog.engine.upkeep.replication.keep_short``). ``progress`` listens to the work; without one a
-        notebook shows it in its cells, and errors of ours shortly (``stratalog.engine.cluster.notebook``).
+        """Open the cluster that a ``cluster.toml`` describes, which may be in a bucket.
 
-        Raises: InvalidCallError for errors in the file, or when the cluster was never formatted;
-            LogDirError, InconsistentClusterIdError for roots of somebody else; NoMajorityError.
+        ``spark``: a session, classic or Connect, on whose executors the work runs, and with which DataFrames can
+        be read and appended; without one, the work runs in threads of this process. ``runner="threads"`` always
+        uses threads, for executors that cannot reach the storage: the driver then fetches all rows of an append.
+        ``voters_as_logged``: the file may name other metadata voters than the log. ``selectors``: your own replica
+        selectors by name; ``replica.selector.class`` picks one. ``cluster_key`` gives the key that signs the
+        metadata (``stratalog.engine.config.key_source``); without it a signed cluster is read-only, and nothing is
+        verified. ``credentials`` is a credential provider, or its name (``load_cluster_file``). ``keeps_short``:
+        shorten the logs that this driver appends to, in a thread
+        (``stratalog.engine.upkeep.replication.keep_short``). ``progress`` listens to the work; without it, a
+        notebook shows the work in its cells, and stratalog's errors without a long traceback
+        (``stratalog.engine.cluster.notebook``).
+
+        Raises: InvalidCallError for errors in the file, or when the cluster was never formatted; LogDirError,
+            InconsistentClusterIdError for roots of another broker or cluster; NoMajorityError.
         """
         progress = settle(progress)
         file = load_cluster_file(cluster_file, credentials)
@@ -159,12 +161,12 @@ class Cluster(Client, Jobs, Looks):
         keeps_short: bool = True,
         runner: str = SPARK,
     ) -> Self:
-        """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log, register the
-        brokers. Finished steps stay as they are: a second call completes one that stopped half-way. With a
-        ``cluster_key``, as of ``open``, all of it is signed. ``credentials``, ``keeps_short`` and ``runner`` are
-        as of ``open``.
+        """Format the folders of a ``cluster.toml`` as a cluster: format all roots, begin the metadata log,
+        register the brokers. Finished steps are skipped, so a second call completes an interrupted one. With a
+        ``cluster_key``, as for ``open``, everything is signed. For ``credentials``, ``keeps_short`` and ``runner``
+        see ``open``.
 
-        Raises: as ``open``; UnsupportedStoreError for storage without exclusive create.
+        Raises: see ``open``; UnsupportedStoreError for storage without exclusive create.
         """
         progress = settle(progress)
         file = load_cluster_file(cluster_file, credentials)
@@ -208,11 +210,11 @@ class Cluster(Client, Jobs, Looks):
         credentials: Provider | str | None = None,
         check: bool = True,
     ) -> Report:
-        """Sign the metadata of a cluster that has no key so far, or whose key was lost. This trusts the log that a
-        majority of the voters shows now, without a check of its authors: check it before (``describe``,
+        """Sign the metadata of a cluster that has no key, or whose key was lost. This trusts the log that a
+        majority of the voters shows now, and does not check its authors: check it before (``describe``,
         ``verify``). See ``stratalog.engine.quorum.bootstrap``.
 
-        Raises: ClusterKeyError without a key; as ``open``; NoMajorityError; OperationFailedError (not with
+        Raises: ClusterKeyError without a key; see ``open``; NoMajorityError; OperationFailedError (not with
             ``check=False``).
         """
         file = load_cluster_file(cluster_file, credentials)
@@ -255,13 +257,13 @@ class Cluster(Client, Jobs, Looks):
         former cluster, if any of it is left, can add nothing to the remote tier. A repeated call does no harm. See
         ``stratalog.engine.upkeep.restoring.restore``, also for the losses. With a ``cluster_key``, as for
         ``open``, the description of the former cluster must be signed, and the restored one is signed; without a
-        key nothing of it is verified. ``runner`` is as for ``open``.
+        key it is not verified. ``runner``: see ``open``.
 
         Args:
             former: the id of the cluster to restore
             dry_run: look at the remote tier, print the plan, change nothing
 
-        Raises: InvalidCallError; as ``open`` and ``format``; OperationFailedError (not with ``check=False``).
+        Raises: InvalidCallError; see ``open`` and ``format``; OperationFailedError (not with ``check=False``).
             While a topic cannot be restored, nothing is changed.
         """
         file = load_cluster_file(cluster_file, credentials)
@@ -289,35 +291,34 @@ class Cluster(Client, Jobs, Looks):
         )
 
     def close(self, timeout_s: float | None = 30.0) -> None:
-        """Wait until the logs that this driver has appended to are short, or the time is over."""
+        """Wait until the logs that this driver has appended to are short, at most ``timeout_s`` seconds."""
         self._ports.memory.behind_appends.wait(timeout_s)
 
     def using(self, spark: SparkSession, runner: str = SPARK) -> Self:
-        """This cluster with its work on the executors of ``spark``, and DataFrames in that session. ``runner`` is
-        as of ``open``.
-        """
+        """The same cluster, with its work on the executors of ``spark``, and DataFrames in that session.
+        ``runner``: see ``open``."""
         tasks = task_runner(spark, runner)
         return type(self)(self._ports.with_tasks(tasks, driver_only=runner == THREADS), spark)
 
     @property
     def file(self) -> ClusterFile:
-        """The cluster file, as it was when the cluster was opened."""
+        """The cluster file, as read when the cluster was opened."""
         return self._ports.storage.file
 
     def measured(self) -> AbstractContextManager[Measure]:
-        """Time and storage requests of what happens inside."""
+        """A context that measures the time and the storage requests of its block."""
         return measured(self._ports.clock, self._ports.storage.counts)
 
     @property
     def image(self) -> ClusterImage:
-        """The metadata now: a linearizable read."""
+        """The present metadata, by a linearizable read."""
         return self._ports.metadata.image()
 
     @property
     def last_known_image(self) -> ClusterImage:
-        """The metadata as this driver saw it last, at the latest when it opened the cluster: also while a majority
-        of the voters is gone, and ``image`` raises NoMajorityError. ``next_offset`` tells how far it goes.
-        """
+        """The metadata as this driver saw it last, at the latest when it opened the cluster. Available even
+        without a majority of the voters, when ``image`` raises NoMajorityError. ``next_offset`` shows how far it
+        goes."""
         return self._ports.metadata.last_known.image
 
     @property

@@ -1,4 +1,4 @@
-"""Arguments of the door's callers, as the operations take them."""
+"""Checks and converts the arguments of ``Cluster``'s methods for the operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def names(topics: TopicNames) -> Sequence[str] | None:
 
 
 def topic_first(method: str, topic: object, data: object) -> None:
-    """Raises: InvalidCallError where a call names its data before its topic."""
+    """Raises: InvalidCallError for a call that names its data before its topic."""
     if not isinstance(topic, str):
         name = repr(data) if isinstance(data, str) else "topic"
         raise InvalidCallError(
@@ -35,7 +35,7 @@ def topic_first(method: str, topic: object, data: object) -> None:
 
 
 def session(spark: SparkSession | None, what: str) -> SparkSession:
-    """The session itself. Raises: InvalidCallError without one."""
+    """The session. Raises: InvalidCallError without one."""
     if spark is None:
         raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
     return spark
@@ -47,13 +47,13 @@ def option_text(value: object) -> str:
 
 
 def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
-    """The runner of tasks: the executors of a session; without one, or with ``threads`` as the ``runner``, threads
-    of this process. Callers ask for it before they change anything.
+    """The runner of tasks: the executors of a session; threads of this process without one, or if ``runner`` is
+    ``threads``. Callers get it before they change anything.
 
-    Raises: EnvironmentUnusableError for a session that cannot run any; InvalidCallError for another runner.
+    Raises: EnvironmentUnusableError for a session that cannot run tasks; InvalidCallError for another runner.
     """
     if runner not in RUNNERS:
-        raise InvalidCallError(f"runner is {runner!r}: it is {' or '.join(map(repr, RUNNERS))}")
+        raise InvalidCallError(f"runner is {runner!r}: use {' or '.join(map(repr, RUNNERS))}")
     if spark is None or runner == THREADS:
         return local_tasks()
     from stratalog.engine.spark import providers  # noqa: F401 - a provider that was given travels
@@ -63,10 +63,10 @@ def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
 
 
 def declared(data_type: DataType | str | None) -> str | None:
-    """The JSON text of a type that is given as DDL (``"year INT, carrier STRING"``), as such a text, or as a type
-    of Spark's; None for None, which is binary.
+    """The JSON text of a type given as DDL (``"year INT, carrier STRING"``), as JSON text, or as a Spark type;
+    None for None, which means binary.
 
-    Raises: InvalidCallError for a text that is no type, or a type that no topic can have.
+    Raises: InvalidCallError for a text that is not a type, or a type that no topic can have.
     """
     if data_type is None:
         return None

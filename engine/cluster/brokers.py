@@ -19,7 +19,7 @@ class Brokers:
         cluster.brokers.fence([2, 3], dry_run=True)
         cluster.brokers.list().rows
 
-    ``Cluster.bootstrap`` brings back one that lost its storage.
+    ``Cluster.bootstrap`` brings back a broker that lost its storage.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -45,9 +45,9 @@ class Brokers:
         """Format the roots of brokers that are new in the cluster file, and register them.
 
         Args:
-            if_not_exists: leave brokers alone that are in the cluster already
+            if_not_exists: skip brokers that are in the cluster already
 
-        Raises: InvalidCallError for one that is in the cluster otherwise.
+        Raises: InvalidCallError for such a broker without ``if_not_exists``.
         """
         return bring_up.add_brokers(
             *(self._ports.metadata, self._ports.storage, self._ports.execution),
@@ -60,9 +60,8 @@ class Brokers:
     def register(
         self, brokers: Sequence[int] | int | None = None, *, trust_copy: bool = False, check: bool = True
     ) -> Report:
-        """Register brokers. Default: every broker of the cluster file that is not fenced by hand.
-        ``trust_copy``: roots that were moved, or put back from a copy, have everything.
-        """
+        """Register brokers. Default: every broker of the cluster file that is not fenced by hand. ``trust_copy``:
+        roots that were moved, or restored from a copy, are complete."""
         chosen = None if brokers is None else wholes(brokers, "broker")
         return bring_up.register_brokers(
             self._ports.metadata, self._ports.storage, self._ports.execution, chosen, trust_copy=trust_copy
@@ -83,7 +82,7 @@ class Brokers:
 
     @operation("brokers unfence")
     def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Bring fenced brokers back, as their roots are now, also those that a probe fenced."""
+        """Bring fenced brokers back with their present roots, also brokers that a probe has fenced."""
         return fence.unfence(
             *(self._ports.metadata, self._ports.storage, self._ports.execution),
             wholes(brokers, "broker"),

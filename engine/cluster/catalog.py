@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Catalog:
-    """What SQL knows a cluster by.
+    """The tables and views of a cluster in SQL.
 
-        cluster.catalog.create_system_views()  # of this session
+        cluster.catalog.create_system_views()  # for this session
         cluster.catalog.create_table("lake.logs.trips", "trips")  # in a catalog, for any reader of Delta
         cluster.catalog.create_view("logs.trips_now", "trips")
         cluster.catalog.delta_table("trips").history()  # by delta-spark
@@ -32,15 +32,15 @@ class Catalog:
         return "A cluster in SQL: create_system_views(), create_table(...), create_view(...), delta_table(...)"
 
     def create_system_views(self, prefix: str = "stratalog") -> None:
-        """Temporary views ``stratalog_topics``, ``stratalog_partitions`` (a row a replica), ``stratalog_groups``
-        (a row a group and partition, with its lag), ``stratalog_operations`` (the history) and
-        ``stratalog_files``, which show what is there when they are queried. Each is a table function, too, that
-        takes a topic and looks at nothing else: ``stratalog_partitions('trips')``.
+        """Create temporary views ``stratalog_topics``, ``stratalog_partitions`` (one row per replica),
+        ``stratalog_groups`` (one row per group and partition, with its lag), ``stratalog_operations`` (the
+        history) and ``stratalog_files``, which show the state at the time of a query. Each is also a table
+        function that takes a topic and reads nothing else: ``stratalog_partitions('trips')``.
         ``stratalog_offsets('trips', 'latest')`` is ``Cluster.offsets``.
 
-        They run on an executor, which has to reach the storage, and have this package.
+        They run on an executor, which must reach the storage, and must have this package.
 
-        Raises: InvalidCallError for a prefix that is no name.
+        Raises: InvalidCallError for a prefix that is not a name.
         """
         spark = session(self._spark, "system views")
         from stratalog.engine.spark.views import create_system_views
@@ -48,10 +48,9 @@ class Catalog:
         create_system_views(spark, self._ports.storage.file, prefix)
 
     def create_table(self, name: str, topic: str, *, if_not_exists: bool = False) -> None:
-        """The Delta table of a topic as an external table: ``catalog.schema.name``, in any catalog that takes
-        one. ``if_not_exists``: a table that is there and lies at the same place stays. See
-        ``stratalog.engine.spark.catalog.create_table``, also for the errors.
-        """
+        """Create the Delta table of a topic as an external table: ``catalog.schema.name``, in any catalog that
+        accepts one. ``if_not_exists``: keep an existing table with the same location. See
+        ``stratalog.engine.spark.catalog.create_table``, also for the errors."""
         spark = session(self._spark, "a table")
         from stratalog.engine.spark.catalog import create_table
 
@@ -70,10 +69,9 @@ class Catalog:
     def create_view(
         self, name: str, topic: str, *, table: str | None = None, credentials: str | None = None
     ) -> None:
-        """The committed records of a topic, of both tiers, as a view that stays: in Spark's own catalog. Make it
-        anew from time to time: records that are tiered since are read by it, too, and slower. See
-        ``stratalog.engine.spark.catalog.create_view``, also for the errors.
-        """
+        """Create a permanent view of the committed records of a topic, in both tiers, in Spark's own catalog.
+        Recreate it from time to time: it also reads records that were tiered since, but slower. See
+        ``stratalog.engine.spark.catalog.create_view``, also for the errors."""
         spark = session(self._spark, "a view")
         from stratalog.engine.spark.catalog import create_view
 

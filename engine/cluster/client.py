@@ -37,11 +37,11 @@ TopicOrPlan = str | Sequence[str] | ReadPlan | None  # None: with a pattern of n
 
 
 class Client(Producer):
-    """An open cluster, as producers and consumers use it."""
+    """An open cluster, for producers and consumers."""
 
     def client(self, client_rack: str | None = None) -> ClientMetadata:
-        """This driver as a replica selector sees it. Its rack is ``client_rack``, else that of Spark's conf
-        (``spark.stratalog.client.rack``), else ``$STRATALOG_CLIENT_RACK``, else that of the cluster file."""
+        """This driver as a replica selector sees it. Its rack is ``client_rack``; if that is None, from Spark's
+        conf (``spark.stratalog.client.rack``), ``$STRATALOG_CLIENT_RACK`` or the cluster file, in this order."""
         return client_metadata(self._ports.storage.file, self._spark, client_rack)
 
     def read(
@@ -57,16 +57,16 @@ class Client(Producer):
         fail_on_data_loss: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> DataFrame:
-        """The records of ``[start, end)`` of each partition as a Spark DataFrame, hot and cold alike, up to
-        the high watermark, pinned to the state now. Columns: ``topic, partition, offset, timestamp, key,
-        value, headers``.
+        """The records of ``[start, end)`` of each partition as a Spark DataFrame, from both tiers, up to the high
+        watermark, pinned at the time of the call. Columns: ``topic, partition, offset, timestamp, key, value,
+        headers``.
 
         One topic, several whose declared types are the same, those whose names match ``pattern``, or a plan of
         ``plan_read``. ``start`` and ``end`` are offsets, offsets by partition (``{0: 100}``, of several topics
         ``{("trips", 0): 100}``), an ``OffsetSpec`` or its name, such as ``"earliest-local"``, or
-        ``Committed(group)``; ``last=n`` are the last n records of each partition. ``client_rack``: where this
-        reader is (else as ``client.rack`` says). ``fail_on_data_loss=False``: deleted records that were asked
-        for are left out, with a warning.
+        ``Committed(group)``; ``last=n`` are the last n records of each partition. ``client_rack``: the rack of
+        this reader (default: see ``client``). ``fail_on_data_loss=False``: requested records that are deleted are
+        left out, with a warning.
 
         If ``start`` and ``end`` are times, they select records by timestamp in ``[start, end)``, regardless of log
         order: ``read("flights", "2013-01-10", "2013-01-11")`` returns that day's flights. Files without such
@@ -76,7 +76,8 @@ class Client(Producer):
 
         ``isolation="read_committed"``: only records of no transaction, or of a committed one, up to the last
         stable offset; the default is Kafka's, ``read_uncommitted``.
-        Under a provider of credentials Python tasks read, slower than Spark's own reader, with a warning.
+        With a credential provider, Python tasks read instead of Spark's own reader, which is slower; a warning
+        says so.
 
         Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError.
         """
@@ -97,7 +98,7 @@ class Client(Producer):
             or not fail_on_data_loss
             or isolation != Isolation.READ_UNCOMMITTED
         ):
-            raise InvalidCallError("a plan says all of a read: give nothing else with it")
+            raise InvalidCallError("a plan determines the whole read: give nothing else with it")
         return read_frame(
             self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory, spark, topic
         )
@@ -105,10 +106,10 @@ class Client(Producer):
     def for_each_batch(
         self, topic: TopicNames, function: Callable[[DataFrame, int], None], **options: object
     ) -> DataStreamWriter:
-        """A stream that calls ``function(frame, batch_id)`` with each batch as a scan of Spark's own. The frame
-        has the columns of ``read`` and exactly the batch's offsets; a batch that runs again has the same offsets.
-        It is the way for large batches: rows of ``readStream.format("stratalog")`` come from Python workers, at
-        about half the speed.
+        """A stream that calls ``function(frame, batch_id)`` with each batch as a native Spark scan. The frame has
+        the columns of ``read`` and exactly the batch's offsets; a batch that runs again has the same offsets. Use
+        it for large batches: rows of ``readStream.format("stratalog")`` pass through Python workers, at about half
+        the speed.
 
         ``topic`` is one topic, several whose types are the same, or None where an option names them. ``options``
         are those of the format, such as ``startingOffsets="earliest"``, except those about its rows (``columns``,
@@ -172,8 +173,8 @@ class Client(Producer):
         )
 
     def create_view(self, name: str, topic: TopicOrPlan) -> None:
-        """A temporary view for ``spark.sql`` of what ``read`` gives now: of a topic, several, or a plan of
-        ``plan_read``. A view of that name is replaced.
+        """Create, or replace, a temporary view for ``spark.sql`` of the records that ``read`` gives now: of one
+        topic, several, or a plan of ``plan_read``.
 
             cluster.create_view("last_trips", cluster.plan_read("trips", last=100))
         """
@@ -185,8 +186,9 @@ class Client(Producer):
     def create_views(
         self, topics: TopicNames = None, *, isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     ) -> tuple[str, ...]:
-        """A view of each topic for ``spark.sql``, and their names: ``SELECT * FROM stratalog.trips``. A view is
-        what ``read`` gives now; call this again for newer records. Without ``topics``: all except internal ones.
+        """Create a view of each topic for ``spark.sql``; returns their names: ``SELECT * FROM stratalog.trips``. A
+        view has the records that ``read`` gives now; call this again for newer records. Without ``topics``: all
+        except internal ones.
 
         The views are global temporary ones: every session of the application has them. Their schema is
         ``stratalog`` where the session has the settings of ``spark_session``, otherwise Spark's ``global_temp``.
@@ -204,11 +206,11 @@ class Client(Producer):
         return tuple(create_global_view(spark, topic, self.read(plan)) for topic, plan in plans.items())
 
     def create_range_function(self, name: str, topic: TopicOrPlan) -> None:
-        """A temporary table function of ranges of what ``read`` gives now: of a topic, several, or a plan of
-        ``plan_read``. After ``cluster.create_range_function("stratalog_range", ["trips", "rides"])``,
-        ``SELECT * FROM stratalog_range('trips', 0, 100, 200)`` are the offsets ``[100, 200)`` of partition 0. The
-        range reaches the Parquet scan as a filter; the list of files is that of the whole read. A call for a
-        partition that the read does not have, or without a range, fails.
+        """Create a temporary table function for ranges of the records that ``read`` gives now: of one topic,
+        several, or a plan of ``plan_read``. After ``cluster.create_range_function("stratalog_range", ["trips",
+        "rides"])``, ``SELECT * FROM stratalog_range('trips', 0, 100, 200)`` returns the offsets ``[100, 200)`` of
+        partition 0. The range reaches the Parquet scan as a filter; the list of files is that of the whole read. A
+        call for a partition that the read does not have, or without a range, fails.
         """
         from stratalog.engine.spark.views import check_name, create_range_function
 
@@ -221,12 +223,12 @@ class Client(Producer):
         create_range_function(spark, name, self.read(plan), planned)
 
     def read_errors(self) -> AbstractContextManager[None]:
-        """Turn Spark's error about a file of the log that it cannot read into ours: ``with cluster.read_errors():
-        frame.count()``. A DataFrame is evaluated when its owner likes, and a bit that has flipped in a file
-        meanwhile ends the job with an error of the JVM, which names the file only.
+        """A context that translates Spark's error about an unreadable file of the log into a stratalog error:
+        ``with cluster.read_errors(): frame.count()``. A DataFrame may be evaluated long after the read; if a file
+        was damaged meanwhile, the job ends with an error of the JVM that only names the file.
 
-        Raises: inside, CorruptSegmentError with topic, partition, offsets and what to do; SourceChangedError for a
-            file that is gone; StorageError for one that is good.
+        Raises: inside, CorruptSegmentError with topic, partition, offsets and remedy; SourceChangedError for a
+            deleted file; StorageError for an intact one.
         """
         from stratalog.engine.spark.read_errors import read_errors
 
@@ -251,8 +253,8 @@ class Client(Producer):
     def read_snapshot(self, topic: str, partitions: Sequence[int] | None = None) -> DataFrame:
         """The latest snapshot of each partition of a topic with ``cleanup.policy=snapshot``, verified, as a Spark
         DataFrame: ``topic, partition, end_offset, timestamp, key, value, headers``, the latest record of each key
-        below ``end_offset``. With the log from there on (``read(topic, start={partition: end_offset})``) it is
-        the whole log, reduced by key; ``snapshots`` lists the end offsets also of those that hold nothing.
+        below ``end_offset``. With the log from there on (``read(topic, start={partition: end_offset})``) it is the
+        whole log, reduced by key; ``snapshots`` lists the end offsets, also of empty snapshots.
         """
         spark = session(self._spark, "reading")
         from stratalog.engine.spark.read_frame import read_snapshot_frame
@@ -278,13 +280,13 @@ class Client(Producer):
     ) -> Fetched:
         """Some records of a partition from ``offset`` on, as an Arrow table in ``records``, from the nearest
         replica or the remote tier: at least one if there is one, and as many more as take at most ``max_bytes``
-        in memory. Go on at ``next_offset``; with the ``leader_epoch`` of the fetch before, records that an
-        unclean election has replaced are an error. Transient errors are retried until ``timeout_s`` has
-        elapsed. ``isolation="read_committed"``: up to the last stable offset, without aborted transactions.
+        in memory. Continue at ``next_offset``; with the ``leader_epoch`` of the previous fetch, records that an
+        unclean election has replaced are an error. Transient errors are retried for ``timeout_s`` seconds.
+        ``isolation="read_committed"``: up to the last stable offset, without aborted transactions.
 
         Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, LogTruncationError, OffsetNotAvailableError,
-            InvalidCallError; ThrottlingQuotaExceededError; StorageError and other errors that may pass, and have
-            not; RemoteObjectMissingError and other CorruptionError kinds.
+            InvalidCallError; ThrottlingQuotaExceededError; StorageError and other transient errors that lasted
+            until the timeout; RemoteObjectMissingError and other CorruptionError kinds.
         """
         return fetch.fetch(
             *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
@@ -307,11 +309,10 @@ class Client(Producer):
         client_rack: str | None = None,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Outcome[TopicPartition, Fetched]]:
-        """Fetch from several partitions at once: ``Done`` or ``Failed`` for each, as they come. Records on brokers
-        come without waiting for the remote tier. The fetches begin with the call, and end ``timeout_s`` after it,
-        whenever the outcomes are looked at. ``cluster.fetch_many(cluster.groups.committed("loader"))`` goes on at
-        the offsets of a group, and finds out whether the log still has the records that it has read.
-        """
+        """Fetch from several partitions at once: yields ``Done`` or ``Failed`` for each, as they complete. Records
+        on brokers do not wait for the remote tier. The fetches begin with the call, and end ``timeout_s`` later,
+        whenever the caller iterates. ``cluster.fetch_many(cluster.groups.committed("loader"))`` continues at the
+        offsets of a group, and detects replaced records."""
         return fetch.fetch_many(
             *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
             offsets,
@@ -351,12 +352,12 @@ class Client(Producer):
                 ...)
             last: begin N records before the end of each partition
             follow: continue with new records, until interrupted; otherwise end where the log ends now
-            auto_offset_reset: where to continue if retention has deleted the next record, and where a group begins
-                that has committed nothing: at the earliest or latest record, or none for an error (default)
+            auto_offset_reset: where to continue if retention has deleted the next record, and where a group
+            without a commit begins: at the earliest or latest record, or none for an error (default)
             idle_timeout_s: stop after TIME without a new record, such as 30s
 
-        Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; while
-            it is iterated, what ``fetch`` raises.
+        Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; the
+            errors of ``fetch`` during the iteration.
         """
         options = TailOptions(
             follow=follow,
@@ -383,12 +384,12 @@ class Client(Producer):
     def offset_for_leader_epoch(
         self, topic: str, partition: int, leader_epoch: int, *, current_leader_epoch: int | None = None
     ) -> EpochEndOffset | UnknownOffset:
-        """OffsetsForLeaderEpoch, as consumers ask it: where a leader epoch ends, at most at the high watermark.
-        Only the leader answers.
+        """The end of a leader epoch, at most the high watermark (Kafka's OffsetsForLeaderEpoch). Only the leader
+        answers.
 
         Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while a new leader
-            does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
-            ``current_leader_epoch`` is given and another one; InvalidCallError.
+            does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError if
+            ``current_leader_epoch`` is given and differs; InvalidCallError.
         """
         return offset_for_leader_epoch(
             *(self._ports.metadata, self._ports.storage),
@@ -400,7 +401,7 @@ class Client(Producer):
 
 
 def register_format(spark: SparkSession) -> None:
-    """Let a session know the format ``stratalog``, as those of jobs do. Workers need this package."""
+    """Register the format ``stratalog`` in a session, as jobs do in theirs. Workers need this package."""
     from stratalog.engine.spark.format import register
 
     register(spark)

@@ -27,7 +27,7 @@ class Groups:
         cluster.groups.lag("loader").rows
         cluster.groups.reset_offsets("loader", "trips", to="earliest")
 
-    An offset is that of the next record to read.
+    A committed offset is that of the next record to read.
     """
 
     def __init__(self, ports: Ports, spark: SparkSession | None) -> None:
@@ -51,8 +51,8 @@ class Groups:
         member_epoch: int | None = None,
         check: bool = True,
     ) -> Report:
-        """Commit offsets of a consumer group, all or none. With ``member_epoch`` (one that grows with every
-        incarnation of the consumer) a stale one is refused.
+        """Commit offsets of a consumer group, all or none. ``member_epoch`` grows with every incarnation of the
+        consumer; commits of older ones are refused.
 
         Raises: InvalidGroupIdError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the log end,
             OffsetMetadataTooLargeError, StaleMemberEpochError, retriable kinds: nothing was changed;
@@ -68,10 +68,9 @@ class Groups:
     def committed(
         self, group: str, topics: TopicNames = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a consumer group, by topic and partition. With ``require_stable``, for
-        consumers that commit in transactions, UnstableOffsetCommitError while a transaction with offsets of it is
-        not over.
-        """
+        """The committed offsets of a consumer group, by topic and partition. ``require_stable``, for consumers
+        that commit in transactions: raise UnstableOffsetCommitError while an open transaction has offsets of the
+        group."""
         return groups.committed(
             *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
             group,
@@ -91,7 +90,7 @@ class Groups:
     def lag_frame(self, group: str) -> DataFrame:
         """``lag`` as a Spark DataFrame, with the same columns.
 
-        Raises: as ``lag``; OperationFailedError when a partition cannot be looked at.
+        Raises: see ``lag``; OperationFailedError when a partition cannot be read.
         """
         rows = [
             tuple({**row, "expires": datetime.fromisoformat(str(row["expires"]))}.values())
@@ -100,9 +99,8 @@ class Groups:
         return session(self._spark, "lag_frame").createDataFrame(rows, groups.LAG_SCHEMA)
 
     def lag_metrics(self) -> Report:
-        """Kafka's ``records-lag`` of every consumer group, streams with the option ``group`` among them: a row per
-        group and partition, columns ``metric, group, topic, partition, value``.
-        """
+        """Kafka's ``records-lag`` of every consumer group, including streams with the option ``group``: one row
+        per group and partition, columns ``metric, group, topic, partition, value``."""
         return lag_metrics(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
 
     @operation("groups reset_offsets")
@@ -143,12 +141,12 @@ class Groups:
 
     @operation("groups delete")
     def delete(self, group: str, *, if_exists: bool = False, dry_run: bool = False, check: bool = True) -> Report:
-        """Delete a group and its offsets, also those of open transactions.
+        """Delete a group and its offsets, including those of open transactions.
 
         Args:
             if_exists: succeed if the group does not exist; the report then has no rows
 
-        Raises: GroupIdNotFoundError; NonEmptyGroupError when it commits meanwhile: nothing was changed.
+        Raises: GroupIdNotFoundError; NonEmptyGroupError if it commits meanwhile: nothing was changed.
         """
         return admin.delete_group(
             *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
@@ -163,7 +161,7 @@ class Groups:
     ) -> Report:
         """Delete a group's offsets for some topics.
 
-        Raises: as ``delete``; UnknownTopicOrPartitionError.
+        Raises: see ``delete``; UnknownTopicOrPartitionError.
         """
         return admin.delete_offsets(
             *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),

@@ -1,4 +1,4 @@
-"""The jobs of a cluster, as methods: what keeps its logs whole, short and in their places."""
+"""The jobs of a cluster, as methods: they keep its logs intact, short and in the right tier."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Jobs:
-    """An open cluster, as its jobs use it."""
+    """An open cluster, for its jobs."""
 
     _ports: Ports
     _spark: SparkSession | None
@@ -59,7 +59,7 @@ class Jobs:
         check: bool = True,
     ) -> Report:
         """Run the upkeep steps that are due, within the budget, healing included: the one job to schedule. When
-        the budget is used up, the next run goes on there. One row per step. See
+        the budget is used up, the next run continues. The report has one row per step. See
         ``stratalog.engine.upkeep.maintenance.maintain``.
 
             cluster.maintain()
@@ -68,13 +68,13 @@ class Jobs:
         Args:
             only: run only these steps, due or not
             exclude: skip these steps
-            due: run the steps of ``only`` where they are due
+            due: run the steps of ``only`` if they are due
             budget_s: begin nothing after this time (5m)
             budget_bytes: begin nothing after this number of bytes, read and written (10GiB)
             budget_requests: begin nothing after this number of storage requests (5000)
             dry_run: list the steps that are due, and for how many partitions; write nothing
 
-        Raises: InvalidCallError for a step that is not there, or a budget of nothing.
+        Raises: InvalidCallError for an unknown step, or a budget of 0.
         """
         return maintaining.maintain(
             *(
@@ -327,8 +327,8 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Export records that were truncated but that replicas still hold, as Parquet files; or keep one side of
-        partitions whose leader and remote log differ. ``keep="brokers"`` also begins a lost log again.
+        """Export records that were truncated but that replicas still hold, as Parquet files; or, for partitions
+        whose leader and remote log differ, keep one side. ``keep="brokers"`` also begins a lost log again.
 
         Args:
             to: export to an existing folder, or to s3://bucket/prefix
@@ -460,8 +460,8 @@ class Jobs:
 
     @operation("drill", leaves_event=False)
     def drill(self, *, deep: bool = False) -> Report:
-        """Restore this cluster from its remote tier to a temporary folder beside it, compare, and remove the copy:
-        would it work, how long does it take, and what is lost? See ``stratalog.engine.upkeep.restoring.drill``.
+        """Restore this cluster from its remote tier to a temporary folder, compare the two, and remove the copy:
+        does it work, how long does it take, and what is lost? See ``stratalog.engine.upkeep.restoring.drill``.
 
         Args:
             deep: read and check every byte of the remote tier
@@ -479,7 +479,7 @@ class Jobs:
         limit: int = MOST,
     ) -> Report:
         """List the operations on the cluster, the latest first: one event per row, with time, user, arguments,
-        outcome, ``totals`` and ``notes`` (JSON). Appends and commits of offsets leave none. See
+        outcome, ``totals`` and ``notes`` (JSON). Appends and commits of offsets write no events. See
         ``stratalog.engine.cluster.recorded``.
 
             cluster.history(since="7d", operation="topics delete").rows
@@ -490,7 +490,7 @@ class Jobs:
             topic: only events that name this topic, or have figures about it
             limit: at most this number of events (default: 100)
 
-        Raises: InvalidCallError; as ``fetch``.
+        Raises: InvalidCallError; see ``fetch``.
         """
         since_ms = None if since is None else since_time_ms(since, self._ports.clock.now_ms())
         return history(

@@ -1,4 +1,4 @@
-"""Looks at a cluster, as methods: its topics, its history, and what needs attention. They change nothing."""
+"""Reports on a cluster, as methods: its health, topics and history. They change nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stratalog.engine.upkeep.snapshots.read_snapshot import list_snapshots, metr
 
 
 class Looks:
-    """An open cluster, as those use it who look at its state."""
+    """An open cluster, for reports on its state."""
 
     _ports: Ports
 
@@ -32,9 +32,8 @@ class Looks:
 
     @operation("describe", leaves_event=False)
     def describe(self, topics: TopicNames = None) -> Report:
-        """Every replica of the topics, as a table. Partitions without a leader, or below ``min.insync.replicas``,
-        and uploads that fail time after time are failures.
-        """
+        """Every replica of the topics, as a table. Failures are partitions without a leader, or below
+        ``min.insync.replicas``, and uploads that fail repeatedly."""
         return describe(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
 
     def reassignments(self, topics: TopicNames = None) -> Report:
@@ -46,7 +45,7 @@ class Looks:
         return histories.history(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
 
     def new_events(self) -> NewEvents:
-        """The events of all drivers from now on: each call of it gives those since the last one."""
+        """The events of all drivers from now on: each call of the result returns those since the previous call."""
         return NewEvents(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory)
 
     def snapshots(self, topics: TopicNames = None) -> Report:

@@ -1,6 +1,6 @@
 """A cluster in IPython: the progress of its work in the cell, and short tracebacks.
 
-IPython is never imported first: where it does not run, nothing happens.
+This module never imports IPython; without it, nothing happens.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
 _PACKAGE = __name__.partition(".")[0]
 _EVERY_S = 0.5
-"""A cell is drawn anew at most so often."""
+"""The shortest time in seconds between two updates of a cell."""
 
 
 def settle(progress: Progress | None) -> Progress | None:
-    """Make this IPython show our errors shortly, if it is one. Returns the listener that was given; without one,
-    in a notebook, that which draws in its cells.
-    """
+    """Make this IPython shell, if there is one, show stratalog's errors in short form. Returns ``progress``; if
+    that is None and this is a notebook, a listener that draws in its cells."""
     shell = _shell()
     if shell is None:
         return progress
@@ -51,11 +50,11 @@ def _show_shortly(
     trace: TracebackType | None,
     tb_offset: int | None = None,
 ) -> None:
-    """The user's lines, then the message. ``%tb`` and ``%debug`` still have all of it."""
+    """Show the user's lines, then the message. ``%tb`` and ``%debug`` still have the whole traceback."""
     lines = list(_lines(shell, kind, error, trace))
-    vars(error)["_render_traceback_"] = lambda: lines  # IPython asks the error itself, and only now
+    vars(error)["_render_traceback_"] = lambda: lines  # IPython asks the error itself, now
     try:
-        shell.InteractiveTB.tb = trace  # of which ``%debug`` goes on
+        shell.InteractiveTB.tb = trace  # for ``%debug``
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
     finally:
         vars(error).pop("_render_traceback_", None)
@@ -76,7 +75,7 @@ def _lines(
 
 
 def _of_user(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    """The frames up to the call of ours, without those of IPython."""
+    """The frames up to stratalog's own, without those of IPython."""
     frames: list[traceback.FrameSummary] = []
     for at, line in traceback.walk_tb(trace):
         package = str(at.f_globals.get("__name__", "")).partition(".")[0]
@@ -88,10 +87,9 @@ def _of_user(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 
 class CellProgress:
-    """See ``stratalog.engine.driver.tasks.Progress``: a bar in the cell, which goes when the work has ended, for
-    the report says the rest. Only work of the main thread is shown: a stream's batches would go on drawing in
-    whichever cell ran last.
-    """
+    """A progress bar in the cell (``stratalog.engine.driver.tasks.Progress``). It disappears when the work has
+    ended, as the report has the result. Only work of the main thread is shown: a stream's batches would draw in
+    whichever cell ran last."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

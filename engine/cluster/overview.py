@@ -1,7 +1,7 @@
 """The overview of a cluster in a notebook: its health, and its topics.
 
-A look takes one listing of each broker, as ``health`` does, and no longer than ``DEADLINE_S``: a notebook asks
-whenever the cluster stands last in a cell. Whatever goes wrong is text. Nothing is written.
+It lists each broker once, as ``health`` does, and takes at most ``DEADLINE_S``, as a notebook renders it whenever
+a cell ends with the cluster. Errors become text. Nothing is written.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _COLUMNS = ("topic", "partitions", "replication_factor", "key", "value", "config
 
 
 class Overview:
-    """The overview of one cluster. At most one look goes on at a time."""
+    """The overview of one cluster. Only one runs at a time."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports.with_tasks(local_tasks(), progress=Silent())
         self._looking = threading.Lock()
 
     def html(self, title: str, deadline_s: float = DEADLINE_S) -> str:
-        """The look, or the reason why it is missing. Never raises."""
+        """The overview as HTML, or the reason why it is missing. Never raises."""
         head = head_line(title)
         if not self._looking.acquire(blocking=False):
-            return head + _missing("an earlier look has not ended yet")
+            return head + _missing("an earlier overview has not ended yet")
         found: dict[str, str] = {}
 
         def look() -> None:
@@ -60,16 +60,16 @@ class Overview:
 
 
 def _missing(why: str) -> str:
-    return marked_line("warn", "health", f"{why}: cluster.health() waits for one")
+    return marked_line("warn", "health", f"{why}: cluster.health() waits for the answer")
 
 
 def _told(what: str, render: Callable[[], str]) -> str:
-    """The rendered part, or its error."""
+    """The rendered part; if it raises, the error as text."""
     try:
         return render()
     except StratalogError as error:
         return marked_line("bad", what, f"{error.code}: {error}")
-    except Exception as error:  # of storage or of ours: the cell is to show the cluster all the same
+    except Exception as error:  # whatever fails, the cell must show the cluster
         return marked_line("bad", what, f"{type(error).__name__}: {error}")
 
 

@@ -1,6 +1,5 @@
-"""The parts of the machine that a cluster uses: time, ids, storage, probes. A test, a simulation or a measurement
-opens a cluster with other ones, by ``with_parts``.
-"""
+"""The parts of the machine that a cluster uses: time, ids, storage, probes. Tests, simulations and benchmarks
+replace them, by ``with_parts``."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusterParts:
-    """The parts of one kind of cluster. ``prober`` None: threads."""
+    """The parts of one kind of cluster. ``prober`` None: probes use threads."""
 
     clock: Clock = field(default_factory=SystemClock)
     new_id: NewId = random_id
@@ -37,6 +36,6 @@ def with_parts(
     opener: OpenStore = open_store,
     prober: Prober | None = None,
 ) -> type[C]:
-    """``door``, with other parts: ``with_parts(Cluster, clock=clock).open(file)``."""
+    """A subclass of ``door`` that uses other parts: ``with_parts(Cluster, clock=clock).open(file)``."""
     parts = ClusterParts(clock if clock is not None else SystemClock(), new_id, opener, prober)
     return type(door.__name__, (door,), {"_parts": parts, "__doc__": door.__doc__, "__module__": door.__module__})

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Producer:
-    """An open cluster, as producers use it."""
+    """An open cluster, for producers."""
 
     def __init__(self, ports: Ports, spark: SparkSession | None) -> None:
         self._ports = ports
         self._spark = spark
 
-    @operation("append", leaves_event=False, untold="frame")
+    @operation("append", leaves_event=False, redacted="frame")
     def append(
         self,
         topic: str,
@@ -53,16 +53,16 @@ class Producer:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Append all rows of a DataFrame; see ``stratalog.engine.spark.append_frame.append_frame``. (Rows of this
-        process, and frames of pandas, polars and Arrow: ``produce``.)
+        """Append all rows of a DataFrame; see ``stratalog.engine.spark.append_frame.append_frame``. (For rows of
+        this process, and frames of pandas, polars and Arrow, use ``produce``.)
 
-        With ``producer`` and ``sequence`` an append can be run again, and is appended once. The same of both with
-        other rows is refused, and none of them is stored. ``on_changed_replay="accept"`` takes them for the same,
-        where rows cannot be computed again as they were (``rand()``): that is not exactly once.
+        With ``producer`` and ``sequence``, an append that is repeated is stored once. Other rows under the same
+        two are refused, and not stored. ``on_changed_replay="accept"`` accepts them as the same, for rows that
+        cannot be recomputed exactly (``rand()``): that is not exactly once.
 
         Bad records are counted in the report by partition and reason (``stratalog.engine.records.bad_records``),
-        unknown fields by name. A field may be unknown at any depth. Columns beside one that is named as the
-        ``value`` are no fields.
+        unknown fields by name. A field may be unknown at any depth. If ``value`` names a column, other columns are
+        not fields.
 
         Args:
             key: the column of the keys, or an expression
@@ -106,7 +106,7 @@ class Producer:
             dry_run=dry_run,
         )
 
-    @operation("produce", leaves_event=False, untold="rows")
+    @operation("produce", leaves_event=False, redacted="rows")
     def produce(
         self,
         topic: str,
@@ -127,11 +127,11 @@ class Producer:
         on_unknown_field: OnUnknownField = "fail",
         check: bool = True,
     ) -> Report:
-        """Append rows from this process, without Spark: mappings by column, or values, of a list or an iterator;
-        or a frame of pandas, polars or Arrow. All of them are in memory at once. The other arguments are as for
-        ``append``, with names of columns. A key goes to the partition that ``append`` would give it; rows without
-        one go to one partition together. Times without a zone are UTC. A value that does not have the declared
-        type is refused, and never cast where that would lose anything.
+        """Append rows from this process, without Spark: a list or iterator of mappings by column, or of values; or
+        a frame of pandas, polars or Arrow. All rows are in memory at once. The other arguments are as for
+        ``append``, with names of columns. A key goes to the same partition as with ``append``; all rows without a
+        key go to one partition. Times without a zone are UTC. A value that does not have the declared type is cast
+        only if that is lossless; otherwise it is refused.
 
             cluster.produce("readings", [{"sensor": "s1", "value": "20.5"}], key="sensor")
 
@@ -165,7 +165,7 @@ class Producer:
             on_unknown_field=unknown_field_policy(on_unknown_field),
         )
 
-    @operation("append", leaves_event=False, untold="batches")
+    @operation("append", leaves_event=False, redacted="batches")
     def append_batches(
         self,
         topic: str,
@@ -181,10 +181,9 @@ class Producer:
         on_unknown_field: OnUnknownField = "fail",
         check: bool = True,
     ) -> Report:
-        """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this process,
-        as they are: for programs that make Arrow of their own. Otherwise as ``append``, but that a column of
-        another type is refused with its batch, and never cast.
-        """
+        """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, unchanged, from
+        this process: for programs that make their own Arrow data. Like ``append``, except that a column of another
+        type is never cast: its batch is refused."""
         topic_first("append_batches", topic, batches)
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
@@ -219,15 +218,15 @@ class Producer:
         order_by: Sequence[str] = (),
         checkpoint: str | None = None,
     ) -> StreamWriter:
-        """A sink for ``df.writeStream.foreachBatch``: every batch into ``topic`` exactly once, across restarts and
-        replays. ``producer`` names the stream in the log; what tells its batches apart is the query's id, in the
-        checkpoint, and the batch's. The other arguments are those of ``append``. Where a session of Spark Connect
-        has several queries, ``checkpoint`` is the query's ``checkpointLocation``, for its id is read there.
+        """A sink for ``df.writeStream.foreachBatch``: appends every batch to ``topic`` exactly once, across
+        restarts and replays. ``producer`` names the stream in the log; the query's id, from its checkpoint, and
+        the batch id identify a batch. The other arguments are those of ``append``. If a session of Spark Connect
+        has several queries, give the query's ``checkpointLocation`` as ``checkpoint``, where its id is read.
 
-        A batch that comes again with other rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is
-        stored: the checkpoint is older than what it has led to, or a copy of another query's. Either the later
-        checkpoint is put back; or a query with a new checkpoint starts behind what the topic has; or this one gets
-        another producer name, and what it appends again is in the topic twice.
+        A batch that is repeated with other rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and its rows are
+        not stored: the checkpoint is older than the log, or a copy of another query's. Restore the later
+        checkpoint; or start a query with a new checkpoint after the records that the topic has; or give this query
+        another producer name, so that repeated records are in the topic twice.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
         """
@@ -263,12 +262,11 @@ class Producer:
         bad_record_topic: str | None = None,
         on_unknown_field: OnUnknownField = "fail",
     ) -> DataFrame:
-        """``frame`` with the columns of the topic's records, ``partition, timestamp, key, value`` and ``headers``
-        where they are given, as ``append`` would make them, dealt out to its partitions: what
-        ``writeStream.format("stratalog")`` takes. A timestamp that is null is the time of the append. Let a query
-        that writes so end its last batch before the topic gets more partitions. (``stream_writer`` need not.)
-        ``on_bad_record`` is as in ``append``: what is written so does it, without another option. So is
-        ``on_unknown_field``; fields that are dropped are logged.
+        """``frame`` with the columns of the topic's records: ``partition, timestamp, key, value``, and ``headers``
+        if given, as ``append`` would make them, partitioned for ``writeStream.format("stratalog")``. A null
+        timestamp becomes the time of the append. A query that writes these must end its last batch before the
+        topic gets more partitions (unlike ``stream_writer``). ``on_bad_record`` and ``on_unknown_field`` are as in
+        ``append``, and the writer follows them without further options; dropped fields are logged.
 
         Raises: UnknownTopicOrPartitionError, InvalidRecordError.
         """

@@ -31,9 +31,9 @@ class Quorum:
 
     @operation("quorum snapshot")
     def snapshot(self, *, by_hand: bool = True, dry_run: bool = False, check: bool = True) -> Report:
-        """Take a snapshot of the metadata log now, and report the result of each voter. Without ``by_hand`` only
-        where the policy wants one. (``Cluster.snapshot`` keeps the log short by its policy, with those of topics.)
-        """
+        """Take a snapshot of the metadata log now, and report the result of each voter. Without ``by_hand``: only
+        if the policy requires one. (``Cluster.snapshot`` keeps this log short by its policy, as it does the logs
+        of topics.)"""
         return quorum.snapshot_metadata(
             self._ports.metadata, self._ports.execution, self._ports.memory, by_hand=by_hand, dry_run=dry_run
         )

@@ -1,21 +1,21 @@
-"""The frame of every operation of the door: a line in the log as it begins and as it ends, and an event of it in
-``__operations``, where it changes something. The one place that writes events.
+"""The frame of every method of ``Cluster`` that is an operation: a log message when it begins and when it ends,
+and an event in ``__operations`` if it changes something. No other module writes events.
 
-    appends, mirrors, offsets, transactions     none: the log is their record; an event would double their cost
-    dry runs, bad calls                         none
-    maintain                                    one a round that did something, or failed as the one before did not
-    what destroys                               one before it acts, too
-    everything else                             one, if it changed anything
+appends, mirrors, offsets, transactions     no event: the log is their record, and an event would double the cost
+dry runs, bad calls                         no event
+maintain                                    one per round that did something, or failed differently than before
+destructive operations                      one before they act, as well
+everything else                             one, if it changed anything
 
-**An operation that failed raises.** A method with the argument ``check`` is an operation: when its report has a
-failure, it raises OperationFailedError, which has the report, also of what was done. ``check=False`` returns the
-report, whose truth is ``report.ok``. A dry run raises for what the operation could not do. A method that returns a
-report and has no ``check`` is a look (``verify``, ``compare``, ``health``, ``describe``, ``drill``, ``list``): a
-look that found damage did its job, and returns its report. Its findings are failures of the report, and its truth
-is ``report.ok``, too. Only ``checked`` decides that.
+**An operation that failed raises.** A method with the argument ``check`` is an operation: if its report has a
+failure, it raises OperationFailedError, which has the report, including the finished work. ``check=False`` returns
+the report; ``report.ok`` shows whether it succeeded. A dry run raises for anything that the operation could not
+do. A method that returns a report and has no ``check`` only reads (``verify``, ``compare``, ``health``,
+``describe``, ``drill``, ``list``): if it finds damage, it has done its job, and returns its report. Its findings
+are failures of the report, and ``report.ok`` is False. Only ``checked`` decides this.
 
-An operation never fails for its event: where that cannot be written, the report has a note; without a report the
-log has a warning. Nothing else is one: Python prints warnings where nobody has configured logging.
+An operation never fails because of its event: if the event cannot be written, the report has a note; without a
+report, a warning is logged. There are no other warnings, as Python prints warnings if logging is not configured.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Given = Mapping[str, object]
 """Arguments by name."""
 
 _MOST_CHARACTERS = 4000
-"""Of the arguments in an event."""
+"""The greatest number of characters of the arguments in an event."""
 _MOST_NOTES = 50
 
 _log = logging.getLogger("stratalog.engine.operations")
@@ -63,17 +63,17 @@ class _Door(Protocol):
 
 
 def never(given: Given) -> bool:
-    """Nothing is destroyed."""
+    """The operation destroys nothing."""
     return False
 
 
 def always(given: Given) -> bool:
-    """Something is destroyed that cannot be had back."""
+    """The operation destroys something irreversibly."""
     return True
 
 
 def forced(given: Given) -> bool:
-    """... where it is forced."""
+    """The operation is destructive if it is forced."""
     return bool(given.get("force") or given.get("unclean"))
 
 
@@ -98,12 +98,11 @@ def operation(
     *,
     destroys: Callable[[Given], bool] = never,
     leaves_event: bool = True,
-    untold: str = "",
+    redacted: str = "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A method of the door as the operation ``name``. ``destroys`` says by its arguments whether a call does;
-    ``untold`` names an argument that is told nowhere: records, or settings with passwords. One with the argument
-    ``check`` is ``checked``; the others are looks.
-    """
+    """A method of ``Cluster`` as the operation ``name``. ``destroys`` decides by the arguments whether a call is
+    destructive; ``redacted`` names an argument to omit from logs and events: records, or settings with passwords.
+    A method with the argument ``check`` is ``checked``; the others only read."""
 
     def framed(method: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(method)
@@ -113,9 +112,9 @@ def operation(
             self = cast("_Door", args[0])
             try:
                 given = dict(signature.bind(*args, **kwargs).arguments)
-            except TypeError:  # the method itself says so
+            except TypeError:  # the method itself reports it
                 given = {}
-            given.pop(untold, None)
+            given.pop(redacted, None)
             frame = Frame(self._ports, name, given, destroys=destroys(given), leaves_event=leaves_event)
             with _described(getattr(self, "_spark", None), name):
                 return frame.around(lambda: method(*args, **kwargs))
@@ -126,7 +125,7 @@ def operation(
 
 
 def _described(spark: SparkSession | None, name: str) -> AbstractContextManager[None]:
-    """Spark's own pages name the operation."""
+    """Shows the operation's name on Spark's own pages."""
     if spark is None:
         return nullcontext()
     from stratalog.engine.spark.described import described
@@ -147,7 +146,7 @@ class Frame:
         self._notes: list[str] = []
 
     def around(self, act: Callable[[], R]) -> R:
-        """The result of ``act``; a report has a note where an event could not be written."""
+        """The result of ``act``; a report has a note if an event could not be written."""
         ports = self._ports
         token = OPERATION.set(self._name)
         if _log.isEnabledFor(logging.INFO):
@@ -205,7 +204,7 @@ class Frame:
         of: Report | Mapping[str, int],
         began_s: float | None,
     ) -> None:
-        """Write an event, or note why it could not be."""
+        """Write an event; if that fails, note the reason."""
         ports, log = self._ports, self._ports.events
         if not self._leaves_event or log is None:
             return
@@ -235,7 +234,8 @@ class Frame:
 
 
 def arguments_text(given: Given) -> str:
-    """A JSON object of arguments: those that say anything, without the logins of addresses. A long one is cut."""
+    """The arguments as a JSON object, without those that have no value, and without the logins in addresses. A
+    long one is cut."""
     said = {
         name: _plain(value)
         for name, value in given.items()

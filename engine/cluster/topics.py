@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Topics:
-    """The topics of a cluster: created, altered, deleted, listed.
+    """The topics of a cluster: create, alter, delete, list them.
 
         cluster.topics.create("trips", partitions=8, value="carrier STRING, distance BIGINT")
         cluster.topics.alter_configs("trips", {"retention.ms": 86_400_000})
@@ -161,8 +161,8 @@ class Topics:
     def protect(
         self, topic: str, *, until: datetime | str | None = None, days: float | None = None, dry_run: bool = False
     ) -> datetime:
-        """Protect a topic: before a time no job deletes its records, nor the topic itself (POLICY_VIOLATION). The
-        time is the config ``protect.until.ms``. It can be moved later, never earlier. Returns the time.
+        """Protect a topic: before a time no job deletes its records, or the topic itself (POLICY_VIOLATION). The
+        time is the config ``protect.until.ms``, which can be moved later, never earlier. Returns the time.
 
             cluster.topics.protect("trips", until="2030-01-01")
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 class OpenTransaction(BatchTransaction):
-    """One transaction of a transactional id, for one thread: appends of frames and of batches, and offsets of
-    groups. In a ``with`` block, leaving it commits; an exception aborts, and goes on.
-    """
+    """One transaction of a transactional id, for one thread: appends of frames and batches, and offsets of groups.
+    Leaving its ``with`` block commits; an exception aborts, and propagates."""
 
     def append(
         self,
@@ -39,11 +38,11 @@ class OpenTransaction(BatchTransaction):
         on_unknown_field: OnUnknownField = "fail",
         order_by: Sequence[str] = (),
     ) -> Report:
-        """Append all rows of a DataFrame, as ``Cluster.append``. All partitions of the topic become the
-        transaction's: which of them get records is known only when they have them. Bad records that go to a topic
-        are part of the transaction.
+        """Append all rows of a DataFrame, like ``Cluster.append``. All partitions of the topic join the
+        transaction, as the partitions of the rows are not known before. Bad records that go to a topic are part of
+        the transaction.
 
-        Raises: as ``append_frame``; as ``append_batches`` here.
+        Raises: see ``append_frame`` and ``append_batches``.
         """
         topic_first("append", topic, frame)
         from stratalog.engine.spark.append_frame import append_frame, check_frame
@@ -72,7 +71,7 @@ class OpenTransaction(BatchTransaction):
 
 
 class Transactions:
-    """The transactions of a cluster: one's own, and the upkeep of all others.
+    """The transactions of a cluster: begins one, and lists, ends and repairs those of others.
 
         with cluster.transactions.begin("loader-1") as t:
             t.append("trips", trips, key="id")
@@ -91,8 +90,8 @@ class Transactions:
         return "The transactions of a cluster: list() shows them, begin(id) starts one"
 
     def begin(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> OpenTransaction:
-        """Begin a transaction: appends to any topics, and offsets of consumer groups, which count all together or
-        not at all. A later one of the same transactional id fences this one, and aborts it; so does its timeout.
+        """Begin a transaction: appends to any topics, and offsets of consumer groups, which all count or none. A
+        later transaction of the same transactional id fences and aborts this one; so does its timeout.
 
         Raises: InvalidCallError, InvalidTransactionTimeoutError; ConcurrentTransactionsError when an earlier one
             of the id cannot be completed at present.
@@ -119,7 +118,7 @@ class Transactions:
         )
 
     def find_hanging(self, topics: TopicNames = None) -> Report:
-        """List transactions that are open in a log and that no producer will end: an unclean election has lost
+        """List transactions that are open in a log but that no producer will end, as an unclean election has lost
         their marker (KIP-664)."""
         return admin.hanging_transactions(
             self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory, names(topics)

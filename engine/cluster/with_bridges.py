@@ -1,4 +1,4 @@
-"""The cluster with the methods of all bridges: the class that the door hands out."""
+"""The cluster with the methods of all bridges: the class that users import."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 
 
 def with_bridges() -> type[Core]:
-    """A subclass of ``Cluster`` with the methods of each bridge; those of one that is not installed, or cannot be
-    loaded, raise EnvironmentUnusableError. The core's own methods go before.
-    """
+    """A subclass of ``Cluster`` with the methods of each bridge. Methods of a bridge that is not installed, or
+    cannot be loaded, raise EnvironmentUnusableError. The core's own methods take precedence."""
     homes: tuple[type, ...] = ()
     for bridge in bridges():
         if bridge.home:
@@ -23,14 +22,14 @@ def with_bridges() -> type[Core]:
 
 
 def _home(bridge: Bridge, others: tuple[type, ...]) -> type:
-    """The class with the methods of a bridge. A class that cannot be a base of ``Cluster`` beside the ``others``
-    is a warning."""
+    """The class with the methods of a bridge. Warns of a class that cannot be a base of ``Cluster`` beside the
+    ``others``."""
     try:
         loaded: type = bridge.load(bridge.home)
         type("Cluster", (Core, *others, loaded), {})
     except EnvironmentUnusableError as error:
         return _absent(bridge, error)
-    except Exception as error:  # whatever the code of others raises
+    except Exception as error:  # other people's code may raise anything
         broken = bridge.broken(error)
         warn(broken)
         return _absent(bridge, broken)
@@ -38,7 +37,7 @@ def _home(bridge: Bridge, others: tuple[type, ...]) -> type:
 
 
 def _absent(bridge: Bridge, why: EnvironmentUnusableError) -> type:
-    """The methods of a bridge that is not there."""
+    """The methods of a missing bridge, which raise ``why``."""
 
     def absent(*_: Any, **__: Any) -> NoReturn:
         raise EnvironmentUnusableError(str(why))

@@ -2,12 +2,12 @@
 
     opening               opens a cluster from its file, which gives the ports; checks the owner of each root
     storage               port: the brokers' roots, the remote tier, and the cluster file that names both
-    execution             port: where tasks run, the clock, progress, and what a block of work costs
+    execution             port: where tasks run, the clock, progress, and the cost of a block of work
     memory                port: producers, caches and log ends, kept from one operation to the next
     report                the result of an operation: rows, failures, totals
-    folding               the rows of a report as a person reads them
+    folding               the rows of a report, shortened for people
     run                   the frame of an operation: tasks, commits and rows of one run, and its report
-    tasks                 what runs an operation's tasks, and who listens to their progress
+    tasks                 the runner of an operation's tasks, and the listener to their progress
     figures               the figures of a report that go into its event
     origin                the user, machine, job and run of this process; whether it writes events
     running               the operation that a thread runs, and its heartbeat in the log

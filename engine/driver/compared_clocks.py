@@ -45,11 +45,11 @@ class ComparedClocks:
 
     @property
     def driver_fault(self) -> str | None:
-        """Why nothing is deleted by time; None if it is."""
+        """Why nothing is deleted by time; None if deletion by time is possible."""
         if self.agreed_ms is not None:
             return None
         if not self.apart:
-            return "no storage tells its time: nothing is removed by time"
+            return "no broker's storage reports a time: nothing is removed by time"
         broker_id, ahead_ms = next(iter(self.apart.items()))
         return (
             f"this machine's clock is {_span(ahead_ms)} that of the storage (broker {broker_id}): nothing is "
@@ -58,7 +58,8 @@ class ComparedClocks:
 
     @property
     def broker_faults(self) -> dict[int, str]:
-        """By broker whose storage disagrees with this driver and most others: the consequences."""
+        """The consequences of a wrong clock, by each broker whose storage disagrees with this driver and with most
+        others."""
         if self.agreed_ms is None:
             return {}
         return {
@@ -79,7 +80,7 @@ def _span(ahead_ms: int) -> str:
 
 
 def compared_clocks(storage: Storage, clock: Clock, image: ClusterImage) -> ComparedClocks:
-    """Ask the unfenced brokers for their time. One that does not answer has none."""
+    """Ask the unfenced brokers for their time; None for one that does not answer."""
     brokers = [
         broker_id
         for broker_id in storage.stores

@@ -1,4 +1,4 @@
-"""Execution: where tasks run, who listens to their progress, and what a block of work costs."""
+"""Execution: where tasks run, the listener to their progress, and the cost of a block of work."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 to handle remote storage operations in dedicated threads pools").
 
 A thread for local work first finds the records of a fetch, which takes a listing of the leader; if they are
-remote, a thread for remote work continues. The caller gets the results as they complete. A hanging leader leaves
-half of the threads to the others, and a fetch that its caller has abandoned is not started.
+remote, a thread for remote work continues. The caller gets the results as they complete. A hanging leader occupies
+at most half of the threads, and a fetch that its caller has abandoned is not started.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Fetching:
         def too_late(item: K) -> Failed[K]:
             topic, partition = item
             who = "the remote tier" if item in remotely else "the leader's storage"
-            return Failed(item, StoreTimeoutError(f"{topic}-{partition}: no answer of {who} in {timeout_s:.3g} s"))
+            return Failed(
+                item, StoreTimeoutError(f"{topic}-{partition}: {who} did not answer within {timeout_s} s")
+            )
 
         def go_on(item: K, rest: Remotely[R]) -> None:
             try:
@@ -155,7 +157,7 @@ class _Lanes:
 
 
 class Remote(Generic[R]):
-    """The records are remote: the rest of the work."""
+    """A fetch whose records are remote: the rest of its work."""
 
     def __init__(self, rest: Remotely[R]) -> None:
         self.rest = rest

@@ -23,10 +23,10 @@ _WORK: Mapping[str, tuple[str, ...]] = {
 }
 """Totals that count changes, for jobs that run again and again."""
 _WRITE_NO_HINTS = {"retain"}
-"""Jobs among these for which any write or deletion is a change, as for all other operations."""
+"""Those of these jobs for which any write or deletion counts as a change, as for all other operations."""
 
 ROUND = "maintain"
-"""The job that runs these as its parts."""
+"""The job that runs the jobs above as its parts."""
 
 _FLOWS = (
     *("records", "deleted_records", "copied_bytes", "uploaded_files", "uploaded_bytes", "segments"),
@@ -36,7 +36,7 @@ _FLOWS = (
 _LEVELS = ("log_start", "log_end", "high_watermark", "remote_end", "pending_bytes", "backlog_bytes")
 """Columns to sum by topic if the rows have all of its partitions."""
 _MOST_TOPICS = 100
-"""The greatest number of topics with figures in an event: those with the largest."""
+"""The greatest number of topics with figures in an event; those with the largest figures are kept."""
 
 
 def has_changed(report: Report) -> bool:

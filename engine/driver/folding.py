@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 
 DIFFERS = "..."
-"""In a folded row: the values differ."""
+"""Replaces values that differ within a folded row."""
 
 NARROW = 8
 """A table with more columns is wide."""

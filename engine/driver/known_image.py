@@ -23,7 +23,7 @@ def known_image(metadata: MetadataClient, run: OperationRun) -> ClusterImage:
             raise
         run.failures.append(
             Failure(
-                "metadata", error.code, f"{error}. Shown is the last known state, up to offset {known.next_offset}"
+                "metadata", error.code, f"{error}. The last known state is shown, up to offset {known.next_offset}"
             )
         )
         return known

@@ -1,6 +1,4 @@
-"""Ends of logs that this driver knows: the local ends after its own appends, and the remote ends that it has
-compared.
-"""
+"""Ends of logs that this driver knows: local ends after its own appends, and remote ends that it has compared."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ class LogEnds:
 
 
 ASK_AGAIN_MS = 60_000
-"""How long a driver waits before it asks a remote tier that did not answer again."""
+"""How long a driver waits before it asks again a remote tier that did not answer."""
 
 
 @dataclass(slots=True)

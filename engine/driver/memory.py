@@ -38,7 +38,7 @@ class Nothing:
 
 @dataclass(slots=True)
 class Memory:
-    """The memory of one driver; losing it costs requests, or the ids of producers, and no record."""
+    """The memory of one driver. Losing it costs requests, or the ids of producers, but never a record."""
 
     states: StateCache = field(default_factory=StateCache)
     """The content of the engine's own topics that this driver has read."""
@@ -53,7 +53,7 @@ class Memory:
     remote_ends: RemoteEnds = field(default_factory=RemoteEnds)
     """The remote ends that this driver has checked."""
     behind_appends: BehindAppends = field(default_factory=Nothing)
-    """Keeps the logs short that this driver appends to."""
+    """Shortens the logs that this driver appends to."""
     begun_sequences: BegunSequences = field(default_factory=BegunSequences)
     """The sequences that this driver has begun for named producers."""
     wide_topics: set[str] = field(default_factory=set)

@@ -33,7 +33,7 @@ class Histogram:
         del self.latest[:-_KEPT]
 
     def quantile(self, part: float) -> float:
-        """The value below which the fraction ``part`` of the latest values is; requires at least one."""
+        """The quantile ``part``, a fraction, of the latest values; there must be at least one."""
         return sorted(self.latest)[min(int(part * len(self.latest)), len(self.latest) - 1)]
 
 

@@ -98,8 +98,8 @@ def _owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[in
 
 @dataclass(slots=True)
 class Ports:
-    """The ports of an open cluster, as the door holds them. An operation takes those that it needs, never all of
-    them as one."""
+    """The ports of an open cluster, as ``Cluster`` holds them. An operation takes the ports that it needs, never
+    this object."""
 
     metadata: MetadataClient
     storage: Storage
@@ -196,8 +196,8 @@ def open_driver(
     credentials: Provider | str | None = None,
     cluster_key_file: str | None = None,
 ) -> Ports:
-    """Open the cluster of a ``cluster.toml`` with the process's own clock and storage, the key of a file, or of
-    the environment if none is named, and tasks in its threads.
+    """Open the cluster of a ``cluster.toml`` with this process's own clock, storage and threads. The cluster key
+    comes from ``cluster_key_file``, or from the environment if none is named.
 
     Raises: InvalidCallError for an error in the file; see ``open_ports``.
     """

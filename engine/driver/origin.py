@@ -1,7 +1,7 @@
 """The origin of this process: user, machine, and the scheduler's job and run, from the environment.
 
 ``STRATALOG_JOB`` and ``STRATALOG_RUN`` take precedence, for schedulers that set no variables of their own. (A
-Databricks task: ``{{job.id}}`` and ``{{job.run_id}}``.) Airflow's variables are known. With
+Databricks task: ``{{job.id}}`` and ``{{job.run_id}}``.) Airflow's variables are recognized. With
 ``STRATALOG_HISTORY=off`` this process writes no events.
 """
 
@@ -36,7 +36,7 @@ class OperationsLog:
 
     origin: Origin
     failing: frozenset[str] = field(default_factory=frozenset)
-    """The failures of the latest round of ``maintain``, as rounds that only fail the same way write one event."""
+    """The failures of the latest round of ``maintain``: rounds with the same failures write only one event."""
 
 
 def origin(environ: Mapping[str, str] = os.environ) -> Origin:
@@ -50,7 +50,7 @@ def operations_log(environ: Mapping[str, str] = os.environ) -> OperationsLog | N
     """How this process writes events; None: it does not. Raises: InvalidCallError."""
     switch = environ.get(_SWITCH, "on")
     if switch not in ("on", "off"):
-        raise InvalidCallError(f"{_SWITCH} is {switch!r}: it is 'on' or 'off'")
+        raise InvalidCallError(f"{_SWITCH} is {switch}: use 'on' or 'off'")
     return OperationsLog(origin(environ)) if switch == "on" else None
 
 

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 
 def as_it_is(scalar: pa.Scalar) -> Any:
-    """A value as Python has it; the integer of a time outside Python's range, the bytes of a text that is not
-    UTF-8.
-    """
+    """A value as Python has it; for a time outside Python's range its integer, for text that is not UTF-8 its
+    bytes."""
     import pyarrow as pa  # here: ``tail --help`` does not wait for it
 
     match scalar:
@@ -93,7 +92,7 @@ def raw_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
         return column.cast(pa.binary())
     try:
         values = column.to_pylist()
-    except (OverflowError, UnicodeDecodeError):  # Python's times end with the year 9999, its texts are UTF-8
+    except (OverflowError, UnicodeDecodeError):  # Python's times end with the year 9999, and its text is UTF-8
         values = [as_it_is(one) for one in column]
     return pa.array(map(raw_bytes, values), pa.binary())
 
@@ -117,7 +116,7 @@ def from_plain(value: Any, kind: pa.DataType) -> Any:
         case dict() | list() if is_a.is_map(kind):
             pairs = list(value.items()) if isinstance(value, dict) else value
             if not all(isinstance(one, list | tuple) and len(one) == 2 for one in pairs):
-                raise ValueError("a map is an object, or a list of [key, value]")
+                raise ValueError("a map must be an object, or a list of [key, value]")
             return [(from_plain(one, kind.key_type), from_plain(two, kind.item_type)) for one, two in pairs]
         case {"base64": str(text), **others} if is_a.is_binary(kind) and not others:
             return base64.b64decode(text, validate=True)
@@ -131,7 +130,7 @@ def from_plain(value: Any, kind: pa.DataType) -> Any:
             return value
         case int() | float() if is_a.is_decimal(kind) and not isinstance(value, bool):
             return Decimal(str(value))
-    raise ValueError(f"{json.dumps(value)[:100]} is no {kind}")
+    raise ValueError(f"{json.dumps(value)[:100]} is not of type {kind}")
 
 
 def _from_text(text: str, kind: pa.DataType) -> Any:
@@ -158,11 +157,12 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
             return float(text)
     except (ValueError, OverflowError, InvalidOperation):
         pass
-    raise ValueError(f"{text[:100]!r} is no {kind}")
+    raise ValueError(f"{text[:100]!r} is not of type {kind}")
 
 
 def _fields(value: dict[str, Any], kind: pa.DataType) -> dict[str, Any]:
-    """Fields that the type lacks are unchanged; ``partitions.unknown_fields`` finds them."""
+    """The object's fields in the type's types; fields that the type lacks are unchanged, for
+    ``partitions.unknown_fields``."""
     types = {field.name: field.type for field in kind}
     found = {name: one for name, one in value.items() if name not in types}
     for name, one in types.items():

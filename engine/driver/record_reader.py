@@ -1,6 +1,6 @@
 """Reads records in this process, without Spark: whole row groups, by one ranged request each.
 
-Row groups are cached within a bound, as each fetch takes only as many records as it wants. (Footers are cached in
+Row groups are cached within a bound, as a fetch often takes only a part of one. (Footers are cached in
 ``stratalog.partitions.segment``.)
 """
 
@@ -95,7 +95,7 @@ class RecordReader:
         if segment.footer.next_offset < piece.end:
             raise LogGapError(
                 f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
-                f"{segment.footer.next_offset}, and nothing holds those from there to {piece.end}"
+                f"{segment.footer.next_offset}, and no file holds the offsets from there to {piece.end}"
             )
         return [(index, *offsets) for index, offsets in enumerate(pairwise(segment.row_group_offsets))]
 

@@ -9,9 +9,8 @@ records read from remote segments; cached records and footers are free. A read w
 for, and may then have any size, so each row group gets its turn under any limit. A read that would wait beyond the
 fetch's timeout is an error at once.
 
-Two drivers have the limit each, as two brokers in Kafka. As there, the fetch quota is for consumers: Spark scans
-read without a quota, a bootstrap or restore reads one footer per partition, and the operator of ``verify --deep``
-wants to read everything.
+Each driver has the whole limit, as each broker in Kafka. As in Kafka, the fetch quota is for consumers: Spark
+scans, bootstraps, restores and ``verify --deep`` read without a quota.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The report of an operation: rows, failures, cost. A table for people, one JSON object for machines.
 
-Names in it are foreign: text for people escapes unprintable characters, JSON has them unchanged.
+Names in a report may come from others: text for people escapes unprintable characters, JSON has them unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 200
 _LEAST_WIDTH = 8
-"""A column of texts is cut to no less."""
+"""A column of text is never cut to fewer characters."""
 _MOST_NAMED = 3
 """Failures that an error message names."""
 _NOTHING: Mapping[str, Value] = {}
@@ -35,9 +35,8 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed item of an operation; the others continued. Errors name their subject, as they are also raised
-    alone; here that is the item, and ``message`` does not repeat it.
-    """
+    """A failed item of an operation; the other items continued. ``message`` does not repeat the item, although the
+    error itself names its subject."""
 
     item: str
     code: str
@@ -161,7 +160,7 @@ class Report:
         return self.text()
 
     def text(self, width: int | None = None) -> str:
-        """The report for people; ``width`` are the columns of a terminal, to which a table is cut, None: none."""
+        """The report for people. A table is cut to ``width`` columns of a terminal; None: not cut."""
         columns, rows, zero = self._folded()
         table = text_table(columns, rows[:_MOST_LINES])
         if width is not None and any(len(line) > width for line in table):
@@ -265,8 +264,9 @@ def show(value: Value) -> str:
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]], width: int | None = None) -> list[str]:
-    """The lines of a table: numbers right-aligned, the rest left-aligned. With a ``width``, texts that are too
-    long for it end in ``...``, then the last columns are left out, and a last line says so. Numbers are never cut.
+    """The lines of a table: numbers right-aligned, the rest left-aligned. If a line exceeds ``width``, text is cut
+    and ends in ``...``; if that is not enough, the last columns are omitted. A last line says so. Numbers are
+    never cut.
     """
     listed = list(rows)
     if not listed:

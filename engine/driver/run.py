@@ -1,8 +1,8 @@
-"""The frame of an operation. ``stratalog.engine.upkeep`` says how an operation is built on it.
+"""The frame of an operation. ``stratalog.engine.upkeep`` describes how to build an operation on it.
 
-execution.run    measures a block, and yields the run: what the block has done so far
-each, in_turns   tasks, with progress; in turns where a budget may end them. Those that fail are failures
-commit           one command for many partitions. Those that it refuses are failures
+execution.run    measures a block, and yields the run, which collects the results of the block
+each, in_turns   tasks, with progress; in turns if a budget may end them. Failed tasks are failures of the run
+commit           one command for many partitions. Refused ones are failures of the run
 add, fill        rows, of a ``Row`` class per operation whose fields are the columns
 settle           partitions that need no further run for now
 report           all of it, for the caller
@@ -83,8 +83,8 @@ class Measure:
 
 @dataclass(slots=True)
 class OperationRun:
-    """One run of an operation, from ``Execution.run``: a measured block. Functions that do part of the work
-    receive the run, and add to it. Call ``report`` after the block, as the measurement ends there.
+    """One run of an operation, from ``Execution.run``: a measured block. A function that does part of the work
+    receives the run and adds to it. Call ``report`` after the block, as the measurement ends there.
 
     An exception in the block ends the run without a report. Several threads of the driver may add to one run.
     """
@@ -113,9 +113,8 @@ class OperationRun:
         unit: str = "partitions",
         size: Callable[[R], int] = lambda _: 0,
     ) -> Iterator[tuple[W, R]]:
-        """The works that a task has done in order of completion, with the results. ``size`` gives the bytes of a
-        result, for progress.
-        """
+        """Run the task on each work. Yields each successful work with its result, in order of completion. ``size``
+        gives the bytes of a result, for progress."""
         return self.done(self.watched(self.tasks.run(task, works), len(works), unit, size))
 
     def in_turns(
@@ -191,14 +190,14 @@ class OperationRun:
                 self.failures.append(Failure(str(item), answer.error.code, f"{answer.error}{hint(item)}"))
         return carried_out
 
-    # ------------------------------------------------------------------------------------ what was done
+    # ------------------------------------------------------------------------------------ results
 
     def fail(self, item: object, error: StratalogError) -> None:
         """Record the failure of ``item``."""
         self.failures.append(Failure.of(item, error))
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add rows."""
+        """Add rows to the report."""
         self.rows += [row.columns() for row in rows]
 
     def fill(self, asked: Iterable[PartitionView], blank: Callable[[PartitionView], PartitionRow]) -> None:
@@ -210,7 +209,7 @@ class OperationRun:
         self.sort("topic", "partition")
 
     def sort(self, *columns: str) -> None:
-        """Sort the rows by these columns; None counts as 0."""
+        """Sort the rows by these columns; None sorts as 0."""
         self.rows.sort(key=lambda row: [0 if row[name] is None else row[name] for name in columns])
 
     def sum(self, column: str) -> int:

@@ -10,10 +10,10 @@ from stratalog.engine.driver.tasks import Progress
 from stratalog.partitions.clock import Clock
 
 OPERATION: ContextVar[str | None] = ContextVar("stratalog_operation", default=None)
-"""The operation that the caller requested; None outside of any."""
+"""The operation that the caller requested; None outside of any operation."""
 
 HEARTBEAT_S = 30.0
-"""The least time between two lines."""
+"""The least time between two lines of a heartbeat."""
 
 _log = logging.getLogger("stratalog.engine.operations")
 

@@ -20,14 +20,13 @@ M = TypeVar("M")
 _MOST_STATES = 256
 """Partitions whose state is cached."""
 _MOST_APPENDS = 1000
-"""Appends to combine into one."""
+"""The greatest number of appends to combine into one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadState(Generic[M]):
-    """The state of a partition as read, and the epoch of its last record: a log with another epoch there has
-    another history.
-    """
+    """The state of a partition as read, and the epoch of its last record. If the log has another epoch there, it
+    is another history."""
 
     state: M
     epoch: int

@@ -66,7 +66,7 @@ class Storage:
     key: ClusterKey | None = None
     """The key that signs metadata and descriptions; None: they are unsigned, or this process only reads."""
     elsewhere: Callable[[], StoreCounts] = StoreCounts
-    """The calls that tasks have made on executors so far."""
+    """Counts the storage calls of tasks on executors so far."""
 
     def replicas(self, view: PartitionView) -> PartitionReplicas:
         """A partition with the stores of its brokers."""

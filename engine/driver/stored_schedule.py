@@ -1,11 +1,11 @@
-"""Stores schedules on the cluster's own storage, not in the remote tier, as they must say when to retry while that
-is unreachable.
+"""Stores schedules on the brokers' roots, not in the remote tier, as they must say when to retry while that is
+unreachable.
 
-A cluster has one schedule per kind, in versions: the latest run has written the greatest. The first brokers that
-answer hold a copy each, ``offsets.topic.replication.factor`` of them, and the newest copy counts: so a fenced
-broker takes nothing along, and an old copy on a returning broker has no effect. A driver that finds its version
-taken on the first broker applies its changes to the other driver's version. A schedule is a hint: without it, or
-with a torn or outdated one, jobs only do work that was not due.
+A cluster has one schedule per kind, in numbered versions; the newest one counts.
+``offsets.topic.replication.factor`` brokers hold a copy each, the first ones that answer. So a fenced broker takes
+nothing along, and an old copy on a returning broker has no effect. A driver that finds its version taken on the
+first broker applies its changes to the other driver's version. A schedule is a hint: if it is missing, torn or
+outdated, jobs do work that was not due, and nothing else.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ class StoredCopy:
 
 @dataclass(frozen=True, slots=True)
 class StoredSchedule:
-    """A schedule as it was found."""
+    """A schedule as it was read."""
 
     line: bytes = b""
     """The newest readable version; empty if there was no readable one."""
     copies: tuple[StoredCopy, ...] = ()
-    """The copies of the asked brokers, newest first."""
+    """The copies of the brokers that were read, newest first."""
 
     @property
     def version(self) -> int:
@@ -113,12 +113,12 @@ class StoredSchedule:
         return max(map(attrgetter("newest"), self.copies), default=0)
 
     def versions(self, place: SchedulePlace) -> tuple[int, ...]:
-        """The versions of a broker, in order; empty for a broker that was not asked."""
+        """The versions on a broker, in order; empty for a broker that was not read."""
         return next((copy.versions for copy in self.copies if copy.place == place), ())
 
 
 def load_stored(storage: Storage, image: ClusterImage, of: str) -> StoredSchedule:
-    """The newest copy; empty without a readable one. If the first brokers have none, all are asked."""
+    """The newest copy; empty without a readable one. All brokers are read if the first ones have none."""
     waiting, found = list(_places(storage, image, of)), list[StoredCopy]()
     most = _copies(image)
     while waiting and (len(found) < most or not any(copy.versions for copy in found)):
@@ -153,7 +153,7 @@ def save_stored(
         if not (write.is_beaten or write.is_unknown):
             return write.why
         kept = load_stored(storage, image, of)
-    return f"other drivers wrote {_ATTEMPTS} times in between"
+    return f"other drivers wrote {_ATTEMPTS} times meanwhile"
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class _Write:
     why: str = "no broker has a root that can be written"
 
     def to(self, place: SchedulePlace, older: Sequence[int]) -> None:
-        """Write a copy, and delete ``older`` ones except the last. ``why`` has a failure."""
+        """Write a copy, and delete ``older`` ones except the last. On failure ``why`` has the reason."""
         try:
             if not place.is_mounted():
                 return

@@ -1,4 +1,4 @@
-"""The tasks of an operation, one per partition: the runner, here or on executors, and the listener to progress."""
+"""Runs the tasks of an operation, one per partition, here or on executors, and reports their progress."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stratalog.partitions.store import Store, StoreCounts
 
 
 class Progress(Protocol):
-    """A listener to an operation's progress: a known number of items, and the bytes of each. Only the tasks, which
-    list the logs, know how many bytes there are in all."""
+    """A listener to an operation's progress: a known number of items, and the bytes of each. The total number of
+    bytes is unknown, as only the tasks list the logs."""
 
     def start(self, operation: str, items: int, unit: str) -> None:
         """Work on ``items`` items begins; ``unit`` is their plural."""
@@ -53,13 +53,13 @@ def _one(_: object) -> int:
 
 
 class TaskRunner(Protocol):
-    """Runs work keyed by partition, maybe elsewhere, and counts what it asked of stores there."""
+    """Runs work keyed by partition, here or in other processes, and counts the storage requests made there."""
 
     counts: StoreCounts
 
     @property
     def processes(self) -> int:
-        """How many processes work at once: among them what limits all of them is shared out."""
+        """The number of processes that work at once, which share a limit equally."""
         ...
 
     def run(
@@ -68,7 +68,7 @@ class TaskRunner(Protocol):
 
 
 class LocalTasks(ThreadRunner):
-    """Tasks in threads of this process, where the stores count for themselves."""
+    """Tasks in threads of this process; their requests count in its own stores."""
 
     processes = 1
 

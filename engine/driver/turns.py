@@ -1,4 +1,4 @@
-"""Works on many items in rounds, a little of each, so that a budget can stop in the middle of one."""
+"""Processes many items in rounds, a part of each per round, so that a budget can stop in the middle of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Over = Callable[[], bool]
 """Returns whether a budget is used up."""
 
 _MORE = 4
-"""The factor by which the work per item grows from one round to the next."""
+"""The factor by which the work per item grows in each round."""
 
 
 def in_turns(

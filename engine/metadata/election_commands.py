@@ -126,9 +126,11 @@ def _begin_again(
 ) -> PartitionChangeRecord:
     leader = present.leader
     if leader is None or image.brokers[leader].fenced:
-        raise EligibleLeadersNotAvailableError(f"{what} has no leader that could begin its log again")
+        raise EligibleLeadersNotAvailableError(f"{what} has no leader that can begin its log again")
     if not present.written_to:
-        raise ElectionNotNeededError(f"{what}: no records are known to have been there; nothing begins again")
+        raise ElectionNotNeededError(
+            f"{what}: it never had records as far as the metadata shows, so its log does not begin again"
+        )
     return PartitionChangeRecord(
         topic_id=election.topic_id,
         partition=election.partition,
@@ -160,8 +162,8 @@ def _successor(image: ClusterImage, present: PartitionImage, election: Election,
     if leader is None:
         whom = "no replica" if election.leader is None else f"broker {election.leader} cannot: no replica"
         raise EligibleLeadersNotAvailableError(
-            f"{what}: {whom} beside the leader {present.leader} is unfenced and in the ISR {present.isr}; the "
-            "last member does not resign"
+            f"{what}: {whom} other than the leader {present.leader} is unfenced and in the ISR {present.isr}; the "
+            "last member cannot resign"
         )
     return leader
 
@@ -170,7 +172,7 @@ def _unclean(image: ClusterImage, present: PartitionImage, election: Election, w
     candidate = first_candidate(present.replicas, present.isr, image.brokers)
     if candidate is not None:
         raise ElectionNotNeededError(
-            f"{what}: broker {candidate} is in the ISR {present.isr} and can lead without any loss"
+            f"{what}: broker {candidate} is in the ISR {present.isr} and can lead without loss"
         )
     wanted = [b for b in present.replicas if election.leader in (None, b)]
     leader = first_candidate(wanted, present.replicas, image.brokers)

@@ -191,7 +191,9 @@ class _ImageDraft:
             leader_epoch, adding = leader_epoch + 1, ()
         if (leader, isr, adding) == (partition.leader, partition.isr, partition.adding):
             return
-        lost = (gone,) if gone is not None and not isr else ()  # Only who was the last member empties an ISR.
+        lost = (
+            (gone,) if gone is not None and not isr else ()
+        )  # An ISR becomes empty only when its last member leaves.
         self._put(
             topic_id,
             replace(

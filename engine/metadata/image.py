@@ -92,7 +92,7 @@ class PartitionImage(
     """A subset of the replicas; empty only after the last member's storage was lost, or removed by force, and
     while a partition is being restored from the remote tier."""
     adding: tuple[Int64, ...]
-    """Replicas outside the ISR whose acknowledgement appends already need; only with a leader."""
+    """Replicas outside the ISR that must acknowledge appends already; empty without a leader."""
     log_start_offset: Int64
     """Never decreases."""
     partition_epoch: Int64

@@ -1,8 +1,8 @@
 """Metadata changes that follow from the probed state of the brokers' roots. Pure.
 
 The order of the commits matters to a partition whose whole ISR is affected at once, as the last member of an ISR
-stays in it when it is fenced: brokers with certainly lost data leave first, those with a foreign root next, those
-whose root only does not answer last.
+stays in it when it is fenced: brokers that have certainly lost data leave first, then those with a foreign root,
+then those whose root merely does not answer.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class CreateTopic:
     log_starts: Sequence[int] = ()
     """The log starts of the first partitions; 0 for all others."""
     internal: bool = False
-    """Whether the engine itself creates it: one of ``stratalog.engine.state.internal_topics``, and no other."""
+    """Whether it is one of ``stratalog.engine.state.internal_topics``, which only the engine creates."""
 
     def decide(self, image: ClusterImage) -> Decision[TopicCreated]:
         """Raises: InvalidTopicError, InvalidPartitionsError, InvalidCallError (schemas, ids), InvalidConfigError,
@@ -349,7 +349,7 @@ class AlterConfigs:
             )
         if self.topic is None:
             topic_config({}, after, what)
-            # One topic for all with the same configs: there are few kinds, but many topics.
+            # Check one topic for each distinct set of configs: there are many topics, but few sets.
             kinds = {
                 (frozenset(topic.configs.items()), topic.name in INTERNAL_TOPICS): topic
                 for topic in image.topics.values()
@@ -433,7 +433,7 @@ class RestoreTopic:
                 isr=(),
                 leader_epoch=partition.leader_epoch + EPOCH_GAP,
                 log_start_offset=partition.log_start_offset,
-                added=True,  # the description does not say that it was not
+                added=True,  # the description does not say whether it was
             )
             for number, (replicas, partition) in enumerate(zip(placed, topic.partitions, strict=True))
         )

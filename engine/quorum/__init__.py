@@ -31,11 +31,11 @@ May not know
     passed in, and nothing runs in a thread of its own: the simulation runs this code.
 
 How a batch is recognized
-    By its name. An epoch has one claimant, and a claimant writes one batch at an offset: it retries the same bytes
-    until they are committed, or gives up its claim. So ``<base>.<epoch>`` has the same bytes on every voter, and
-    *did my batch land?* means *does that epoch own that offset in the lineage?*, which snapshots keep too. After
-    an unknown outcome a caller answers that question on a log that it has claimed, before it decides its command
-    again.
+    A batch's name identifies it. An epoch has one claimant, and a claimant writes one batch at an offset: it
+    retries the same bytes until they are committed, or gives up its claim. So ``<base>.<epoch>`` has the same
+    bytes on every voter, and *did my batch land?* means *does that epoch own that offset in the lineage?*, which
+    snapshots keep too. After an unknown outcome a caller answers that question on a log that it has claimed,
+    before it decides its command again.
 
     For the same reason a batch may repeat earlier ones (``repeated``), and a reader may take them from there:
     their names identify their content, and a claimant knows the whole log that its epoch continues. Whether a
@@ -58,8 +58,8 @@ Drivers without the right to write
 Differences from the text of the protocol
     * A voter counts when its last file is the tail and it has *every* file of the log, not only the tail: one
       comparison of names, and the next commit restores a file that was deleted by hand.
-    * The high watermark is not stored: a linearizable read proves itself, snapshots are of its results, and
-      observers are drivers, which read the same way.
+    * The high watermark is not stored: a linearizable read proves which records are committed, snapshots contain
+      only such records, and observers are drivers, which read the same way.
     * The log start is not stored either. It is the start of a voter's files, and a voter needs those from the end
       of its latest snapshot on to count.
     * A read ends after its first round of listings if they show the result: each listing was made after the read

@@ -1,7 +1,7 @@
 """One committed batch of metadata records: a data file like any other, one row per record. Pure.
 
-A batch repeats the records of those before it in its footer (``stratalog.engine.quorum.repeated``): opening a
-cluster takes the latest snapshot and the last batch, and no others.
+The footer of a batch repeats the records of earlier batches (``stratalog.engine.quorum.repeated``), so opening a
+cluster reads only the latest snapshot and the last batch.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def encode_batch(
     key: ClusterKey | None = None,
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
-    """The content of the data file ``content.name``, whose epoch ``lineage`` includes; it repeats those of
-    ``repeated`` that are in its lineage. With ``key`` it is signed.
+    """Encode the data file ``content.name``. ``lineage`` includes its epoch; it repeats those batches of
+    ``repeated`` that are in ``lineage``. With ``key`` it is signed.
 
     Raises: InvalidCallError for a batch that is too large to be read again.
     """

@@ -87,7 +87,7 @@ class Refusals:
         self._errors.pop(voter.id, None)
 
     def as_error(self, what: str) -> StorageRefusedError:
-        """The error for ``what``, which needs more voters than those that accept writes; at least one refuses."""
+        """The error for ``what``, which needs more voters than accept writes; at least one must have refused."""
         errors = list(self._errors.values())
         said = "; ".join(dict.fromkeys(map(str, errors)))
         first = errors[0]

@@ -92,7 +92,7 @@ class _Request:
         return type(self.command).__name__
 
     def decide_on(self, image: ClusterImage, now_ms: Now) -> tuple[_Outcome, Sequence[MetadataRecord]]:
-        """The outcome and the records on this image."""
+        """The outcome and the records that the command decides on this image."""
         try:
             decision = _decided(self.command, image, now_ms)
         except Exception as error:  # a bug is raised in the thread of its command, too
@@ -276,8 +276,8 @@ class MetadataClient:
     def _attempt(self, asked: Sequence[_Request]) -> None:
         """Claim, decide, commit. A command that an earlier batch has brought into the log gets its outcome.
 
-        Findings under the claim are only sure to last once something is committed on top of them; therefore every
-        way out of here except an error of the log leads through a commit.
+        Findings under the claim are only sure to last once something is committed on top of them; so every exit
+        except an error of the log commits first.
         """
         image, now_ms = self._log.claim(), self._agreed_ms
         outcomes: list[_Outcome] = []

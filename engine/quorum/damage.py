@@ -8,11 +8,11 @@ that the error names, or replace the voter.
 
 Far ahead
     An honest epoch is one above those that its claimant saw, so a voter's epochs exceed the others' by the number
-    of claims while these were unreachable. A minority alone, which an attacker may control, does not show that
-    number; it follows from the greatest epoch that one voter more than a minority reaches, and from the epoch of
-    the log that is known to be committed. A voter that is ``FAR_AHEAD`` of both is damaged: no driver follows its
-    epochs, so the ten digits of names last. If this leaves out an honest voter, as the others missed a million
-    claims, there is no majority until another honest voter returns.
+    of claims while these were unreachable. An attacker may control a minority, so the reference is the greatest
+    epoch that one voter more than a minority reaches, and the epoch of the log that is known to be committed. A
+    voter that is ``FAR_AHEAD`` of both is damaged: no driver follows its epochs, so the ten digits for an epoch in
+    file names suffice. If this leaves out an honest voter, as the others missed a million claims, there is no
+    majority until another honest voter returns.
 
 Another history
     A snapshot is of committed records. No driver froze one that ends inside the log with another epoch than the
@@ -30,7 +30,7 @@ from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, StratalogError
 
 FAR_AHEAD = 1_000_000
-"""The number of epochs."""
+"""A voter is damaged if its epoch exceeds those of the others by this number."""
 
 DAMAGED = (CorruptionError, InconsistentClusterIdError)
 """Errors that the bytes of one voter can cause."""
@@ -100,8 +100,8 @@ def without_damaged(
     is_enough: Callable[[Iterable[VoterId], LogState], bool],
     error: StratalogError,
 ) -> tuple[tuple[VoterId, ...], LogState]:
-    """The fewest voters to leave out, and the greatest log of the others. Files that only these have were never
-    committed; unreadable ones among them stop nothing.
+    """The fewest voters to leave out, and the greatest log of the others. Files that only the omitted voters have
+    were never committed, so it does not matter whether they are readable.
 
     Raises: ``error`` when the others are not enough for such a log.
     """

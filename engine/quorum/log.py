@@ -69,10 +69,10 @@ class MetadataLog:
         loading: Loading = nullcontext,
         key: ClusterKey | None = None,
     ) -> None:
-        """``voters`` may be those of any time; the log names the present ones, found by broker in ``stores`` (by
-        default those of ``voters``). ``hint``: an earlier log, used if this log continues it. ``note`` receives
-        damage that was worked around. Snapshots are loaded in ``loading``. ``key`` also belongs to ``voters``:
-        with it every file is signed; without it, a signed log can only be read.
+        """``voters`` may be outdated; the log names the present ones, found by broker in ``stores`` (by default
+        those of ``voters``). ``hint``: an earlier log, used if this log continues it. ``note`` receives damage
+        that was worked around. Snapshots are loaded in ``loading``. ``voters`` have the same ``key``: with it
+        every file is signed; without it, a signed log can only be read.
         """
         self._cluster_id = cluster_id
         self._key = key
@@ -290,7 +290,7 @@ class MetadataLog:
                     epoch = 1 + max(self._epoch, greatest)
                 if epoch > GREATEST_EPOCH:
                     raise CorruptionError(f"a majority of {self._electorate} shows the greatest possible epoch")
-                # 2. Claim it on the voters. Not on those that could not be looked at: whatever is claimed there.
+                # 2. Claim it on the voters that were looked at; the others may hold any claim.
                 self._epoch, self._begun = epoch, 0
                 mine, rival = self._claimed(survey, epoch)
                 if not is_majority(ids_of(mine), ids_of(survey.voters)):
@@ -306,13 +306,13 @@ class MetadataLog:
                 # 4. The epoch goes on from the greatest log, if these are its voters. Majorities meet, so one of
                 #    them shows every committed batch; fewer looks, or another log, could lose one (I6).
                 if is_majority(ids_of(look.voter for look in looks), ids_of(survey.voters)):
-                    # A change of voters that was not finished may be on a voter of before alone.
+                    # An unfinished change of voters may be on a single earlier voter.
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
                     try:
                         state = self._contents.greatest(latest, self._committed, self._hint)
                     except DAMAGED:
-                        # A voter that a majority can do without is left out of this look, and of the claim after
-                        # it: in any attempt, for the damage may be below the log by then, and other damage above.
+                        # Leave out a voter that a majority can do without, in this look and in the claim after it.
+                        # Do so in any attempt: the damage may be below the log by then, and other damage above.
                         survey, rival = self._survey(everybody=True), None
                         continue
                     if is_majority(ids_of(look.voter for look in looks), ids_of(self._electorate.of(state))):
@@ -424,7 +424,7 @@ class MetadataLog:
                     if look.epoch <= name.epoch:
                         # 1. Copy what the voter lacks, oldest first.
                         self._contents.bring_up(claim.state, look, looks.values())
-                        # 2. Create the batch. A create without an answer may come true at any time.
+                        # 2. Create the batch. A create without an answer may still take effect at any time.
                         with suppress(OutcomeUnknownError):
                             voter.create(name, data)
                         written = True
@@ -437,7 +437,7 @@ class MetadataLog:
                     if isinstance(error, StorageRefusedError):
                         self._refusals.add(voter, error)
                         refusing.add(voter)
-            # 4. A majority: committed. A later epoch: fenced. Else go on with the same batch.
+            # 4. A majority shows it: committed. A later epoch: fenced. Otherwise continue with the same batch.
             showing = ids_of(look.voter for look in looks.values() if after.shown_by(look))
             if all(is_majority(showing, ids_of(voters)) for voters in electorates):
                 self._mark_committed(after, looks.values())

@@ -29,9 +29,9 @@ REPEATED_KEY = b"log.metadata.repeated"
 """The key in Parquet's footer."""
 
 MOST_REPEATED_BYTES = 256 * 1024
-"""Bytes of repeated values; as JSON of one kind they take about a tenth in the file."""
+"""The greatest number of bytes of repeated values; compressed they take about a tenth of that."""
 _MOST_TEXT_BYTES = 4 * MOST_REPEATED_BYTES
-"""Bytes of their JSON, with names and escapes."""
+"""The greatest size of their JSON, with names and escapes."""
 _DIGEST_BYTES = 16
 
 

@@ -1,7 +1,7 @@
 """Keeps the metadata log short: takes a snapshot, copies it to every voter, moves the log start, deletes.
 
-A commit does so after enough batches (``stratalog.engine.quorum.client``), so that the log stays short by itself;
-the snapshot job does so by bytes, changes and age.
+A commit does this after enough batches (``stratalog.engine.quorum.client``), so the log stays short without a job;
+the snapshot job decides by bytes, changes and age.
 
 The steps, each of which may be the last one of a run (protocol I7):
 

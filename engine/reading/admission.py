@@ -1,7 +1,8 @@
 """Admission: the end of each partition in one batch of a stream, under a limit of rows or bytes. Pure.
 
-Every partition gets the same share; others share what one does not need, so a partition with little to read never
-waits for one with a lot. If the limit is below the number of partitions, they take turns.
+Every partition gets an equal share, and the others divide any part of it that it does not need. So a partition
+with little to read never waits for one with a lot. If the limit is below the number of partitions, they take
+turns.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Backlog:
         return sum(_part_bytes(extent, self.start, min(offset, self.end)) for extent in self.extents)
 
     def offset_within(self, budget_bytes: int) -> int:
-        """The offset that ``budget_bytes`` reach, at least one record on, if there is one."""
+        """The end of the records that fit into ``budget_bytes``; at least one record, if there is one."""
         reached, left = self.start, budget_bytes
         for extent in self.extents:
             size = _part_bytes(extent, reached, self.end)

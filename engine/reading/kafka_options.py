@@ -20,7 +20,7 @@ _INSTEAD: Mapping[str, str] = {
     "minoffsetspertrigger": "a batch does not wait for a number of records: use a longer trigger interval",
     "maxtriggerdelay": "a batch does not wait for a number of records: use a longer trigger interval",
     "maxrecordsperpartition": "minPartitions splits a batch into smaller tasks",
-    "includetimestamp": "the column timestamp is there always",
+    "includetimestamp": "the column timestamp is always present",
 }
 _OF_SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 

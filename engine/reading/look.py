@@ -79,8 +79,7 @@ def look(
     takes_remote: TakesRemote = always,
 ) -> tuple[ClusterImage, list[PartitionState]]:
     """The metadata, and the present state of these partitions of the topic (None: all); the end of every local
-    file is checked against its footer. If the leaders hold all that is wanted, the remote tier is not read, and
-    the states lack it.
+    file is checked against its footer. If the leaders hold all wanted records, the states contain no remote log.
 
     Records move to the remote tier, and retention deletes them from either tier, during the look; so an apparent
     gap is looked at again before it counts.

@@ -98,8 +98,8 @@ def readable_pieces(
     high_watermark: int,
     near: NearPieces | None = None,
 ) -> list[FileSlice]:
-    """The pieces of both tiers over ``[log_start, high_watermark)``: of the near replica where it serves,
-    otherwise of the leader (``local``), and remote ones below both.
+    """The pieces of both tiers over ``[log_start, high_watermark)``: from the near replica where it serves them,
+    otherwise from the leader (``local``), and below both from the remote tier.
 
     Raises: LogGapError when no source holds a part of it.
     """

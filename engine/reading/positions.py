@@ -61,7 +61,7 @@ class FirstAt:
 Spec = OffsetSpec | FirstAt
 """A query for ListOffsets."""
 Place = int | Spec
-"""The beginning or end of something in one partition."""
+"""An offset in one partition, or a query for one."""
 
 
 def micros(time: datetime) -> int:

@@ -41,7 +41,7 @@ def plan_of_ranges(
 ) -> ReadPlan:
     """The files that hold the ranges now, for a reader with these options; ``ranges`` is not empty.
 
-    Raises: InvalidCallError where the topics' types differ; as ``plan_again``, for offsets that are deleted or
+    Raises: InvalidCallError if the topics' types differ; see ``plan_again`` for deleted offsets, and for offsets
         that an unclean election has replaced.
     """
     image = metadata.image()

@@ -165,8 +165,8 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 def known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """The given options under their canonical names.
 
-    Raises: InvalidCallError for an unknown option, naming the nearest one, and for one of Kafka's, naming what
-        takes its place.
+    Raises: InvalidCallError for an unknown option, naming the nearest one, and for one of Kafka's, naming its
+        substitute.
     """
     by_lower = {name.lower(): name for name in names}
     found: dict[str, str] = {}

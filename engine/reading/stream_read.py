@@ -75,8 +75,8 @@ def _successors(task: StreamTask, one: Part, position: int) -> list[FileSlice]:
     """The files that hold the rest of a part now."""
     replicas, end = task.replicas_of[one.partition], one.piece.end
     replica = replicas.leader
-    # Not fenced: a task cannot read the metadata again. Under whatever epoch it is, all of the batch was committed
-    # when it was planned, and is in the log of a replica that led then, or a gap is seen.
+    # The log is not fenced, as a task cannot read the metadata again. All of the batch was committed when it was
+    # planned, so a replica that led then has it; otherwise the task notices a gap.
     log = replica.log()
     check_whole(replica, log)
     cold: list[FileSlice] = []

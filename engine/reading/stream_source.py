@@ -264,7 +264,7 @@ class StreamSource:
         if self._options.fail_without_record:
             raise OffsetOutOfRangeError(
                 f"{log.what} has no record at or after the starting time {at.isoformat()}: give "
-                "startingOffsetsByTimestampStrategy = latest to read what comes, or an earlier time"
+                "startingOffsetsByTimestampStrategy = latest to read only new records, or an earlier time"
             )
 
     def _named(self, spec: OffsetSpec, leader: SeenLeader) -> int:

@@ -9,8 +9,8 @@ from stratalog.partitions.lookup import FileSlice
 
 LEAST_TASK_BYTES = 8 * 1024 * 1024
 MOST_TASK_BYTES = 128 * 1024 * 1024
-"""Bytes of compressed files per task: below the first bound a task costs more than its work, above the second it
-delays the batch."""
+"""Bounds for the compressed bytes per task: a smaller task costs more than its work, a larger one delays the
+batch."""
 _USUAL_TASKS = 64
 
 

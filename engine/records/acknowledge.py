@@ -1,9 +1,9 @@
 """Acknowledges appends: the ISR, one linearizable read for all partitions, then the high watermark.
 
 Runs on the driver after the tasks' steps 1 to 5 of the protocol's Append (section 2): repeats step 5 where a
-replica is still behind, then does steps 6 and 7. The driver
-waits up to ``replica.lag.time.max.ms`` for a member of the ISR that does not get the append; then the member
-leaves the ISR, and the append is acknowledged without it. A member whose root refuses writes leaves at once.
+replica is still behind, then does steps 6 and 7. The driver waits up to ``replica.lag.time.max.ms`` for a member
+of the ISR that does not get the append; then that member leaves the ISR, and the append is acknowledged without
+it. A member whose root refuses writes leaves at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bad records of one append: the caller's policy, the records found, and the report about them.
 
-The driver appends kept bad records to their topic when every good record is acknowledged, so a failed append
-leaves no record there that claims to be left out. They are an append of their own, with the same sequence, under a
+The driver appends kept bad records to their topic when every good record is acknowledged, so after a failed append
+no record there claims to have been left out. They are an append of their own, with the same sequence, under a
 producer named after the append's producer and the topic of the records, so that appends to several topics can
 share a topic of bad records. A repeated append therefore has each bad record there once, and completes one that
 was cut short between the two. In a transaction both appends belong to it. (A transaction for every append would

@@ -14,8 +14,8 @@ appends those when all good records are acknowledged.
 
 A kept record has the bad record's key and value as bytes (bytes unchanged, text as UTF-8, other values as JSON),
 its timestamp and headers, and then headers that describe the error. Kafka's tools each use their own prefix for
-such headers, ``__connect.errors.`` (KIP-298) and ``__streams.errors.`` (KIP-1034), as do we, with KIP-1034's last
-words where they fit.
+such headers, ``__connect.errors.`` (KIP-298) and ``__streams.errors.`` (KIP-1034). So does this log (``PREFIX``);
+the rest of a name is that of KIP-1034 where one fits.
 """
 
 from __future__ import annotations

@@ -101,7 +101,9 @@ def init_producer(
     def take_over(present: Transaction | None) -> Transaction | None:
         if present is not None and present.state in ENDING:
             return None  # to be completed first
-        if present is not None and present.state is State.PREPARE_EPOCH_FENCE:  # a moment ago, or by a crash
+        if (
+            present is not None and present.state is State.PREPARE_EPOCH_FENCE
+        ):  # fenced by the previous round, or by a driver that crashed
             return steps.abort_fenced(present, stamp_ms())
         return steps.init_producer(
             present,
@@ -371,7 +373,7 @@ def _change(
             kept = None
             if wanted is None:
                 continue
-            view, probed = probed, None  # for one try
+            view, probed = probed, None  # valid for one try
             offset = append_state(metadata, storage, clock, memory, topic, partition, TRANSACTIONS, [wanted], view)
             read = _following(metadata, topic, partition, before, offset, wanted) or _read(
                 metadata, storage, clock, memory, topic, transactional_id, until=offset + 1, since=before

@@ -376,7 +376,7 @@ def _check_times(values: Iterable[Any], name: str, what: str) -> None:
                 f"{where} is {value}, and a number does not say its unit: give a datetime, or a frame whose "
                 "column has a unit, such as pa.timestamp('ms', 'UTC')"
             )
-        if getattr(value, "nanosecond", 0):  # of pandas
+        if getattr(value, "nanosecond", 0):  # pandas has nanoseconds
             raise InvalidRecordError(f"{where} is {value}, and the log holds microseconds: round it")
 
 
@@ -409,9 +409,11 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
             return column.cast(wanted.kind).combine_chunks()
         except pa.ArrowException as error:
             raise InvalidRecordError(
-                f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: {first_line(error)}"
+                f"{what}: column {name!r} is {column.type}, but is declared as {wanted.kind}: {first_line(error)}"
             ) from error
-    raise InvalidRecordError(f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: cast it")
+    raise InvalidRecordError(
+        f"{what}: column {name!r} is {column.type}, but is declared as {wanted.kind}: cast it"
+    )
 
 
 def _without_null(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:

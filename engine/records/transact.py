@@ -276,7 +276,9 @@ class BatchTransaction:
     def _end(self, *, commit: bool) -> Report:
         written = MarkersWritten()
         outcome = "empty"
-        if self._partitions or self._failed is not None:  # a beginning of unknown outcome may have counted
+        if (
+            self._partitions or self._failed is not None
+        ):  # an attempt to begin with an unknown outcome may have succeeded
             outcome = "committed" if commit else "aborted"
             try:
                 ended = coordinator.end(
@@ -295,7 +297,7 @@ class BatchTransaction:
                     raise
             except InvalidTxnStateError:
                 if self._partitions:
-                    raise  # else it had not begun
+                    raise  # otherwise it had not begun
             else:
                 written = self._finish(ended)
                 self._memory.transactional_producers.give_back(ended.transactional_id, ended)

@@ -14,5 +14,5 @@
     out_of_range       pure: the answer to a fetch at an offset, from the logs of replica and leader
     offsets_for_epoch  pure: the end of a leader epoch, and whether a log matches a consumer's records
 
-Below appends, reads and the upkeep of logs; above the data plane, which handles one view of a partition.
+Below appends, reads and upkeep; above the data plane, which handles one view of a partition.
 """

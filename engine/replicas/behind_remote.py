@@ -1,8 +1,7 @@
 """Lets leaders that hold only a prefix of their remote log, with all of their ISR, continue from its end.
 
-Acknowledged records that were never tiered are then lost, if there were any: restoring older copies of all brokers
-has lost them already. If a replica outside the ISR may still hold them, nothing is done, and the error is for an
-operator.
+Any acknowledged records that were never tiered are already lost: all brokers were restored from older copies. If a
+replica outside the ISR may still hold them, this does nothing, and the error asks for an operator.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Behind = Mapping[TopicIdPartition, tuple[PartitionView, LogBehindRemoteError]]
 def go_on_from_remote(
     metadata: MetadataClient, storage: Storage, execution: Execution, behind: Behind
 ) -> tuple[dict[TopicIdPartition, str], dict[TopicIdPartition, StratalogError]]:
-    """Elect each leader again, alone in its ISR, to begin at the end of the remote log: one commit for all.
+    """Elect each leader again, alone in its ISR, to continue from the end of the remote log, in one commit.
     Returns a note for each elected partition, and an error for each one that is unsafe.
     """
     refused: dict[TopicIdPartition, StratalogError] = {}
@@ -67,9 +66,9 @@ def go_on_from_remote(
         match answer:
             case Altered():
                 notes[answer.key] = (
-                    f"{view}: broker {view.leader}, whose log was behind its remote log, goes on from the end of "
-                    f"that, offset {error.remote_end}; the other replicas follow. Records from there on that were "
-                    "acknowledged and not tiered are lost"
+                    f"{view}: broker {view.leader}, whose log was behind its remote log, continues from the "
+                    f"end of the remote log, offset {error.remote_end}; the other replicas follow. Any "
+                    "acknowledged records from there on that were not tiered are lost"
                 )
             case RefusedPartition(_, _, why):
                 refused[answer.key] = why
@@ -82,9 +81,8 @@ def _records_works(
     behind: Behind,
     refused: dict[TopicIdPartition, StratalogError],
 ) -> list[RecordsWork]:
-    """Comparisons of all records that these leaders hold of remote segments, before they give up their own.
-    Partitions whose remote log cannot be read go to ``refused``.
-    """
+    """Comparisons of all records that these leaders and the remote log both hold, before a leader drops its own.
+    Partitions whose remote log cannot be read go to ``refused``."""
     logs: dict[str, RemoteLog] = {}
     works: list[RecordsWork] = []
     for key in keys:
@@ -127,12 +125,12 @@ def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteE
             if log.joined_epoch > view.leader_epoch:
                 raise uncommitted_epoch(replica, log.joined_epoch, view.leader_epoch)
             raise RetriableError(
-                f"{view}: broker {broker}, a member of the ISR, has more than the remote log, and did not answer "
-                "before; run replicate again: then it leads"
+                f"{view}: broker {broker}, a member of the ISR, has more than the remote log, but did not answer "
+                "before; run replicate again to make it the leader"
             )
         if log.log_end > error.remote_end:
             raise CorruptionError(
-                f"{error}. But the log of broker {broker} ends at {log.log_end}, behind the remote log: if its "
+                f"{error}. But the log of broker {broker} ends at {log.log_end}, after the remote log: if its "
                 f"records are the right ones, fence the members of the ISR, {sorted(view.isr)}, and elect "
                 "--unclean; if not, remove that replica; then run replicate again",
                 broker_id=view.leader,
@@ -141,6 +139,5 @@ def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteE
         if member and log.claimed_high_watermark > same:
             raise DivergentRemoteError(
                 f"{error}. But broker {broker} knows that the high watermark reached "
-                f"{log.claimed_high_watermark}, and its log is the same as the remote one only up to {same}: "
-                f"{_RECOVER}"
+                f"{log.claimed_high_watermark}, and its log equals the remote one only up to {same}: {_RECOVER}"
             )

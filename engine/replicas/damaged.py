@@ -1,8 +1,8 @@
 """Leaders with damaged storage: another member of the ISR replaces them (protocol section 1).
 
 When a copy or read finds that a leader's bytes differ from those written, it resigns here. Its damaged file is
-replaced at once, while it is outside the ISR; otherwise it would return with it, as a sync compares names and
-sizes.
+replaced at once, while it is outside the ISR; otherwise the replica would rejoin with it, as a sync compares only
+names and sizes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def replace_leaders(metadata: MetadataClient, storage: Storage, damaged: Damaged
     """Elect an intact member of the ISR for each partition that has one; the same commit removes the old leader
     from the ISR. One commit for all. Returns a note for each partition with a new leader.
 
-    A member holds everything that was acknowledged, so the election is clean. Without another intact member the
-    leader stays, as the extent of its loss is unknown. A damaged file of a resigned leader is replaced by the new
+    Every member holds all acknowledged records, so the election is clean. Without another intact member the leader
+    stays, as the extent of its loss is unknown. A damaged file of a resigned leader is replaced by the new
     leader's, once that is verified.
     """
     chosen: dict[TopicIdPartition, int] = {}
@@ -73,8 +73,8 @@ def under_others(
     failed: Iterable[tuple[PartitionView, StratalogError]],
     run: OperationRun,
 ) -> dict[TopicIdPartition, PartitionReplicas]:
-    """The partitions among these whose work has failed for damage of their leader, and which have another one now:
-    under that one. A note says so."""
+    """The partitions whose work failed because their leader is damaged, and which have another leader now, with
+    replicas under that one. Adds a note for each."""
     damaged = {view.key: (view, error) for view, error in failed if is_damage_of(view.leader, error)}
     replaced = replace_leaders(metadata, storage, damaged) if damaged else {}
     if not replaced:
@@ -105,7 +105,7 @@ def ahead_of_metadata(
 
 
 def check_aside(metadata: MetadataClient, view: PartitionView, broker: int, *, in_place: bool = False) -> None:
-    """Check, by a linearizable read, that ``view`` is the present one, and the replica may be changed: it is
+    """Check, by a linearizable read, that ``view`` is the present one, and that the replica may be changed: it is
     outside the ISR, or (``in_place``) leads as the last member.
 
     Raises: InvalidUpdateVersionError.
@@ -114,9 +114,11 @@ def check_aside(metadata: MetadataClient, view: PartitionView, broker: int, *, i
     aside = broker not in (*view.isr, *view.adding)
     last = in_place and view.leader == broker and set(view.isr) == {broker} and not view.adding
     if not is_current(metadata.image(), view):
-        raise InvalidUpdateVersionError(f"{what}: another driver changed the partition meanwhile; run this again")
+        raise InvalidUpdateVersionError(
+            f"{what}: another driver changed the partition meanwhile; run the command again"
+        )
     if not aside and not last:
-        raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, and is not touched there")
+        raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, so its files are not changed")
 
 
 def _mended(metadata: MetadataClient, storage: Storage, key: TopicIdPartition, broker: int, file: str) -> str:
@@ -169,9 +171,8 @@ def _reads_well(replica: Replica, file: DataFile) -> bool:
 
 
 def _whole_member(storage: Storage, view: PartitionView, error: StratalogError) -> int | None:
-    """The intact member of the ISR other than the leader that holds most; if the leader is behind the remote log,
-    one that is not.
-    """
+    """The intact member of the ISR, other than the leader, that holds most. If the leader is behind the remote
+    log, the member must not be."""
     behind = error.remote_end if isinstance(error, LogBehindRemoteError) else 0
     replicas, least = storage.replicas(view), max(behind, view.written_to)
     best: tuple[int, int] | None = None
@@ -183,7 +184,7 @@ def _whole_member(storage: Storage, view: PartitionView, error: StratalogError) 
             log = replica.log(anew=True)
             check_whole(replica, log)
             if log.joined_epoch > view.leader_epoch:
-                continue  # by a foreign register
+                continue  # it has a foreign register
             if log.log_end < least:
                 continue
         except StratalogError:

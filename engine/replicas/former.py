@@ -24,7 +24,7 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import StoredObject
 
 CLOSED = EpochName(9_999_999_999)
-"""The epoch that closes a former replica: no leader epoch is ever as great."""
+"""The epoch that closes a former replica: no leader epoch is as great."""
 
 
 def owned_folders(storage: Storage, image: ClusterImage) -> frozenset[tuple[int, str]]:
@@ -83,8 +83,9 @@ def find_former(
 
 
 def truncated_in(replica: Replica, lineage: Lineage, began_ms: int) -> list[Discarded]:
-    """The files of a former replica with another history than the leader's, which took over at ``began_ms``, and
-    the time since when: from that, and from vacuum's closing of the folder.
+    """The files of a former replica with another history than the leader's, each with the time since when it is
+    abandoned: the later of ``began_ms``, when that leader took over, and the time when vacuum closed the folder;
+    None until then.
 
     Raises: see ``Replica.list``.
     """

@@ -50,9 +50,8 @@ class Missed:
     """The writing time of the oldest record that it may lack; None when it lacks none."""
 
     def is_out(self, now_ms: int, lag_ms: int) -> bool:
-        """Whether it is out of sync: damaged, or behind for ``replica.lag.time.max.ms``, or at all if its root
-        refuses writes.
-        """
+        """Whether it is out of sync: damaged, or behind for ``replica.lag.time.max.ms``; if its root refuses
+        writes, as soon as it is behind."""
         if isinstance(self.error, CorruptionError):
             return True
         if self.behind_since_ms is None:
@@ -76,13 +75,13 @@ class Progressed:
     caught_up: dict[int, Synced] = field(default_factory=dict)
     missed: dict[int, Missed] = field(default_factory=dict)
     cut_off: set[int] = field(default_factory=set)
-    """Those of ``missed`` that only a budget stopped, which is no failure."""
+    """The followers in ``missed`` that only a budget stopped, which is no failure."""
     leader_error: StratalogError | None = None
     """The error of listing the leader."""
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     again: bool = False
-    """Whether the view has changed during the run, so that remaining work rests on another one."""
+    """Whether the view has changed during the run, so that the remaining work needs another run."""
 
     @property
     def has_min_isr(self) -> bool:
@@ -168,7 +167,7 @@ def propose(
         state = states[key]
         match answer:
             case Altered(_, _, partition_epoch):
-                # Another driver may have changed it since, and our next step would rest on that.
+                # Another driver may have changed it since, so the next step may not rely on it.
                 if key[0] in image.topics:
                     state.replicas = storage.replicas(image.view(*key))
                 if (

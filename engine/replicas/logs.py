@@ -21,7 +21,7 @@ class DescribeWork(PartitionWork):
     """The task of listing every replica of one partition."""
 
     remote_end: int | None = None
-    """The end of its remote log, to find out since when later records wait. None: not requested."""
+    """The end of its remote log, to determine since when later records wait. None: not requested."""
     listed: Mapping[int, Sequence[StoredObject]] = field(default_factory=dict, repr=False)
     """The objects of brokers whose folders were just walked through (``topic_walk``)."""
 
@@ -58,7 +58,7 @@ class ListedReplica:
 
 
 def list_replicas(work: DescribeWork) -> list[ListedReplica]:
-    """The task."""
+    """The task: list every replica."""
     view = work.replicas.view
     logs: dict[int, ReplicaLog] = {}
     found = {b: _list(work, b, logs) for b in sorted(view.replicas, key=lambda broker: broker != view.leader)}
@@ -66,7 +66,7 @@ def list_replicas(work: DescribeWork) -> list[ListedReplica]:
 
 
 def _list(work: DescribeWork, broker: int, logs: dict[int, ReplicaLog]) -> ListedLog | StratalogError:
-    """``logs`` takes the log of each replica."""
+    """The log of one replica, which is also added to ``logs``; or the error of listing it."""
     since_ms = contradicts = None
     try:
         replica = work.replicas.replica(broker)

@@ -1,9 +1,9 @@
 """Replaces damaged or missing files by good ones: stage and verify, look again, name, delete, look again.
 
-No offset is missing at any moment, on which a concurrent sync relies: good bytes take the damaged file's name in
-one step; replacements under other names exist before it is deleted; without a replacement, it stays. So after a
-crash the replica is as damaged as before, or repaired. Two concurrent heals write the same verified bytes; a
-delayed one writes them again, possibly when the replica is in the ISR again.
+A concurrent sync relies on no offset being missing at any moment: good bytes take the damaged file's name in one
+step; replacements under other names exist before it is deleted; without a replacement, it stays. So after a crash
+the replica is as damaged as before, or repaired. Two concurrent heals write the same verified bytes; a delayed one
+writes them again, possibly when the replica is in the ISR again.
 """
 
 from __future__ import annotations
@@ -72,24 +72,24 @@ def _start_over(target: Replica, leader: Replica, may_touch: Callable[[], None])
 
 def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
     with ExitStack() as cleanup:
-        # 1. The good bytes, as they were verified.
+        # 1. Stage the verified bytes.
         staged: list[StagedWriter] = []
         for copy in repair.put:
             staged.append(_stage(copy, target))
             cleanup.callback(_drop, staged[-1])
-        # 2. The bad file must be the one that was found bad: another heal may have replaced it.
+        # 2. Check that the bad file is still the one that was found: another heal may have replaced it.
         bad = repair.damage.file if isinstance(repair.damage, BadFile) else None
         present = {file.name: file.object.version for file in target.list(anew=True).data}
         if bad is not None and present.get(bad.name) != bad.object.version:
             bad = None
         may_touch()
-        # 3. The good ones first. A taken name, other than the bad file's own, comes from another heal.
+        # 3. Name the good files first. A taken name, other than the bad file's own, comes from another heal.
         for copy, one in zip(repair.put, staged, strict=True):
             if bad is not None and copy.held.name == bad.name:
                 one.replace()
             else:
                 one.commit()
-        # 4. Delete the bad one if others replace it.
+        # 4. Delete the bad file if others replace it.
         if bad is not None and not repair.forgotten and all(copy.held.name != bad.name for copy in repair.put):
             target.store.delete([bad.object.name])
     # 5. Look again.
@@ -127,7 +127,7 @@ def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
     what = target.store.uri_of(target.path(copy.held.name))
     if listed is None:
         raise SourceChangedError(
-            f"{what} was put there, and is gone: somebody else deletes files there; try again"
+            f"{what} was written, but no longer exists: something else deletes files there; try again"
         )
     checked = check_segment(target.store, listed)
     if checked.bad or checked.segment.crc32 != copy.content:
@@ -137,8 +137,8 @@ def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
 def _mend_local_start(
     target: Replica, other: Replica, state_of: Copy | None, name: LocalStartName, may_touch: Callable[[], None]
 ) -> None:
-    """The producer state in the file that ends at the local start; without one, from the same register of the
-    ``other`` replica.
+    """Restore the producer state of a local start: from the file that ends there, or else from the same register
+    of the ``other`` replica.
 
     Raises: CorruptionError when that is damaged too; SourceChangedError when it is gone.
     """
@@ -166,12 +166,12 @@ def _put_register(target: Replica, name: EpochName | LocalStartName, content: by
     register.file.write(content)
     register.replace()
     if read_register(target, name) != content:
-        raise CorruptionError(f"{target}: {name} does not read back as it was written; call a human")
+        raise CorruptionError(f"{target}: {name} does not read back as it was written: is that storage failing?")
 
 
 def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:
-    """Copy the leader's register; if the leader never joined that epoch, its greatest one, if that is later:
-    joining it replaces the damaged one, which is deleted.
+    """Copy the leader's register of that epoch. If the leader never joined it, join the leader's greatest epoch
+    instead, if that is later, and delete the damaged register.
 
     Raises: CorruptionError when the leader has neither.
     """
@@ -200,5 +200,6 @@ def _leaders_register(leader: Replica, name: EpochName) -> tuple[EpochName, byte
                 parsed_epoch(leader, wanted, content)
                 return wanted, content
     raise CorruptionError(
-        f"{leader} has joined epoch {joined.epoch} only, and has no register of epoch {name.epoch}: call a human"
+        f"{leader} has joined only epoch {joined.epoch}, and has no register of epoch {name.epoch}: no copy of "
+        "it is left to repair it from"
     )

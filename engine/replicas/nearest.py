@@ -113,7 +113,7 @@ class SeenLeader:
 def seen_leader(
     storage: Storage, memory: Memory, image: ClusterImage, view: PartitionView, client: ClientMetadata = NOWHERE
 ) -> SeenLeader:
-    """The leader of a partition of ``image``, listed now. Files that followers in the client's rack have, too, are
+    """The leader of a partition of ``image``, listed now. Files that followers in the client's rack have too are
     read from there.
 
     Raises: see ``look_at_leader``; InvalidConfigError for a selector that cannot be loaded.
@@ -135,8 +135,8 @@ class Chosen:
 
     replica: Replica
     log: ReplicaLog
-    """Its log in the leader's history. The end of an append that the leader has merged meanwhile is inferred from
-    the next file, and its footer must agree."""
+    """Its log in the leader's history. If the leader has merged an append meanwhile, its end is inferred from the
+    next file, and its footer must agree."""
     high_watermark: int
     """It serves records below this offset, which is at most the leader's."""
     rack: str | None
@@ -194,7 +194,7 @@ def footers_nearby(replicas: PartitionReplicas, near: Sequence[int] = ()) -> Foo
         try:
             return {(file.name, file.object.size_bytes): file for file in replica.list().data}
         except StratalogError:
-            return {}  # its errors are reported by others
+            return {}  # other code reports its errors
 
     def of_one(replicas: Sequence[Replica], file: DataFile) -> SegmentFooter | None:
         for replica in replicas:
@@ -223,9 +223,8 @@ def footers_nearby(replicas: PartitionReplicas, near: Sequence[int] = ()) -> Foo
 def _selectable(
     selector: ReplicaSelector, view: PartitionView, followers: Sequence[int], client: ClientMetadata
 ) -> Sequence[int]:
-    """The followers that the selector could select. The two shipped selectors are known to ignore others, which
-    are distant, so those are not listed. A foreign selector sees all of them.
-    """
+    """The followers that the selector could select. The two built-in selectors ignore followers in other racks, so
+    those are not listed. Any other selector sees all followers."""
     if isinstance(selector, LeaderSelector):
         return ()
     if isinstance(selector, RackAwareReplicaSelector):
@@ -249,7 +248,7 @@ def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -
         check_whole(replica, log)
         check_same_ends(str(replica), log, leader)
     except StratalogError:
-        return None  # its errors are reported by others; this read has other replicas
+        return None  # other code reports its errors; this read has other replicas
     high_watermark = min(log.high_watermark, leader.high_watermark)
     return Chosen(replica, log, high_watermark, _rack(replicas.view, broker), False)
 

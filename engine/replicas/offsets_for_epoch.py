@@ -35,8 +35,9 @@ def end_for_consumers(
     end = _end(log.lineage, leader_epoch, log.log_end)
     if end > log.high_watermark and not knows_high_watermark(log, current_leader_epoch):
         raise OffsetNotAvailableError(
-            f"{what}: the recently elected leader only knows offsets up to {log.high_watermark} to be committed, "
-            f"and leader epoch {leader_epoch} ends at or below {end}; ask again after an append, or run replicate"
+            f"{what}: the recently elected leader only knows that offsets up to {log.high_watermark} are "
+            f"committed, and leader epoch {leader_epoch} ends at or below {end}; ask again after an append, or "
+            "run replicate"
         )
     floor = _floor(log.lineage, leader_epoch)
     return EpochEndOffset(leader_epoch if floor is None else floor.epoch, min(end, log.high_watermark))
@@ -57,8 +58,8 @@ def check_knows_end(what: str, log: ReplicaLog, leader_epoch: int) -> None:
     """
     if not knows_high_watermark(log, max(leader_epoch, log.joined_epoch)):
         raise OffsetNotAvailableError(
-            f"{what}: the recently elected leader only knows offsets up to {log.high_watermark} to be committed, "
-            "and the log may end further; ask again after an append, or run replicate"
+            f"{what}: the recently elected leader only knows that offsets up to {log.high_watermark} are "
+            "committed, and the committed log may end later; ask again after an append, or run replicate"
         )
 
 
@@ -70,15 +71,15 @@ def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) ->
     """
     if leader_epoch > log.lineage.latest_epoch:
         raise UnknownLeaderEpochError(
-            f"{what}: the last record was read in leader epoch {leader_epoch}, the leader knows of "
-            f"{log.lineage.latest_epoch} only"
+            f"{what}: the last record was read in leader epoch {leader_epoch}, but the leader knows only "
+            f"epochs up to {log.lineage.latest_epoch}"
         )
     divergent = divergent_offset(log, offset, leader_epoch)
     if divergent is not None:
         raise LogTruncationError(
-            f"{what}: what was read up to offset {offset}, in leader epoch {leader_epoch}, is not the log any "
-            "more: an unclean election has put another history in its place from offset "
-            f"{divergent} on; go on from there, and undo what was made of the records behind it",
+            f"{what}: the records that were read up to offset {offset}, in leader epoch {leader_epoch}, are no "
+            f"longer in the log: an unclean election has replaced them from offset {divergent} on; continue from "
+            "there, and undo the effects of the replaced records",
             divergent,
         )
 

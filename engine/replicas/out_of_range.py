@@ -1,10 +1,10 @@
 """The answer to a fetch at an offset, from the logs of replica and leader (KIP-392, "Out of range handling").
 Pure.
 
-A replica knows less than its leader about the log end, the committed records, and the log start, as each deletes
-old records by itself. In Kafka it answers for itself, OFFSET_NOT_AVAILABLE or OFFSET_OUT_OF_RANGE, and the
-consumer asks the leader. Here a reader has listed the leader before any other replica, so it gets the true answer
-at once, and reads from the leader what the replica cannot serve.
+A follower may not know the leader's log end, committed records and log start. In Kafka it answers from its own
+knowledge, with OFFSET_NOT_AVAILABLE or OFFSET_OUT_OF_RANGE, and the consumer then asks the leader. Here a reader
+has listed the leader before any other replica, so it gets the true answer at once, and reads from the leader what
+the replica cannot serve.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FetchAnswer(Enum):
     NOTHING_YET = auto()
     """The end of the committed records: no records, and no error."""
     OFFSET_NOT_AVAILABLE = auto()
-    """Not even the recently elected leader knows the record to be committed."""
+    """Even the leader, recently elected, does not know that the record is committed."""
     BELOW_LOG_START = auto()
     """OFFSET_OUT_OF_RANGE: deleted, even if a replica still has it."""
     BEYOND_LOG_END = auto()

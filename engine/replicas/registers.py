@@ -1,4 +1,5 @@
-"""Reads the registers of a replica: lineages from those of epochs, producers from that of the local start."""
+"""Reads the registers of a replica: ``.epoch`` registers give lineages, that of the local start gives the
+producers."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def lineage_of(replica: Replica, listing: Listing) -> Lineage:
     epoch, name = max(named, default=(0, ""))
     if epoch > joined:
         raise CorruptionError(
-            f"{replica}: the register {EpochName(epoch)} is missing: {name} is there, and the replica seems to "
-            f"have joined epoch {joined} only"
+            f"{replica}: the register {EpochName(epoch)} is missing: {name} exists, but the replica seems to have "
+            f"joined only epoch {joined}"
         )
     return (
         parsed_epoch(replica, EpochName(joined), read_register(replica, EpochName(joined)))
@@ -39,7 +40,7 @@ def parsed_epoch(replica: Replica, name: EpochName, data: bytes) -> Lineage:
     what = replica.store.uri_of(replica.path(name))
     lineage = Lineage.from_json(data, what)
     if lineage.latest_epoch != name.epoch:
-        raise CorruptionError(f"{what} must end with epoch {name.epoch}, its last one is {lineage.latest_epoch}")
+        raise CorruptionError(f"{what} must end with epoch {name.epoch}, but ends with {lineage.latest_epoch}")
     return lineage
 
 

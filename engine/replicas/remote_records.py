@@ -16,7 +16,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class RecordsWork(PartitionWork):
-    """Compare all that both sides hold of some remote segments, in order."""
+    """Compares some remote segments, in order, with the leader's records at the same offsets."""
 
     store: Store
     folder: str
@@ -28,9 +28,9 @@ class RecordsWork(PartitionWork):
 
 
 def compare_records(work: RecordsWork) -> int | None:
-    """The task. Returns the first offset at which the two sides differ, or None if they match.
+    """The task: returns the first offset at which the two sides differ; None if they match.
 
-    Raises: as ``first_difference``; errors of listing the leader.
+    Raises: see ``first_difference``; errors of listing the leader.
     """
     leader = work.replicas.leader
     for _ in range(_ATTEMPTS):

@@ -14,9 +14,8 @@ Place = int | None
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file of the log that differs from the written one; without it the log lacks offsets ``[start, end)``. In
-    the remote tier also a missing one.
-    """
+    """A file of the log that differs from the one that was written; without it the log lacks offsets ``[start,
+    end)``. In the remote tier, also a missing file."""
 
     file: DataFile
     start: int
@@ -92,15 +91,14 @@ class Repair:
     broker_id: int
     damage: Damage
     put: tuple[Copy, ...]
-    """Files for the replica, in order. None for a register, or if the leader's log begins above."""
+    """Files for the replica, in order. Empty for a register, or if the leader's log begins above."""
     register_of: int | None = None
-    """The replica whose register replaces a damaged one; None: the leader's."""
+    """The replica whose register replaces the damaged one; None: the leader."""
     starts_over: bool = False
-    """Whether the replica's log begins at its leader's start from now on, without files below it."""
+    """Whether the replica's log then begins at its leader's start, without files below it."""
     forgotten: bool = False
-    """Whether the damaged file extends beyond the records of the member that leads from now on. It is not deleted:
-    it leaves the log when the replica joins that leader's epoch, or stays if a late copy has brought that leader
-    its records."""
+    """Whether the damaged file extends beyond the records of the present leader. It is not deleted: it leaves the
+    log when the replica joins that leader's epoch, or stays if a late copy has brought that leader its records."""
     state_of: Copy | None = None
     """The file that ends at a damaged local start, whose footer has the register's content."""
 

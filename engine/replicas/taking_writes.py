@@ -29,9 +29,8 @@ _PROBE = bytes(64 * 1024)
 
 
 def takes_no_files(storage: Storage, broker: BrokerImage) -> StratalogError | None:
-    """Why the broker's root takes no files, tested by creating one beside the hints of jobs; None if it does, or
-    if that is unknown: it does not answer, or this driver lacks a right.
-    """
+    """Why the broker's root accepts no files, tested by creating one beside the hints of jobs. None if it accepts
+    them, or if that is unknown because the root does not answer or this driver lacks a right."""
     store = storage.stores[broker.broker_id]
     folder = paths.schedule_folder(broker.incarnation_folder, paths.MAINTENANCE)
     probe = paths.join(folder, paths.probe_name(storage.new_id()))
@@ -49,7 +48,7 @@ def takes_no_files(storage: Storage, broker: BrokerImage) -> StratalogError | No
 
 
 def all_that_take_no_files(storage: Storage, brokers: Mapping[int, BrokerImage]) -> dict[int, StratalogError]:
-    """Those of these brokers that take no files, with the reason, tested at once."""
+    """The brokers among these that accept no files, with the reason; all are tested at once."""
     outcomes = storage.threads.run(lambda broker: takes_no_files(storage, brokers[broker]), sorted(brokers))
     return {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}
 
@@ -59,7 +58,7 @@ Unwritable = Mapping[TopicIdPartition, tuple[PartitionView, UnwritableStorageErr
 
 
 def unwritable_leaders(found: Iterable[tuple[PartitionView, StratalogError | None]]) -> Unwritable:
-    """The partitions, of views with their errors, that failed because of their leader's root."""
+    """The partitions that failed because of their leader's root; ``found`` has views with their errors."""
     return {
         view.key: (view, error)
         for view, error in found
@@ -107,7 +106,7 @@ class FailedCreates:
         return True
 
     def _successor(self, view: PartitionView) -> int | None:
-        """The first member of the ISR, in order of preference, that takes files."""
+        """The first member of the ISR, in order of preference, that accepts files."""
         for broker in view.replicas:
             if broker == view.leader or broker not in view.isr or view.brokers[broker].fenced:
                 continue

@@ -1,8 +1,8 @@
-"""One walk through the folder of a topic on each broker, in place of a listing of each of its replicas.
+"""One walk through the folder of a topic on each broker, instead of a listing of each replica.
 
-A walk is cheap: on a bucket a request for each thousand names, and one look at the root. It is a hint: it is no
-snapshot, and the brokers are walked in no order. So it serves a look that most often finds nothing, and whatever
-that look finds is looked for again by listings.
+A walk is cheap: on a bucket one request per thousand names, and one look at the root. But it is no snapshot, and
+brokers are walked in no order, so its result is only a hint. It serves a check that most often finds nothing;
+whatever that check finds is confirmed by listings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Walked = Mapping[TopicIdPartition, Mapping[int, Sequence[StoredObject]]]
 NOT_WALKED: Walked = {}
 
 _FEW = 16
-"""A walk reads the names of all partitions of a topic: one in this number must be asked for."""
+"""A walk reads the names of all partitions of a topic, so at least one partition in this number must be
+requested."""
 
 
 def walk_topics(storage: Storage, image: ClusterImage, partitions: Iterable[PartitionReplicas]) -> Walked:
@@ -42,7 +43,9 @@ def walk_topics(storage: Storage, image: ClusterImage, partitions: Iterable[Part
         if isinstance(outcome, Done):
             for key, replica in outcome.item:
                 objects = outcome.value.get(replica.folder, [])
-                if all(stored.name != replica.folder for stored in objects):  # else a link: a listing refuses it
+                if all(
+                    stored.name != replica.folder for stored in objects
+                ):  # otherwise it is a link, which a listing refuses
                     walked.setdefault(key, {})[replica.broker_id] = objects
     return walked
 
@@ -52,7 +55,7 @@ def _place(of: PartitionReplicas) -> TopicIdPartition:
 
 
 def _walk(replicas: Sequence[tuple[TopicIdPartition, Replica]]) -> dict[str, list[StoredObject]]:
-    """The objects of one topic on one broker, which has these replicas, by folder.
+    """The objects of one topic on one broker, by the folder of each of these replicas.
 
     Raises: errors of listing the broker; see ``Replica.check_root``.
     """

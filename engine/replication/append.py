@@ -66,8 +66,8 @@ class Appended:
     """
 
     base_offset: int | None
-    """None if an earlier attempt appended the records so long ago that only an upper bound of their end,
-    ``next_offset``, is known."""
+    """None if an earlier attempt appended the records so long ago that only ``next_offset``, an upper bound of
+    their end, is known."""
     next_offset: int
     duplicate: bool
     """Whether an earlier attempt appended the records."""
@@ -138,7 +138,7 @@ class ReplayableBatches:
             yield batch
 
     def digested(self) -> RecordsDigest | None:
-        """The digest of all batches; reads those that remain, without keeping them."""
+        """The digest of all batches; reads the remaining ones without keeping them."""
         if self._digest is not None:
             for batch in self._rest:
                 self._digest.add(batch)
@@ -237,8 +237,8 @@ def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, Stratalo
     broker that was not reached.
 
     Each copy is checked on its way, so other members hold verified bytes. If the leader is the only member, the
-    next copy is the first to check its bytes. Followers of an acknowledgement hold the log already, so the remote
-    log plays no part.
+    next copy is the first to check its bytes. The remote log is not read: followers of an acknowledgement already
+    hold the log.
 
     Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
@@ -259,7 +259,7 @@ class _Attempt:
     written: int = 0
     """Bytes of the created file."""
     begun: bool = False
-    """Whether a log end was taken, known or looked for."""
+    """Whether a log end was looked for, or one was known."""
     small: tuple[DataFile, bytes] | None = None
     """A small file that the look behind the known end has read, with its bytes, which are right."""
 
@@ -296,7 +296,7 @@ def _append_to_leader(
             end is not None
             and not attempt.begun
             and is_recent(end, clock)
-            and not producer.late  # what another driver has appended for it meanwhile shows only in the log
+            and not producer.late  # appends that another driver made for it meanwhile show only in the log
             and producer.base_offset in (None, end.log_end)
         ):
             seen: AbstractSet[DataName] = frozenset()
@@ -326,8 +326,8 @@ def _append_to_leader(
         attempt.names -= seen  # other producers wrote these files
         if not source.replayable:
             return Raced(attempt.tried)
-        # 3. Create it at the log end. False: another driver appended there first, or an answer to this call
-        #    was lost, and it has been repeated.
+        # 3. Create it at the log end. False: another driver appended there first, or the store repeated this call
+        # after a lost answer.
         name = DataName(end.log_end, None, replicas.epoch)
         with errors_of(leader):
             staged = leader.store.stage_writer(leader.path(name))
@@ -342,15 +342,17 @@ def _append_to_leader(
                 staged.abort()
         # 4. Look again, in step 1 and 2 of the next round: the append counts if the log holds it (a
         #    zombie can re-create a name that retention or a merge had freed).
-    raise RetriableError(f"{replicas}: {_ATTEMPTS} times another append was faster; try again, or less at once")
+    raise RetriableError(
+        f"{replicas}: another append was faster {_ATTEMPTS} times; try again, or append less at once"
+    )
 
 
 def _check_place(replicas: PartitionReplicas, producer: ProducerAppend, end: LogEnd) -> None:
     """Raises: OffsetOutOfRangeError for records of a mirror that do not begin at the log end."""
     if producer.base_offset not in (None, end.log_end):
         raise OffsetOutOfRangeError(
-            f"{replicas}: the log ends at {end.log_end}, these records begin at {producer.base_offset}: another "
-            "mirror was faster, or the log has lost its end; look at the log end again"
+            f"{replicas}: the log ends at {end.log_end}, but these records begin at {producer.base_offset}: "
+            "another mirror was faster, or the log has lost its end; read the log end again"
         )
 
 
@@ -359,7 +361,7 @@ def _commit(staged: StagedWriter, name: DataName, attempt: _Attempt) -> bool:
     attempt.names.add(name)
     try:
         return staged.commit()
-    except RetriableError:  # refused: nothing has changed
+    except RetriableError:  # refused, so nothing has changed
         attempt.names = before
         raise
 
@@ -373,7 +375,9 @@ def _encode(
     options: AppendOptions,
     clock: Clock,
 ) -> None:
-    store = replicas.leader.store  # it has answered in the last minute, in most cases, so this sends no request
+    store = (
+        replicas.leader.store
+    )  # it has mostly answered within the last minute, so this usually sends no request
     now_ms, removal_ms = stamp_ms(clock, store), agreed_ms(clock, store)
     writer = SegmentWriter(
         staged.file,
@@ -399,7 +403,7 @@ def _encode(
 
     def producers(next_offset: int) -> dict[str, ProducerEntry]:
         kept = end.state.producers
-        # After a look at all of the log, and not at each append.
+        # Only after a full look at the log, not at each append.
         if end.acknowledged_to is None and removal_ms is not None:
             kept = unexpired(kept, removal_ms, options.producer_expiration_ms)
         records = source.digested()

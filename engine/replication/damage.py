@@ -1,7 +1,7 @@
 """Damage: replicas that hold less than their own files, or copies of them, prove that they once held.
 
 A damaged replica must not pass for a shorter one (protocol section 1): it leaves the ISR and is healed. So each
-error names the replica to blame.
+error names the broker at fault.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
     latest = log.listing.latest_epoch
     if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of it
         raise CorruptionError(
-            f"{replica} holds files of epoch {latest}, and has joined {log.joined_epoch}: the lineage of the "
+            f"{replica} holds files of epoch {latest}, but has joined only {log.joined_epoch}: the lineage of the "
             "epochs between is missing; heal it from another replica",
             broker_id=replica.broker_id,
         )
     if log.stranded:
         raise LogGapError(
-            f"{replica}: the log ends at offset {log.log_end}, but {log.stranded[0].name} lies behind it: "
-            "a file is missing between them; restore it from another replica",
+            f"{replica}: the log ends at offset {log.log_end}, but {log.stranded[0].name} begins after it: a "
+            "file is missing between them; restore it from another replica",
             broker_id=replica.broker_id,
         )
     if log.lost_committed:
@@ -52,7 +52,7 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
 def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> CorruptionError:
     """The error for a register whose epoch is above that of the metadata, which was read after the listing."""
     return CorruptionError(
-        f"{replica} has the register {EpochName(joined)}, and leader epoch {committed} is the latest that was "
+        f"{replica} has the register {EpochName(joined)}, but {committed} is the latest leader epoch that was "
         "ever committed: stratalog did not write it; run heal",
         broker_id=replica.broker_id,
     )
@@ -77,8 +77,8 @@ def check_members(
             raise _foreign_register(leader, log.joined_epoch, member)
         if known.joined_epoch == epoch:
             raise LogGapError(
-                f"{leader} has nothing of leader epoch {epoch}, which {member} has joined already: the "
-                "leader's storage has lost its files",
+                f"{leader} has no files of leader epoch {epoch}, which {member} has already joined: the leader's "
+                "storage has lost its files",
                 broker_id=leader.broker_id,
             )
         if known.claimed_high_watermark > log.log_end:
@@ -136,8 +136,8 @@ def _gives_up(replica: Replica, listing: Listing, lineage: Lineage) -> bool:
 
 def _foreign_register(replica: Replica, epoch: int, member: Replica) -> CorruptionError:
     return CorruptionError(
-        f"{replica} has the register {EpochName(epoch)}, which gives up committed records that {member} knows: "
-        "stratalog did not write it; let another lead",
+        f"{replica} has the register {EpochName(epoch)}, which drops committed records that {member} has: "
+        "stratalog did not write it; elect another leader",
         broker_id=replica.broker_id,
     )
 
@@ -145,7 +145,7 @@ def _foreign_register(replica: Replica, epoch: int, member: Replica) -> Corrupti
 def check_begun(leader: Replica, log: ReplicaLog) -> None:
     """Check that a leader still holds the records that it held when it took over.
 
-    Raises: LogGapError; the leader is to blame.
+    Raises: LogGapError; the leader is at fault.
     """
     start = log.lineage.entries[-1].start_offset
     if start > log.log_end:
@@ -212,9 +212,8 @@ def first_lost(mine: ReplicaLog, log: ReplicaLog, missing: Sequence[Link]) -> in
 
 
 def covered(replica: Replica, log: ReplicaLog, names: list[str]) -> tuple[list[str], list[CorruptSegmentError]]:
-    """The names that may be deleted, and the damage found. A name stays if a merged segment hides it, but cannot
-    provide its records on this replica; all bytes of that segment are read.
-    """
+    """The names that may be deleted, and the damage found. A name stays if the merged segment that replaces it
+    cannot provide its records on this replica; all bytes of that segment are read."""
     doomed, bad = set(names), set[DataName]()
     damaged: list[CorruptSegmentError] = []
     hidden = [file.name for file in log.hidden if str(file.name) in doomed]

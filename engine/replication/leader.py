@@ -51,7 +51,8 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
         if log.joined_epoch == replicas.epoch:
             check_not_lost(replicas, log)
             return log
-        # The members, and the remote log, first: the leader, listed after them, holds all that they know of.
+        # List the members, and read the remote log, first: the leader, listed after them, holds all that they know
+        # of.
         members = _members(replicas)
         remote = None if replicas.remote is None else replicas.remote.asked()
         log = _own_log(replicas)
@@ -60,7 +61,7 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
         check_members(leader, log, members, replicas.epoch)
         lineage = _continued(replace(replicas, remote=remote), log)
         leader.store.create(leader.path(EpochName(replicas.epoch)), lineage.to_json())
-    raise RetriableError(f"{leader}: epoch {replicas.epoch} was created, and yet listings do not show it")
+    raise RetriableError(f"{leader}: epoch {replicas.epoch} was created, but listings do not show it")
 
 
 def _continued(replicas: PartitionReplicas, log: ReplicaLog) -> Lineage:
@@ -74,8 +75,8 @@ def _continued(replicas: PartitionReplicas, log: ReplicaLog) -> Lineage:
     if replicas.view.remote_epoch == replicas.epoch:
         if tail is None or tail.last is None:
             raise RemoteNotReadyError(
-                f"{replicas}: leader epoch {replicas.epoch} begins where the remote log ends, and that cannot be "
-                "read; try again when the remote tier answers"
+                f"{replicas}: leader epoch {replicas.epoch} begins where the remote log ends, but the remote log "
+                "cannot be read; try again when the remote tier answers"
             )
         return begin_at_remote_end(replicas.leader, log, replicas.epoch, tail)
     if tail is not None:
@@ -97,8 +98,8 @@ def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
 def look_at_leader(
     replicas: PartitionReplicas, footer_of: FooterOf | None = None, *, since: LookMark | None = None
 ) -> ReplicaLog:
-    """The present log of the leader, without taking it over. ``footer_of`` reads the footers of its files, if
-    another source than the leader is to provide them. ``since``: see ``Replica.log``.
+    """The present log of the leader, without taking it over. ``footer_of`` reads the footers of its files from
+    another source than the leader. ``since``: see ``Replica.log``.
 
     Raises: see ``leader_log``; FencedLeaderEpochError: read the metadata again, and retry.
     """
@@ -151,7 +152,7 @@ def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> Non
     try:
         held = read_bounded(follower.store, name, REGISTER_BYTES)
     except FileNotFoundError as error:  # the root was lost meanwhile
-        raise SourceChangedError(f"{follower}: {EpochName(epoch)} was there and is gone; list it again") from error
+        raise SourceChangedError(f"{follower}: {EpochName(epoch)} has disappeared; list it again") from error
     if held != content:
         raise _joined_otherwise(follower, leader, epoch)
 
@@ -206,6 +207,6 @@ def check_not_fenced(replica: Replica, listing: Listing, epoch: int) -> None:
     """Raises: FencedLeaderEpochError when the replica has joined an epoch above ``epoch``."""
     if listing.joined_epoch > epoch:
         raise FencedLeaderEpochError(
-            f"{replica} has joined leader epoch {listing.joined_epoch}, this view has {epoch}: read the metadata "
-            "again"
+            f"{replica} has joined leader epoch {listing.joined_epoch}, but this view has {epoch}: read the "
+            "metadata again"
         )

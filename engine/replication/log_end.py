@@ -103,7 +103,7 @@ def _goes_on(behind: Listing, known: LogEnd) -> bool:
     every = replace(behind, late=frozenset())
     epoch, high_watermark = known.lineage.latest_epoch, claimed_high_watermark_of(every, known.lineage)
     if known.acknowledged_to is not None and high_watermark < known.acknowledged_to:
-        return False  # the storage lost it
+        return False  # the storage has lost it
     return (
         behind.joined_epoch <= epoch
         and all(mark.epoch <= epoch for mark in behind.watermarks)

@@ -1,17 +1,17 @@
-"""Lost logs: the metadata knows that the partition had records (``PartitionImage.written_to``), but its leader has
-none, and its log does not begin behind them.
+"""Lost logs: the metadata shows that the partition had records (``PartitionImage.written_to``), but its leader has
+none, and its log does not begin after them.
 
 Every member of the ISR holds all committed records. A leader drops them only by a local start, which is never
 deleted. So a leader with an empty log below that offset has lost its folder or files: the partition looks new, and
 would assign offsets a second time.
 
-If another member of the ISR has the log, it leads (``stratalog.engine.replicas.damaged``). If the remote log has
-records, the leader continues from its end (``remote_end``). Otherwise an operator lets the log begin again at the
-last known offset (``recover --keep brokers``).
+If another member of the ISR has the log, it becomes the leader (``stratalog.engine.replicas.damaged``). If the
+remote log has records, the leader continues from its end (``remote_end``). Otherwise an operator lets the log
+begin again at the last known offset (``recover --keep brokers``).
 
-The metadata know an offset up to which there were records, not the last one: it is noted when there are twice as
-many, so that appends cost no commit of the metadata. To know the last one would take a commit for each append. So
-whether there were records behind the known offset is unknown, and every answer says so.
+The metadata records an offset up to which there were records, not the last one: it is updated each time the number
+of records has doubled, as recording the last one would cost a commit of the metadata per append. So nobody knows
+whether there were records after the known offset, and every message says so.
 """
 
 from __future__ import annotations
@@ -43,31 +43,32 @@ def begins_again_at(view: PartitionView) -> int:
 
 
 def unknown_behind(view: PartitionView) -> str:
-    """For people: what is not known of a log that begins again."""
+    """A text for people about the unknown part of a log that begins again."""
     return (
-        f"whether there were records from offset {begins_again_at(view)} on is not known; if so, their offsets "
-        "are given again"
+        f"it is not known whether there were records from offset {begins_again_at(view)} on; if so, their offsets "
+        "are assigned again"
     )
 
 
 def lost_log(replicas: PartitionReplicas) -> LogLostError:
     """The error for a lost log."""
     view, leader = replicas.view, replicas.leader
-    remote = "" if replicas.remote is None else " Its remote log has none of them."
+    remote = "" if replicas.remote is None else " Its remote log has no records either."
     if replicas.remote is not None and replicas.remote.unknown:
-        remote = " Whether its remote log has them is not known, for it does not answer."
+        remote = " The remote tier does not answer, so it is not known whether it has them."
     return LogLostError(
-        f"{view}: it had records, the high watermark reached {view.written_to} or more, and {leader} has none of "
-        f"them: its files are gone.{remote} Nothing is appended. Run replicate: a member of the ISR that has them "
-        "then leads. Where no replica has them, recover --keep brokers --dry-run shows what is lost; without "
-        f"--dry-run it lets the log begin again, at offset {begins_again_at(view)}: {unknown_behind(view)}",
+        f"{view}: it had records, the high watermark reached {view.written_to} or more, but {leader} has no "
+        f"records: its files are gone.{remote} Nothing is appended. Run replicate: a member of the ISR that "
+        "has them then leads. If no replica has them, recover --keep brokers --dry-run shows the loss; "
+        f"without --dry-run it lets the log begin again, at offset {begins_again_at(view)}: "
+        f"{unknown_behind(view)}",
         broker_id=leader.broker_id,
     )
 
 
 def check_not_lost(replicas: PartitionReplicas, log: ReplicaLog) -> None:
-    """Check that the leader's ``log`` has some of the partition's records, or the remote log does; the remote log
-    is read only if the leader has none.
+    """Check that the leader's ``log`` or the remote log has records of the partition; the remote log is read only
+    if the leader has none.
 
     Raises: LogLostError; see ``RemotePart.asked``.
     """

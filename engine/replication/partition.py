@@ -38,8 +38,8 @@ class PartitionReplicas:
         """
         if self.view.leader is None:
             raise LeaderNotAvailableError(
-                f"{self} has no leader: no member of its ISR {sorted(self.view.isr)} is available; register "
-                "a broker of it again, or elect uncleanly"
+                f"{self} has no leader: no member of its ISR {sorted(self.view.isr)} is available; register the "
+                "broker of one again, or elect --unclean"
             )
         return self.replica(self.view.leader)
 
@@ -103,7 +103,7 @@ class PartitionWork:
 
 @dataclass(frozen=True, slots=True)
 class BoundedWork(PartitionWork):
-    """Work that may be done in parts."""
+    """Work that can be done in parts."""
 
     most: int | None = field(default=None, kw_only=True)
-    """How much this part of it does at most, in its own unit; None: all."""
+    """The greatest amount of work for this part, in its own unit; None: all."""

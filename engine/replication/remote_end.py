@@ -1,9 +1,9 @@
 """The remote end of a partition: the leader's log never ends below it, as the two are one log.
 
-Only committed records are tiered. So a leader that holds less than its remote log has lost records, as has every
-member of the ISR that holds no more: their storage was emptied, or restored from an older copy. A take-over reads
-the remote log before it records the start of its epoch; a driver reads it before its first append under a view. So
-no offset of the remote log is assigned to another record.
+Only committed records are tiered. So a leader that holds less than its remote log has lost records, and so has
+every member of the ISR that holds as little: their storage was emptied, or restored from an older copy. A
+take-over reads the remote log before it records the start of its epoch; a driver reads it before its first append
+under a view. So no offset of the remote log is assigned to another record.
 
 If the leader's log is a prefix of the remote log, an election lets it continue from the remote end
 (``Election.remote_epoch``): the new leader's local start is there, and its lineage is that of the remote log
@@ -114,16 +114,16 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
     if same < log.high_watermark:
         raise DivergentRemoteError(
             f"{view}: its leader, broker {leader.broker_id}, and its remote log have different records from "
-            "offset "
-            f"{same} on: the leader's log ends at {log.log_end}, with leader epochs {_said(log.lineage)} (epoch, "
-            f"first offset), the remote log at {last.next_offset}, with {_said(wrote)}. Nothing is appended; "
-            "recover --keep remote --dry-run shows both; without --dry-run it keeps the remote log, with --keep "
-            "brokers the other one"
+            f"offset {same} on: the leader's log ends at {log.log_end}, with leader epochs "
+            f"{_said(log.lineage)} (epoch, first offset), and the remote log ends at {last.next_offset}, with "
+            f"{_said(wrote)}. Nothing is appended; recover --keep remote --dry-run shows both; without "
+            "--dry-run it keeps the remote log, with --keep brokers the leader's log"
         )
     behind = LogBehindRemoteError(
-        f"{view}: the log of its leader, broker {leader.broker_id}, ends at offset {log.log_end}, its remote log "
-        f"at {last.next_offset}: an older copy of the broker's storage was put back, or its folders are gone. "
-        "Nothing is appended. Run replicate, or maintain: then the leader goes on from the end of the remote log",
+        f"{view}: the log of its leader, broker {leader.broker_id}, ends at offset {log.log_end}, but its "
+        f"remote log ends at {last.next_offset}: the broker's storage was restored from an older copy, or its "
+        "folders are gone. Nothing is appended. Run replicate or maintain, so that the leader continues from "
+        "the end of the remote log",
         broker_id=leader.broker_id,
     )
     behind.remote_end, behind.wrote = last.next_offset, wrote
@@ -131,7 +131,7 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
 
 
 def same_until(wrote: Lineage, remote_end: int, log: ReplicaLog, log_start: int) -> int:
-    """The offset up to which a log equals a remote log that these leader epochs wrote, exclusive."""
+    """The offset, exclusive, up to which a log equals a remote log with these leader epochs."""
     end = min(log.log_end, remote_end)
     known = [lineage.entries[0].start_offset for lineage in (wrote, log.lineage) if lineage.entries]
     parted = wrote.parts_from(log.lineage, max([log_start, *known]), end)
@@ -151,9 +151,9 @@ def begin_at_remote_end(leader: Replica, log: ReplicaLog, epoch: int, tail: Remo
 
 
 def _given_up(view: PartitionView, log: ReplicaLog, last: RemoteSegment) -> bool:
-    """Whether a segment belongs to a history that an unclean election, or one from the remote end, has ended. The
-    leader that begins the view's epoch has read the remote log already; later commits come from the leader before
-    it.
+    """Whether a segment belongs to a history that an unclean election, or one from the remote end, has ended. A
+    leader reads the remote log before it begins its epoch, so segments that were committed after that come from an
+    earlier leader.
     """
     ended = max(view.unclean_epoch, view.remote_epoch)
     if last.epoch >= ended:

@@ -5,7 +5,7 @@ is called for every partition of every read. It only sees replicas that can serv
 not out of sync for longer than ``replica.lag.time.max.ms``, and holding the first offset
 (``stratalog.engine.replicas.nearest``).
 
-The reading process offers selectors by name: those that ship, those passed to ``Cluster.open``, and those that
+The reading process offers selectors by name: the built-in ones, those passed to ``Cluster.open``, and those that
 installed packages declare as entry points of the group ``stratalog.replica_selectors``. The config only picks one.
 It comes from storage that others can write, so its name is looked up, never imported.
 """
@@ -135,14 +135,14 @@ _SHIPPED: Mapping[str, MakeSelector] = {
         for one in (LeaderSelector, RackAwareReplicaSelector)
     },
 }
-"""Implementations by Kafka's class names; an unset config means the leader."""
+"""The built-in implementations by Kafka's class names; an unset config means the leader."""
 
 
 class OfferedSelectors:
     """The selectors that this process offers, by name."""
 
     def __init__(self, given: Mapping[str, MakeSelector] | None = None) -> None:
-        """``given`` overrides installed selectors, but not those that ship."""
+        """``given`` overrides installed selectors, but not built-in ones."""
         self._given = {**(given or {}), **_SHIPPED}
 
     def check(self, name: str) -> None:
@@ -159,7 +159,7 @@ class OfferedSelectors:
         """
         make = self._found(name)
         if make is None:
-            _log.warning("reads are the leader's: %s", self._not_offered(name))
+            _log.warning("the leader serves all reads: %s", self._not_offered(name))
             return LeaderSelector()
         try:
             selector = make()
@@ -171,7 +171,7 @@ class OfferedSelectors:
                 f"{KEY} = {name}: it cannot be configured: {_said(error)}; correct the class, or unset {KEY}"
             ) from error
         raise InvalidConfigError(
-            f"{KEY} = {name}: it is no replica selector; let it be a subclass of "
+            f"{KEY} = {name}: it is not a replica selector; make it a subclass of "
             f"{ReplicaSelector.__module__}.{ReplicaSelector.__name__}"
         )
 
@@ -210,15 +210,15 @@ def select_replica(
     Raises: InvalidConfigError when the selector raises, or returns anything else.
     """
     topic, number = topic_partition
-    what = f"{KEY} = {type(selector).__module__}.{type(selector).__qualname__}: of {topic}-{number} it"
+    what = f"{KEY} = {type(selector).__module__}.{type(selector).__qualname__}: for {topic}-{number} it"
     try:
         selected = selector.select(topic_partition, client, partition)
     except Exception as error:
-        raise InvalidConfigError(f"{what} selects nothing: {_said(error)}; correct it, or unset {KEY}") from error
+        raise InvalidConfigError(f"{what} cannot select: {_said(error)}; correct it, or unset {KEY}") from error
     if selected is None:
         return partition.leader
     if selected not in partition.replicas:
-        raise InvalidConfigError(f"{what} selects {selected!r}, which is not among the replicas that it was given")
+        raise InvalidConfigError(f"{what} selects {selected!r}, which is not among the given replicas")
     return selected
 
 

@@ -5,7 +5,7 @@ bucket is a file in its root: the time, by that storage's clock, until which all
 driver books by creating the next version exclusively, and waits until its copy is paid for. If two drivers
 compete, one creates the version and the other books behind it. A driver that died has spent only its booking.
 
-The files are hints: if they cannot be read or written, each process keeps to its own share of the rate.
+If the files cannot be read or written, each process limits itself to its own share of the rate.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class SharedThrottle:
         return True
 
     def _book(self, store: Store, home: str, size_bytes: int) -> float | None:
-        """The seconds to wait before the copy; None if another driver booked first. A copy waits until it is paid
-        for itself; one with a limited wait starts when earlier bookings are paid for, and later ones wait for it.
+        """The seconds to wait before the copy; None if another driver booked first. A copy without a limit on its
+        wait starts when it is paid for itself; one with a limit starts when earlier bookings are paid for, and
+        later copies wait for it.
 
         Raises: StratalogError.
         """

@@ -79,8 +79,8 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
 
 
 def mend(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
-    """Copy to a replica the greatest snapshot of its history that verifies on another live replica, if the
-    replica's own usable snapshots end before it. Returns None if no other replica has a better one.
+    """Copy the greatest snapshot of the replica's history that verifies on another live replica, if the replica's
+    own usable snapshots end before it. Returns None if no other replica has a better one.
 
     A damaged file of the same name is deleted only when the complete copy is staged and checked.
 
@@ -132,9 +132,8 @@ def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
 def mend_where_damaged(
     replicas: PartitionReplicas, replica: Replica, log: ReplicaLog
 ) -> tuple[ReplicaLog, Usable]:
-    """The replica's log and snapshots; if its latest snapshot is damaged, or all are gone, after ``mend``. Raises:
-    see ``mend``.
-    """
+    """The replica's log and snapshots, after ``mend`` if its latest snapshot is damaged, or all are gone. Raises:
+    see ``mend``."""
     usable = usable_snapshot(replica, log)
     gone = usable.snapshot is None and log.local_start > 0
     if (usable.damaged or gone) and mend(replicas, replica, log) is not None:
@@ -145,7 +144,7 @@ def mend_where_damaged(
 
 def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> None:
     """Check that, if snapshots replace the records below the local start of the replica's log, one of them is
-    intact; if necessary, copy one from another replica first.
+    intact. If none is, copy one from another replica first.
 
     Raises: CorruptSegmentError naming the damaged one; see ``mend``.
     """
@@ -154,7 +153,7 @@ def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: R
     if end < log.local_start and usable.damaged:
         raise CorruptSegmentError(
             f"{usable.damaged[0][1]}; it alone replaces the records below offset {log.local_start}, and no live "
-            "replica has a whole one"
+            "replica has an intact one"
         )
 
 
@@ -172,7 +171,7 @@ def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnaps
         """Check the folder again at each chunk, as another replica may lead by then."""
         listing = leader.list()
         if listing.joined_epoch == 0:
-            raise UnknownTopicOrPartitionError(f"{leader} has never led, or is gone")
+            raise UnknownTopicOrPartitionError(f"{leader} has never led, or its folder is gone")
         check_not_fenced(leader, listing, replicas.epoch)
         if listing.joined_epoch < replicas.epoch:
             raise UnknownLeaderEpochError(f"{leader} does not know leader epoch {replicas.epoch} yet: try again")

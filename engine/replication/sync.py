@@ -74,7 +74,8 @@ class SyncOptions:
     copies: Runner
     """Runs the copies of one task."""
     remote: RemoteTail | None = None
-    """The remote log; None if the topic is not tiered, or no follower can need it (members of the ISR)."""
+    """The remote log; None if the topic is not tiered, or no follower needs it because all are members of the
+    ISR."""
     last_tiered: LastTiered = LastTiered.NEVER
     """The settings ``follower.fetch.last.tiered.offset.enable`` and ``...always.enable``."""
     throttle: SharedThrottle | None = None
@@ -102,7 +103,7 @@ class Synced:
     left: int = 0
     """Files that the follower still lacks, because of ``SyncOptions.most_groups`` or the throttle."""
     throttled: bool = False
-    """Whether the throttle left them to the next run."""
+    """Whether the throttle left these files to the next run."""
 
 
 def sync_followers(
@@ -120,7 +121,7 @@ def sync_followers(
     """
     listed: dict[int, Listing] = {}
     outcomes: list[Outcome[int, Synced]] = []
-    # The followers first: the leader, listed later, is behind none of them.
+    # List the followers first: the leader, listed later, is behind none of them.
     for outcome in options.copies.run(lambda follower: _list(replicas, follower), followers):
         match outcome:
             case Done(follower, listing):
@@ -135,7 +136,7 @@ def sync_followers(
             outcomes.append(Done(follower, done))
     names = {link.name for link in leader.chain} if listed else set()
     idle = [follower for follower, before in listed.items() if names <= {file.name for file in before.data}]
-    # Followers that lack nothing need almost no I/O: run them inline.
+    # Followers that lack nothing need almost no I/O, so run them inline.
     for runner, some in ((SerialRunner(), idle), (options.copies, [f for f in listed if f not in idle])):
         outcomes += runner.run(lambda follower: _sync(replicas, follower, options, listed[follower], leader), some)
     return leader, outcomes
@@ -177,7 +178,7 @@ def _sync(
             with writes_of(replicas.replica(follower_id), replicas.leader):
                 done = _sync_once(replicas, follower_id, options, before, log, copied)
             return replace(done, copied_files=files, copied_bytes=size_bytes)
-        except SourceChangedError as error:  # the leader deleted a file: start again, never skip one
+        except SourceChangedError as error:  # the leader deleted a file: start again, never skip it
             change = error
         before = _list(replicas, follower_id)
         log = leader_log(replicas)
@@ -207,7 +208,7 @@ def _sync_once(
     with errors_of(leader):
         check_boundaries(str(leader), log, mine)
 
-    # 3. The start offset.
+    # 3. Find the start offset.
     mine, avoided = _start(replicas, follower, mine, log, options)
     lacks_snapshot = options.snapshots and _lacks_snapshot(mine, log)
     if lacks_snapshot:
@@ -216,15 +217,15 @@ def _sync_once(
     # 4. Copy. A follower outside the ISR also gets files that it has lost; a member must have lost nothing.
     missing = _missing(leader, follower, mine, log)
     if follower_id in replicas.view.isr and first_lost(mine, log, missing) is not None:
-        # The high watermark may have passed the follower's log end of the first listing: look once more.
+        # The high watermark may have passed the follower's log end of the first listing: list it again.
         mine = _resolve(follower, follower.list(), log)
         missing = _missing(leader, follower, mine, log)
         lost = first_lost(mine, log, missing)
         if lost is not None:
             raise LogGapError(
                 f"{follower} is in sync and lacks offset {lost}, below the high watermark "
-                f"{log.high_watermark}: its storage has lost records; they are copied to it again when it "
-                "has left the ISR",
+                f"{log.high_watermark}: its storage has lost records; they are copied to it again after it has "
+                "left the ISR",
                 broker_id=follower.broker_id,
             )
     left = len(missing)
@@ -242,7 +243,8 @@ def _sync_once(
         for link in group:
             copied(link)
 
-    # 5. The high watermark: step 4 left the follower's log end at the leader's, so it does not pass it (I4).
+    # 5. Advance the high watermark: after step 4 the follower's log ends at the leader's end, so the watermark
+    # does not pass it (I4).
     knows = log.high_watermark <= mine.high_watermark
     if not knows:
         record_high_watermark(follower, replicas.epoch, log.high_watermark)
@@ -324,7 +326,7 @@ def _start(
         leader_offsets(replicas, log, remote),
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
-        # A member of the ISR has lost records when it is empty: it must be reported, not filled again.
+        # An empty member of the ISR has lost records: report it, do not fill it again.
         last_tiered=LastTiered.NEVER if follower.broker_id in replicas.view.isr else options.last_tiered,
     )
     match origin:
@@ -347,8 +349,8 @@ def _start(
         )
     if mine.local_start > offset or mine.local_start > log.log_end:
         raise OffsetOutOfRangeError(
-            f"{follower} has dropped everything below offset {mine.local_start}, its leader's log ends at "
-            f"{log.log_end}: it cannot follow; reassign the replica to another broker, or away and back"
+            f"{follower} has dropped everything below offset {mine.local_start}, but its leader's log ends at "
+            f"{log.log_end}, so it cannot follow; reassign the replica to another broker, or away and back"
         )
     # The register before the first copy: everything below it is dead at once (V12 of the attack).
     follower.store.create(follower.path(LocalStartName(offset)), state)
@@ -384,8 +386,8 @@ def _lacks_snapshot(mine: ReplicaLog, log: ReplicaLog) -> bool:
 def _producers_at(
     offset: int, leader: Replica, log: ReplicaLog, remote: RemoteTail | None
 ) -> dict[str, ProducerEntry]:
-    """The producer state at an offset up to which the log is tiered: the leader's own if its local log starts
-    there, otherwise that of the remote segment that ends there. (The leader epochs came with its ``.epoch`` file.)
+    """The producer state at an offset up to which the log is tiered: from the leader if its local log starts
+    there, otherwise from the remote segment that ends there. (The leader epochs came with its ``.epoch`` file.)
 
     Raises: CorruptionError when the remote log belongs to another history than the leader's; see
         ``auxiliary_state``.
@@ -420,8 +422,8 @@ def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link
         follower.segment(held)
         return  # the same records, merged with other settings
     raise CorruptSegmentError(
-        f"{follower}: {link.name} has {held.object.size_bytes} bytes, on the leader it has "
-        f"{link.file.object.size_bytes}: one of the two is damaged; run heal",
+        f"{follower}: {link.name} has {held.object.size_bytes} bytes, but {link.file.object.size_bytes} on the "
+        "leader: one of the two is damaged; run heal",
         broker_id=follower.broker_id,
     )
 

@@ -17,7 +17,7 @@ BURST_S = 1.0
 
 
 class Throttle:
-    """Limits the average to ``bytes_per_s``, after an initial burst of one second."""
+    """Limits the average to ``bytes_per_s`` bytes per second, after an initial burst of one second."""
 
     def __init__(self, bytes_per_s: float, clock: Clock) -> None:
         """Raises: InvalidCallError for a rate that is not above 0."""
@@ -65,5 +65,5 @@ class Throttle:
 def checked_rate(bytes_per_s: float) -> float:
     """The rate. Raises: InvalidCallError for one that is not above 0."""
     if not bytes_per_s > 0:
-        raise InvalidCallError(f"a throttle of {bytes_per_s:g} bytes a second would never end: give more than 0")
+        raise InvalidCallError(f"a throttle of {bytes_per_s} bytes per second would never end: give more than 0")
     return bytes_per_s

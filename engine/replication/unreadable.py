@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from stratalog.partitions.errors import CorruptionError, CorruptSegmentError
 
 REMEDY = (
-    "run heal, which mends it where a broker or the remote tier has a good copy; then read again: "
-    "an older plan may still name the bad file"
+    "run heal, which repairs it if a broker or the remote tier has a good copy; then read again, with a new plan: "
+    "an older one may still name the bad file"
 )
 
 
@@ -22,7 +22,7 @@ def unreadable(what: str, start: int, end: int | None, why: object) -> CorruptSe
 
 
 def with_remedy(*errors: CorruptionError) -> CorruptionError:
-    """The damage found, as one error of the kind of the first, with the remedy."""
+    """The given damage as one error, of the kind of the first, with the remedy."""
     return type(errors[0])(f"{'; '.join(map(str, errors))}; {REMEDY}", broker_id=errors[0].broker_id)
 
 
@@ -47,5 +47,5 @@ class PassedOver:
 
     @property
     def error(self) -> CorruptionError:
-        """All the damage, as one error, for the case that no copy was good."""
+        """All damage as one error, if no copy was good."""
         return with_remedy(*self._found)

@@ -1,4 +1,4 @@
-"""The high watermark: advanced only by proof, and recorded on every replica that has reached it."""
+"""The high watermark: advances only by proof, and is recorded on every replica that has reached it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from stratalog.partitions.replica import Replica, writes_of
 def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
     """Record on a replica that has joined ``epoch`` that the high watermark reached ``offset``.
 
-    The caller has seen, under one view, that every replica of the ISR and those being added hold the log up to
-    ``offset`` after joining, and a linearizable read has found the view unchanged.
+    Before, the caller has seen under one view that the replicas of the ISR and those being added have joined and
+    hold the log up to ``offset``, and a linearizable read has found the view unchanged.
     """
     replica.store.create(replica.path(WatermarkName(offset, epoch)), b"")
 
 
 def with_known_watermark(replicas: PartitionReplicas, log: ReplicaLog) -> ReplicaLog:
-    """The leader's log with the high watermark that the rest of the ISR has recorded, if the leader has none: its
-    registers are gone, or nothing was ever acknowledged. (A missing file does not mean an empty log.)
-    """
+    """The leader's log. If the leader has no high watermark, because its registers are gone or nothing was ever
+    acknowledged, that of the other members of the ISR is used."""
     if log.listing.watermarks or not log.chain:
         return log
     known = log.high_watermark

@@ -55,13 +55,13 @@ def append_frame(
     """Append all rows of ``frame`` to ``topic``, one append per partition with rows.
 
     With ``who`` the append is idempotent: one producer and sequence are appended once, however often this is
-    called (an application id and a batch id, for example), even if the topic has got more partitions: rows without
-    a given partition go where they went at first. Other rows under the same two are refused, unless ``who``
-    accepts changed replays. A row without a timestamp gets the time of the append, which does not count as a
-    difference. ``order_by`` sorts the rows of a partition by columns of the record (``timestamp``, ``key``,
-    ``value.x``); otherwise their order is the shuffle's. A bad record refuses the append before anything is
-    written; with ``bad_records`` it is left out, counted in the report, and appended to the topic for bad records,
-    if any (``bad_record_lane``). ``on_unknown_field``: see ``stratalog.engine.records.unknown_fields``.
+    called (an application id and a batch id, for example), even if the topic got more partitions since: rows
+    without a given partition go to the partition of the first try. Other rows under the same two are refused,
+    unless ``who`` accepts changed replays. A row without a timestamp gets the time of the append, which does not
+    count as a difference. ``order_by`` sorts the rows of a partition by columns of the record (``timestamp``,
+    ``key``, ``value.x``); otherwise their order is the shuffle's. A bad record refuses the append before anything
+    is written; with ``bad_records`` it is left out, counted in the report, and appended to the topic for bad
+    records, if any (``bad_record_lane``). ``on_unknown_field``: see ``stratalog.engine.records.unknown_fields``.
     ``dry_run`` checks the records, and counts them by partition. ``probed`` is the metadata as just read, after a
     probe of the roots.
 
@@ -83,7 +83,7 @@ def append_frame(
         image = metadata.image()
     partitions = len(image_of_topic.partitions)
     earlier = earlier_tries(metadata, storage, memory, image, image_of_topic, who)
-    dealt = None  # the caller names the partitions, or never retries it
+    dealt = None  # the caller names the partitions, or never retries
     if columns.partition is None and not (who is not None and who.transactional):
         dealt = earlier.partition_count or partitions
     config = topic_config_of(image, image_of_topic)
@@ -192,8 +192,8 @@ def check_frame(topic: str, frame: DataFrame) -> None:
     """Raises: InvalidRecordError for a frame that is not Spark's."""
     if not isinstance(frame, DataFrame):
         raise InvalidRecordError(
-            f"append to {topic}: a {type(frame).__name__} is no DataFrame of Spark: produce takes rows and frames "
-            "of pandas, polars and Arrow; spark.createDataFrame makes a DataFrame of one"
+            f"append to {topic}: a {type(frame).__name__} is not a Spark DataFrame: produce takes rows and "
+            "frames of pandas, polars and Arrow; spark.createDataFrame makes a DataFrame of one"
         )
 
 

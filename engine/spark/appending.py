@@ -160,7 +160,7 @@ def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
     if column in frame.columns:
         return frame[identifier(column)]  # a name may have dots in it
     if column.split(".")[0] not in frame.columns:
-        raise InvalidRecordError(f"{what}: column {column!r} is not in the DataFrame, it has {frame.columns}")
+        raise InvalidRecordError(f"{what}: column {column!r} is not in the DataFrame, which has {frame.columns}")
     return frame[column]
 
 
@@ -183,7 +183,9 @@ def _typed(
         return expression.cast("binary")
     if (fitted := rules.fitted(expression, given, wanted, path)) is not None:
         return fitted
-    raise InvalidRecordError(f"{what} is {given.simpleString()}, declared is {wanted.simpleString()}: cast it")
+    raise InvalidRecordError(
+        f"{what} is {given.simpleString()}, but is declared as {wanted.simpleString()}: cast it"
+    )
 
 
 def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
@@ -301,7 +303,7 @@ def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: st
     given = _named(frame, column, f"{what}: partition")
     kind = frame.select(given.alias("c")).schema[0].dataType.simpleString()
     if kind not in ("tinyint", "smallint", "int", "bigint"):
-        raise InvalidRecordError(f"{what}: the partition column is {kind}, it must be an integer")
+        raise InvalidRecordError(f"{what}: the partition column is {kind}, but must be an integer")
     elsewhere = (given < 0) | (given >= partitions)
     if rules.leave_out is not None:
         rules.bad(NO_PARTITION, given.isNull())
@@ -312,7 +314,7 @@ def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: st
         F.concat(
             F.lit(f"{REFUSED}{what}: a row's partition is "),
             given.cast("string"),
-            F.lit(f", the topic has partitions 0 to {partitions - 1}"),
+            F.lit(f", but the topic has partitions 0 to {partitions - 1}"),
         )
     )
     return (

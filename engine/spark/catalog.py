@@ -54,20 +54,20 @@ def create_table(
     """
     quoted, uri = _quoted(name), _table_uri(metadata, storage, topic)
     if not if_not_exists and spark.catalog.tableExists(quoted):
-        raise InvalidCallError(f"{name} is there already: if_not_exists takes it, if it is the table of the topic")
+        raise InvalidCallError(f"{name} exists already: if_not_exists keeps it, if it is the table of the topic")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted} USING delta LOCATION {literal(uri)}")
     there = _location(spark, quoted)
     if _place(there) != _place(uri):
         raise InvalidCallError(
-            f"{name} is there, and is another table than that of topic {topic!r}, {uri}: {there}"
+            f"{name} exists, but is not the table of topic {topic}, {uri}: its location is {there}"
         )
 
 
 def delta_table(metadata: MetadataClient, storage: Storage, spark: SparkSession, topic: str) -> DeltaTable:
-    """The Delta table of a topic, by delta-spark. The session needs Delta's jars, on Spark Connect the server's
-    plugin of Delta.
+    """The Delta table of a topic, by delta-spark. The session needs Delta's jars, or on Spark Connect the server's
+    Delta plugin.
 
-    Raises: EnvironmentUnusableError where delta-spark is not installed; as ``create_table``.
+    Raises: EnvironmentUnusableError if delta-spark is not installed; see ``create_table``.
     """
     try:
         from delta.tables import DeltaTable
@@ -154,7 +154,7 @@ def _is_ours(spark: SparkSession, table: str) -> bool:
     if not spark.catalog.tableExists(table):
         return False
     if not any(TABLE in field.metadata for field in spark.table(table).schema):
-        raise InvalidCallError(f"{table} is there, and is no table of the format stratalog: give another name")
+        raise InvalidCallError(f"{table} exists, but is not a table of the format stratalog: give another name")
     return True
 
 
@@ -167,9 +167,9 @@ def _check_own_catalog(spark: SparkSession) -> None:
     found = spark.conf.get(CATALOG, BUILTIN)
     if found != BUILTIN:
         raise InvalidCallError(
-            f"a view of both tiers lies in Spark's own catalog, and {CATALOG} is {found}: set it to "
-            f"{BUILTIN} in the sessions that make and read the view (Delta tables are read by their names there, "
-            "too); or use cluster.create_views(), which names topics in any session (stratalog.trips)"
+            f"a view of both tiers needs Spark's own catalog, but {CATALOG} is {found}: set it to "
+            f"{BUILTIN} in the sessions that make and read the view (Delta tables are read by their names "
+            "there, too); or use cluster.create_views(), which names topics in any session (stratalog.trips)"
         )
 
 
@@ -178,7 +178,7 @@ def _quoted(name: str) -> str:
     parts = name.split(".")
     if len(parts) > 3 or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in parts):
         raise InvalidCallError(
-            f"{name!r} is no name in a catalog: catalog.schema.name, each of letters, digits, _ and -"
+            f"{name!r} is not a name in a catalog: catalog.schema.name, each of letters, digits, _ and -"
         )
     return ".".join(map(identifier, parts))
 

@@ -77,8 +77,8 @@ class StratalogDataSource(DataSource):
         text = next((field.metadata[TABLE] for field in schema if TABLE in field.metadata), None)
         if text is None and not given:
             raise InvalidCallError(
-                "the table has no options: make it with OPTIONS (cluster '...', subscribe '...'), without a list "
-                "of columns and without AS SELECT"
+                "the table has no options: create it with OPTIONS (cluster '...', subscribe '...'), without a "
+                "list of columns and without AS SELECT"
             )
         if text is None or "cluster" in self.options:
             return given

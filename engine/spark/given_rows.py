@@ -1,8 +1,8 @@
 """Rows of a sink that ``Cluster.records`` has not made: Kafka's columns, or those of a typed topic.
 
 The driver makes them records and gives them their partitions, as ``Cluster.produce`` does: by the key, with the
-topic's ``partitioner``; rows without a key by Spark's hash of the value. So a batch that Spark repeats goes where
-it went, however its rows are dealt out to tasks.
+topic's ``partitioner``; rows without a key by Spark's hash of the value. So a batch that Spark repeats goes to the
+same partitions, however its rows are distributed over tasks.
 """
 
 from __future__ import annotations

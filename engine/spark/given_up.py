@@ -37,14 +37,14 @@ def why_given_up(error: BaseException) -> str | None:
 
 @contextmanager
 def given_up(kind: type[StratalogError], consequence: str) -> Iterator[None]:
-    """The error for a job that Spark aborted."""
+    """Raises ``kind`` if Spark aborts a job in the block."""
     try:
         yield
     except Exception as error:
         why = why_given_up(error)
         if why is None:
             raise
-        raise kind(f"Spark gave the job up, {consequence} ({why})") from error
+        raise kind(f"Spark aborted the job, {consequence} ({why})") from error
 
 
 def _said_by_the_jvm(error: BaseException) -> str:
@@ -54,7 +54,7 @@ def _said_by_the_jvm(error: BaseException) -> str:
         while str(found.getMessage()).startswith(_AWAITED) and found.getCause() is not None:
             found = found.getCause()
         return str(found.getMessage() or found)
-    except Exception as gone:  # the JVM is gone by then
+    except Exception as gone:  # the JVM is gone
         if why_given_up(gone) is None:
             raise
         return "the JVM of the driver is gone"

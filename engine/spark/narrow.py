@@ -1,7 +1,7 @@
 """Narrow records travel to Python faster.
 
-Spark ends a batch at a number of records or of bytes. To know the bytes it asks every column's array for its size
-after each record: a third of the CPU time of appending small typed records. If all records are narrow, their
+Spark ends a batch at a number of records or of bytes. To count the bytes, it computes the size of every column's
+array after each record: a third of the CPU time of appending small typed records. If all records are narrow, their
 number is a sufficient bound. So an append first tries without a bound of bytes: the shuffle, which ends before
 anything is written, fails at the first record that is not narrow; then this append, and later ones of the topic,
 use a bound of bytes. Types with lists or maps, whose widths cost too much to compute, always do.

@@ -68,9 +68,8 @@ class RangeDataSource(DataSource):
 
 
 def range_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options of a stream of ranges. Raises: InvalidCallError for those of a stream of rows, and as
-    ``stream_options``.
-    """
+    """The options of a stream of ranges. Raises: InvalidCallError for options of a stream of rows; see
+    ``stream_options``."""
     names = {name.lower(): name for name in _OF_ROWS}
     for name in given:
         if name.lower() in names:
@@ -90,7 +89,7 @@ class Ranges(InputPartition):
 
 
 class RangeStream(StreamReader):
-    """A query's source of ranges; what it says of offsets is what ``StreamReader`` says."""
+    """A query's source of ranges; its offsets are those of ``StreamReader``."""
 
     def _slices(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         source, _ = self._open()
@@ -131,9 +130,9 @@ def ranges_of(batch: DataFrame) -> list[StreamRange]:
 
 @contextmanager
 def kept_active_session() -> Iterator[None]:
-    """PySpark remembers, for the whole process, the session that last made a DataFrame of rows. A batch has a
-    session of its own, in which nothing is registered: it must not stay there when the batch is over.
-    """
+    """A context that restores the active session: PySpark remembers, for the whole process, the session that last
+    made a DataFrame of rows. A batch has its own session, in which nothing is registered, and which must not stay
+    active after the batch."""
     before = SparkSession._activeSession
     try:
         yield
@@ -142,9 +141,8 @@ def kept_active_session() -> Iterator[None]:
 
 
 class BatchScan:
-    """Calls a function with each batch as a scan. Spark Connect runs it in a process of its own on the server's
-    machine, where it opens the cluster again, with the key of that process's environment.
-    """
+    """Calls a function with each batch as a scan. Spark Connect runs it in a separate process on the server's
+    machine, where it opens the cluster again, with the key of that process's environment."""
 
     def __init__(self, ports: Ports, options: SourceOptions, function: BatchFunction) -> None:
         self._opened: Ports | None = ports
@@ -155,10 +153,9 @@ class BatchScan:
         return {**self.__dict__, "_opened": None}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Read the ranges of ``batch`` and call the function; not for a batch without records.
+        """Read the ranges of ``batch`` and call the function, unless the batch has no records.
 
-        Raises: as ``frame_of``, and what the function raises; the query ends, and its next run has the same batch
-            again.
+        Raises: see ``frame_of``; errors of the function. They end the query, and its next run repeats the batch.
         """
         ranges = ranges_of(batch)
         if not ranges:
@@ -187,7 +184,8 @@ class BatchScan:
         spark: SparkSession,
         ranges: Sequence[StreamRange],
     ) -> DataFrame:
-        """The records of the ranges, of which there are some. Raises: as ``plan_of_ranges`` and ``read_frame``."""
+        """The records of the ranges; there is at least one range. Raises: see ``plan_of_ranges`` and
+        ``read_frame``."""
         return read_frame(
             metadata,
             storage,

@@ -68,7 +68,7 @@ def _said(stores: Iterable[Store], condition: str, uri: str) -> StratalogError |
         return None
     if condition in _GONE:
         return _gone(uri)
-    return StorageError(f"Spark could not read {uri}, which is no file of this cluster's logs ({condition})")
+    return StorageError(f"Spark could not read {uri}, which is not a file of this cluster's logs ({condition})")
 
 
 def _with_host(uri: str) -> str:
@@ -78,8 +78,8 @@ def _with_host(uri: str) -> str:
 
 def _gone(uri: str) -> StratalogError:
     return SourceChangedError(
-        f"{uri} was deleted while it was read, for it was merged, tiered, or expired for longer than "
-        "file.delete.delay.ms: read it again, which finds its successor"
+        f"{uri} was deleted during the read, as it was merged, tiered or expired more than "
+        "file.delete.delay.ms ago: read again, which finds its successor"
     )
 
 
@@ -98,9 +98,9 @@ def _checked(
     except CorruptSegmentError as error:
         return with_remedy(unreadable(what, name.base_offset, name.next_offset, error))
     except FileNotFoundError:
-        return SourceChangedError(f"{what}: {uri} was deleted while it was read: read it again")
+        return SourceChangedError(f"{what}: {uri} was deleted during the read: read it again")
     except StratalogError as error:
         return error
     if bad:
         return with_remedy(unreadable(what, bad[0].start, bad[0].end, bad[0].error))
-    return StorageError(f"{what}: Spark could not read {uri}, whose bytes are good: read it again")
+    return StorageError(f"{what}: Spark could not read {uri}, whose bytes are intact: read it again")

@@ -47,8 +47,8 @@ from stratalog.partitions.store.protocol import StoredObject
 
 _TRIES = 5
 BY_TASKS = (
-    "a provider gives the credentials, which Spark's own reader cannot ask: Python tasks read all columns of this "
-    "DataFrame's offsets, slower than a scan; bound the read by offsets or times"
+    "a provider gives the credentials, which Spark's own reader cannot use: Python tasks read all columns of "
+    "this DataFrame's offsets, slower than a scan; restrict the read by offsets or times"
 )
 
 
@@ -96,7 +96,7 @@ def check_tails(storage: Storage, plan: ReadPlan) -> None:
         topic, part = planned
         store = store_of(storage, part)
         if store is None:
-            raise SourceChangedError(f"{part.uri} is not of this cluster's stores any more")
+            raise SourceChangedError(f"{part.uri} no longer belongs to this cluster's stores")
         name = part.uri.removeprefix(f"{store.uri}/")
         try:
             check_tail(store, StoredObject(name, part.size_bytes, 0, ""))
@@ -118,15 +118,15 @@ def read_snapshot_frame(
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
     """The latest snapshots as one DataFrame, columns ``topic, partition, end_offset, timestamp, key, value,
-    headers``: of a topic of a user the latest record of each key below ``end_offset``.
+    headers``: for a user's topic the latest record of each key below ``end_offset``.
 
-    Raises: as ``locate``.
+    Raises: see ``locate``.
     """
     topic_image, found = locate(metadata, storage, execution, memory, topic, partitions)
     schema = record_schema(spark_type(topic_image.key_schema), spark_type(topic_image.value_schema))
     stores = [storage.stores[each.broker_id] for each in found]
     if has_provider(storage, stores):
-        # The first row of a snapshot and its last one are no records.
+        # The first and the last row of a snapshot are not records.
         slices = [
             FileSlice(store, DataFile(DataName(0, None, each.snapshot_id.epoch), each.stored), 1, each.records + 1)
             for store, each in zip(stores, found, strict=True)

@@ -218,7 +218,7 @@ def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_
             raise error
         case (int() as records, bool() as new):
             return records, new
-    raise AssertionError("a task answers with what it has written, or with an error")
+    raise AssertionError("a task returned neither a result nor an error")
 
 
 def _write_all(places: _Places, source: _Source, snapshot_id: SnapshotId, horizon_us: int) -> tuple[int, bool]:

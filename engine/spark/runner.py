@@ -53,8 +53,8 @@ class SparkRunner:
             spark.range(1).schema  # noqa: B018 - the first that a session that was stopped cannot do
         except Exception as error:  # a stopped session raises many kinds of errors
             raise EnvironmentUnusableError(
-                f"this Spark session runs no tasks, as those that were stopped do not ({first_line(error)}): give "
-                "a running one, or none, for threads of this process"
+                f"this Spark session runs no tasks; it was probably stopped ({first_line(error)}): give a "
+                "running one, or none, for threads of this process"
             ) from error
         self._spark = spark
         self._counting = threading.Lock()
@@ -93,7 +93,7 @@ class SparkRunner:
         pickled = [_pickled(items) for items in slices]
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            # To the end of the input: Spark gives up a worker that leaves some, and starts and imports anew.
+            # Read the input to its end: Spark discards a worker that leaves a part of it, and starts a new one.
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     items = pickle.loads(pickled[number])  # noqa: S301 - of this very function, by its driver
@@ -106,7 +106,7 @@ class SparkRunner:
             why = why_given_up(error)
             if why is None:
                 raise
-            lost = RetriableError(f"Spark gave the job up, finished work stays done: run it again ({why})")
+            lost = RetriableError(f"Spark aborted the job; finished work stays done: run it again ({why})")
             return [([Failed(item, lost) for part in slices for item in part], StoreCounts())]
 
 

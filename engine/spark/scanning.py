@@ -52,8 +52,8 @@ def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
-        raise SourceChangedError(f"a file is gone since the read was planned: {error}") from error
-    except Exception as error:  # of several kinds: py4j's, Spark Connect's
+        raise SourceChangedError(f"a file was deleted since the read was planned: {error}") from error
+    except Exception as error:  # py4j and Spark Connect raise different errors
         if (lacking := without_file_system(error)) is None:
             raise
         raise lacking from error
@@ -65,7 +65,7 @@ def without_file_system(error: Exception) -> EnvironmentUnusableError | None:
     lacking = _NO_FILE_SYSTEM.search(str(error))
     return lacking and EnvironmentUnusableError(
         f"this Spark session cannot read the log's files itself ({lacking[0]}): give it Hadoop's connector "
-        "(python -m stratalog.jobs.jars fetches such), or read in Python, which needs no jar: "
+        "(python -m stratalog.jobs.jars fetches it), or read in Python, which needs no jar: "
         'spark.read.format("stratalog")'
     )
 

@@ -34,7 +34,7 @@ def records_of(rows: pa.Table) -> pa.Table:
         elif name == "headers":
             columns[name] = pa.nulls(rows.num_rows, HEADERS)
         elif name == "key":
-            columns[name] = pa.nulls(rows.num_rows)  # of the topic's type, whichever that is
+            columns[name] = pa.nulls(rows.num_rows)  # they take the topic's type
     if "timestamp" in rows.column_names:
         columns["timestamp"] = rows.column("timestamp").cast(TIMESTAMP)
     if ERRORS in rows.column_names:

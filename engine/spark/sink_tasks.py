@@ -221,7 +221,7 @@ def append_rows(
     if task.number not in planned.replicas_of:
         raise InvalidRecordError(
             f"append to {planned.topic}: task {task.number} has no partition: write the rows as "
-            "cluster.records(topic, df, ...) has made them, nothing may deal the rows out otherwise"
+            "cluster.records(topic, df, ...) has made them, without distributing them again"
         )
     replicas = planned.replicas_of[task.number]
     kept = _Kept(batches, task.number, str(replicas))
@@ -235,7 +235,11 @@ def append_rows(
         return TaskAppend(task.query_id, replicas.view, outcome, done.bad)
     if kept.all_fit():
         return rows_for_driver(iter(kept.rows))
-    raise outcome.error if isinstance(outcome, NotAppended) else RetriableError(f"{replicas}: others were faster")
+    raise (
+        outcome.error
+        if isinstance(outcome, NotAppended)
+        else RetriableError(f"{replicas}: other appends were faster")
+    )
 
 
 class _Kept:
@@ -267,7 +271,7 @@ class _Kept:
         if pc.any(pc.not_equal(batch.column("partition"), self._partition).fill_null(True)).as_py():
             raise InvalidRecordError(
                 f"append to {self._what}: its task has rows of other partitions: write the rows as "
-                "cluster.records(topic, df, ...) has made them, nothing may deal the rows out otherwise"
+                "cluster.records(topic, df, ...) has made them, without distributing them again"
             )
         if self._bytes <= MOST_TASK_BYTES:
             self.rows.append(batch)

@@ -32,7 +32,7 @@ def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructT
     for column in columns:
         if column.lower() not in by_lower:
             hint = did_you_mean(column, names) or f"; there are {', '.join(names)}"
-            raise InvalidCallError(f"the option columns names {column!r}, which is no column{hint}")
+            raise InvalidCallError(f"the option columns names {column!r}, which is not a column{hint}")
         chosen.add(by_lower[column.lower()])
     return _pruned(whole, chosen, "")
 
@@ -52,8 +52,8 @@ def check_new_fields(query: StructType, records: StructType, columns: Sequence[s
         )
         raise InvalidCallError(
             f"the type of topic {topic!r} has {what} since the query began: restart the "
-            "query, which goes on from its checkpoint with the new columns; failOnNewFields = false keeps the old "
-            "columns" + (", and ends at the first value that does not fit" if wider else "")
+            "query, which continues from its checkpoint with the new columns; failOnNewFields = false keeps the "
+            "old columns" + (", and ends at the first value that does not fit" if wider else "")
         )
 
 

@@ -114,10 +114,13 @@ def with_remedy(report: Report, batch_id: int) -> Report:
         return report
     first = replace(
         changed[0],
-        message=f"{changed[0].message}. Batch {batch_id} is another one than what this query appended under its "
-        "number: its checkpoint was put back, or is another query's too, or its source gives other rows. Put the "
-        "later checkpoint back; or start with a new one behind what the topic has; or name another producer, and "
-        "have the repeated records twice (docs/operations.md: Repeated appends)",
+        message=(
+            f"{changed[0].message}. Batch {batch_id} differs from the one that this query appended under "
+            "its number: its checkpoint is an older copy, or is shared with another query, or its source "
+            "gives other rows. Restore the later checkpoint; or start with a new one after the records "
+            "that the topic has; or name another producer, so that repeated records are in the topic "
+            "twice (docs/operations.md: Repeated appends)"
+        ),
     )
     return replace(report, failures=[first if f is changed[0] else f for f in report.failures])
 
@@ -133,13 +136,13 @@ def tell_of_bad_records(report: Report, what: str) -> None:
     """Warn of bad records and fields that an append has left out, if its report is not returned."""
     for row in report.rows:
         if row["outcome"] == "dropped":
-            note = f"append to {row['topic']}, {what}: {row['records']} values are dropped: {row['reason']}"
+            note = f"append to {row['topic']}, {what}: {row['records']} values were dropped: {row['reason']}"
             _log.warning("%s", printable(note))
     bad = [row for row in report.rows if row["outcome"] == "bad"]
     if bad:
         reasons = "; ".join(f"{row['reason']} ({row['records']})" for row in bad)
         total = report.totals["bad_records"]
-        note = f"append to {bad[0]['topic']}, {what}: {total} bad records are left out: {reasons}"
+        note = f"append to {bad[0]['topic']}, {what}: {total} bad records were left out: {reasons}"
         _log.warning("%s", printable(note))
 
 
@@ -167,14 +170,14 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     options = known(given, SINK_OPTIONS)
     if "/" in options.get("path", ""):
         raise InvalidCallError(
-            f'{options["path"]!r} is a folder and no topic: start("topic") names one; toTable tells the folder of '
-            "a table instead, and not its options"
+            f'{options["path"]} is a folder, not a topic: name the topic with start("topic"); toTable passes '
+            "the folder of a table instead, and not its options"
         )
     options = topic_option(options)
     options.setdefault("producer", "stream")
     replay = options.get("onChangedReplay", "refuse")
     if replay not in ("refuse", "accept"):
-        raise InvalidCallError(f"the option onChangedReplay is {replay!r}: it takes 'refuse' or 'accept'")
+        raise InvalidCallError(f"the option onChangedReplay is {replay}: give 'refuse' or 'accept'")
     cluster, producer = (required(options, name) for name in ("cluster", "producer"))
     topic = options.get("topic")
     if topic is not None:
@@ -220,7 +223,9 @@ class RecordSink:
         if not self._given:
             schema = StructType([field for field in schema if field.name != TOPIC])
         if ERRORS in names and (self._bad_records is None or self._given):
-            raise InvalidRecordError(f"append to {options.topic}: {ERRORS} is a column of cluster.records alone")
+            raise InvalidRecordError(
+                f"append to {options.topic}: the column {ERRORS} is reserved for cluster.records"
+            )
         self._arrow: pa.Schema = arrow_schema(schema)
         self._dealt = None if self._given else dealt(schema)
         self._planned: PlannedAppends | None = None
@@ -298,8 +303,8 @@ class RecordSink:
                 given = given.filter(pc.not_equal(given, topic))
             if len(given):
                 raise InvalidRecordError(
-                    f"append to {topic}: a row's {name} is {given[0].as_py()!r}: leave the column out, "
-                    "INSERT INTO t (key, value)"
+                    f"append to {topic}: a row's {name} is {given[0].as_py()!r}: omit the column, as in INSERT "
+                    "INTO t (key, value)"
                 )
         return batch.select(self._arrow.names)
 

@@ -26,7 +26,7 @@ from stratalog.engine.spark.versions import LIMITS, arrow_schema, check_version
 
 
 def open_named(options: SourceOptions) -> Ports:
-    """The cluster that the options of a stream name. Raises: as ``open_driver``."""
+    """The cluster that the options of a stream name. Raises: see ``open_driver``."""
     return open_driver(options.cluster, options.credentials, options.cluster_key_file)
 
 
@@ -48,7 +48,7 @@ def source_schema(options: SourceOptions) -> StructType:
 def check_limits(options: SourceOptions) -> None:
     """Raises: InvalidCallError for a limit of a stream's batches that this version of Spark does not know."""
     if options.max_rows is not None or options.max_bytes is not None:
-        check_version(LIMITS, "a limit of a stream's batches", "each batch reads all there is, leave it out")
+        check_version(LIMITS, "a limit of a stream's batches", "a limit of a stream's batches")
 
 
 class Slice(InputPartition):

@@ -116,7 +116,7 @@ def _tasks(metadata: MetadataClient, storage: Storage, plan: ReadPlan) -> Iterat
 def _part(storage: Storage, file: FileRange) -> Part:
     store = store_of(storage, file)
     if store is None:
-        raise SourceChangedError(f"{file.uri} is not of this cluster's stores any more")
+        raise SourceChangedError(f"{file.uri} no longer belongs to this cluster's stores")
     stored = StoredObject(file.uri.removeprefix(f"{store.uri}/"), file.size_bytes, 0, "")
     data = DataFile(DataName(file.file_start, file.file_end, 0), stored)
     return part(file.partition, FileSlice(store, data, file.start, file.end))

@@ -41,7 +41,7 @@ def check_version(needed: Version, what: str, instead: str) -> None:
     """Raises: InvalidCallError when the version is older than the feature needs."""
     if spark_version() < needed:
         raise InvalidCallError(
-            f"{what} needs Spark {needed[0]}.{needed[1]} or later, this is {pyspark.__version__}: {instead}"
+            f"{what} needs Spark {needed[0]}.{needed[1]} or later, but this is {pyspark.__version__}: {instead}"
         )
 
 

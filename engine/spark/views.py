@@ -103,7 +103,7 @@ def _wrong(function: str, partitions: Mapping[str, Collection[int]]) -> str:
 def check_name(name: str) -> str:
     """Check a name. Raises: InvalidCallError for one that SQL would not take unquoted."""
     if not _PLAIN_NAME.fullmatch(name):
-        raise InvalidCallError(f"{name!r} is no name of a view or a function: letters, digits and _ only")
+        raise InvalidCallError(f"{name!r} is not a name for a view or function: use only letters, digits and _")
     return name
 
 

@@ -248,7 +248,7 @@ class ConsumerOffsets:
                 case OffsetCommit(group=name) if name in offsets:
                     offsets[name][TopicIdPartition(record.topic_id, record.partition)] = record
                 case _:
-                    raise CorruptionError(f"a snapshot of committed offsets holds {record}, which is no state")
+                    raise CorruptionError(f"a snapshot of committed offsets holds {record}, which is not a state")
         return cls(groups, offset, producers)
 
     def expired(self, now_ms: int | None, topic_ids: Collection[str]) -> list[OffsetsRecord]:
@@ -322,7 +322,7 @@ def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsR
                 del producers[name]
             return ()
         case ProducerMetadata():
-            raise CorruptionError(f"the log of committed offsets holds {record}: that stands in snapshots only")
+            raise CorruptionError(f"the log of committed offsets holds {record}, which belongs only in snapshots")
         case OffsetCommit():
             return (msgspec.structs.replace(record, at=offset),)
         case _:
@@ -379,7 +379,7 @@ class _OffsetsDraft:
                 return False  # the group has committed since
             case GroupMetadata():
                 raise CorruptionError(
-                    f"the log of committed offsets holds {record}: that stands in snapshots only"
+                    f"the log of committed offsets holds {record}, which belongs only in snapshots"
                 )
             case _:
                 assert_never(record)
@@ -447,5 +447,5 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetsRecord:
             case [str() as group, str() as topic_id, int() as partition]:
                 return OffsetTombstone(group=group, topic_id=topic_id, partition=partition)
     except ValueError as error:
-        raise CorruptionError(f"no record of committed offsets: {key!r}: {value!r} ({error})") from error
-    raise CorruptionError(f"no record of committed offsets: {key!r} without a value")
+        raise CorruptionError(f"not a record of committed offsets: {key!r}: {value!r} ({error})") from error
+    raise CorruptionError(f"not a record of committed offsets: {key!r} without a value")

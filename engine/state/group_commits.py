@@ -54,7 +54,7 @@ def check_offsets(
     Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is no partition.
     """
     if not isinstance(offsets, Mapping):
-        raise InvalidCallError(f"{offsets!r} says no offsets: write them as {{(topic, partition): offset}}")
+        raise InvalidCallError(f"{offsets!r} are not offsets: write them as {{(topic, partition): offset}}")
     checked = {}
     for key, given in offsets.items():
         match key:
@@ -62,7 +62,7 @@ def check_offsets(
                 partition = whole(number, f"topic {topic!r}: partition")
                 checked[topic, partition] = _offset(given, f"{topic}-{partition}", least)
             case _:
-                raise UnknownTopicOrPartitionError(f"{key!r} is no partition: write it as (topic, number)")
+                raise UnknownTopicOrPartitionError(f"{key!r} is not a partition: write it as (topic, number)")
     return dict(sorted(checked.items(), key=lambda item: item[0]))
 
 
@@ -70,11 +70,11 @@ def _offset(given: OffsetAndMetadata | int, what: str, least: int | None) -> Off
     wanted = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
     epoch = wanted.leader_epoch
     if not isinstance(wanted.metadata, str):
-        raise InvalidCallError(f"{what}: metadata {wanted.metadata!r}: it is a text")
+        raise InvalidCallError(f"{what}: metadata {wanted.metadata!r}: give a text")
     try:
         wanted.metadata.encode()
     except UnicodeEncodeError as error:
-        raise InvalidCallError(f"{what}: metadata {wanted.metadata!r} is no valid Unicode text") from error
+        raise InvalidCallError(f"{what}: metadata {wanted.metadata!r} is not valid Unicode text") from error
     return OffsetAndMetadata(
         whole(wanted.offset, f"{what}: offset", least),
         None if epoch is None else whole(epoch, f"{what}: leader epoch", 0, _LAST_EPOCH),

@@ -108,8 +108,8 @@ def check_not_internal(topic: str, deed: str) -> None:
     """Raises: InvalidTopicError when a user's call targets one of the engine's own topics."""
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(
-            f"topic {topic!r} is internal: the engine keeps its own state there, you cannot {deed} it; configs of "
-            "the cluster apply to it where the topic says nothing"
+            f"topic {topic} is internal: the engine keeps its own state there, so you cannot {deed} it; "
+            "configs of the cluster apply to it unless the topic has its own"
         )
 
 
@@ -121,11 +121,11 @@ def check_name(name: object, kind: str, longest: int, error: type[InvalidCallErr
     if not isinstance(name, str) or not 0 < len(name) <= longest:
         long = isinstance(name, str) and name
         said = f"{str(name)[:20]!r}... has {len(str(name))} characters" if long else repr(name)
-        raise error(f"{kind} {said}: its name is a text of 1 to {longest} characters")
+        raise error(f"{kind} {said}: give a name of 1 to {longest} characters")
     try:
         name.encode()
     except UnicodeEncodeError as reason:
-        raise error(f"{kind} {name!r}: its name is no valid Unicode text") from reason
+        raise error(f"{kind} {name!r}: its name is not valid Unicode text") from reason
 
 
 def partition_for(key: str, partitions: int) -> int:

@@ -39,7 +39,7 @@ class StateFormat(Generic[M, R]):
         """The machine after the records of these batches (columns ``key`` and ``value``), the first of which is at
         ``offset``. Raises: CorruptionError for unknown records.
         """
-        # All at once: a step costs the size of the machine, and a log may have one batch per record.
+        # All records at once: a step costs the size of the machine, and a log may have one batch per record.
         return machine.apply(offset, (record for batch in batches for record in self._records(batch)))
 
     def _records(self, batch: pa.RecordBatch) -> Iterator[R]:
@@ -68,7 +68,7 @@ class StateFormat(Generic[M, R]):
             row = self.codec.encode(record)
             if self.codec.decode(*row) == record:
                 return row
-            why = "it would be read as another one"
+            why = "it would be read as another record"
         except (CorruptionError, TypeError, ValueError) as error:
             why = str(error)
         raise InvalidCallError(f"{record} cannot be a record of {self.topic}: {why}; nothing was changed")

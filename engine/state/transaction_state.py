@@ -118,7 +118,7 @@ class TransactionStates:
         transactions: dict[str, Transaction] = {}
         for record in records:
             if not isinstance(record, Transaction) or record.at is None:
-                raise CorruptionError(f"a snapshot of transactions holds {record}, which is no state")
+                raise CorruptionError(f"a snapshot of transactions holds {record}, which is not a state")
             transactions[record.transactional_id] = record
         return cls(transactions, offset)
 
@@ -158,7 +158,7 @@ def decode(key: bytes | None, value: bytes | None) -> TransactionRecord:
         name = (key or b"").decode()
         record = TransactionTombstone(name) if value is None else parse_json(value, Transaction)
     except ValueError as error:
-        raise CorruptionError(f"no record of a transaction: {key!r}: {value!r} ({error})") from error
+        raise CorruptionError(f"not a record of a transaction: {key!r}: {value!r} ({error})") from error
     if not name or record.transactional_id != name:
-        raise CorruptionError(f"no record of a transaction: {key!r}: {value!r} (it names another key)")
+        raise CorruptionError(f"not a record of a transaction: {key!r}: {value!r} (it names another key)")
     return record

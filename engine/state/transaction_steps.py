@@ -46,7 +46,7 @@ def init_producer(
     """
     if not 0 < timeout_ms <= max_timeout_ms:
         raise InvalidTransactionTimeoutError(
-            f"transactional id {transactional_id!r}: a timeout of {timeout_ms} ms; it takes 1 to {max_timeout_ms} "
+            f"transactional id {transactional_id!r}: timeout {timeout_ms} ms: give 1 to {max_timeout_ms} "
             "(transaction.max.timeout.ms)"
         )
     if present is None:
@@ -112,8 +112,8 @@ def add_partitions(
         raise _busy(present)
     if present.producer_epoch > LAST_EPOCH:
         raise InvalidProducerIdMappingError(
-            f"transactional id {transactional_id!r}: producer id {producer_id} has used up its epochs: initialise "
-            "the producer again, it gets a new one"
+            f"transactional id {transactional_id!r}: producer id {producer_id} has used up its epochs: "
+            "initialise the producer again, which gets a new id"
         )
     wanted = {*present.partitions, *partitions}
     if present.state is State.ONGOING and wanted == set(present.partitions):
@@ -159,9 +159,7 @@ def complete(present: Transaction, now_ms: int) -> Transaction:
 def abort_fenced(present: Transaction, now_ms: int) -> Transaction:
     """Abort a transaction that a newer producer has fenced. Raises: InvalidTxnStateError."""
     if present.state is not State.PREPARE_EPOCH_FENCE:
-        raise InvalidTxnStateError(
-            f"transactional id {present.transactional_id!r} is {present.state}, and not fenced"
-        )
+        raise InvalidTxnStateError(f"transactional id {present.transactional_id!r} is {present.state}, not fenced")
     return _step(present, State.PREPARE_ABORT, now_ms)
 
 
@@ -219,8 +217,8 @@ def _of_producer(
         raise InvalidProducerIdMappingError(f"{what} {held}, not to {producer_id}: initialise the producer first")
     if present.producer_epoch != producer_epoch or present.state is State.PREPARE_EPOCH_FENCE:
         raise ProducerFencedError(
-            f"{what}: its producer has epoch {present.producer_epoch}, this one {producer_epoch}: a newer "
-            "producer has taken over, or the transaction ran into its timeout; stop this one"
+            f"{what}: its producer has epoch {present.producer_epoch}, but this one has {producer_epoch}: a "
+            "newer producer has taken over, or the transaction exceeded its timeout; stop this one"
         )
     return present
 

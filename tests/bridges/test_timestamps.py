@@ -134,7 +134,7 @@ def test_a_frame_with_numbers_or_finer_times_is_refused(tmp_path: Path) -> None:
     for stamps in (pa.array([5], pa.int64()), pa.array([1_500], pa.timestamp("ns", "UTC"))):
         with (
             live.unchanged(),
-            pytest.raises(InvalidRecordError, match=r"column 'at' is .*, declared is timestamp"),
+            pytest.raises(InvalidRecordError, match=r"column 'at' is .*, but is declared as timestamp"),
         ):
             live.cluster.produce("t", pa.table({"value": ["a"], "at": stamps}), timestamp="at")
 
@@ -150,7 +150,7 @@ def test_the_terminal_takes_the_times_that_it_shows(tmp_path: Path, capsys: pyte
     assert here(live) == [2**63 - 1]
     lines.write_text('{"value": "a", "timestamp": "9223372036854775808 us"}\n')
     assert produce_job(asked) != 0
-    assert "'9223372036854775808 us' is no timestamp" in capsys.readouterr().err
+    assert "'9223372036854775808 us' is not of type timestamp" in capsys.readouterr().err
 
 
 def test_a_record_without_a_timestamp_has_none_in_kafka() -> None:

@@ -139,9 +139,9 @@ def test_equal_keys_go_to_one_partition_in_every_append(cluster: Cluster, spark:
     ("partition", "message"),
     [
         ("if(id = 7, null, 0)", "append to refused: a row's partition is null"),
-        ("if(id = 7, 2, 0)", "append to refused: a row's partition is 2, the topic has partitions 0 to 1"),
+        ("if(id = 7, 2, 0)", "append to refused: a row's partition is 2, but the topic has partitions 0 to 1"),
         ("if(id = 7, -1, 0)", "a row's partition is -1"),
-        ("'0'", "the partition column is string, it must be an integer"),
+        ("'0'", "the partition column is string, but must be an integer"),
         ("0.0", "the partition column is decimal"),
     ],
 )
@@ -169,11 +169,11 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
         (
             good.selectExpr("cast(n AS DOUBLE) AS n", "word"),
             {},
-            "value column 'n' is double, declared is bigint: cast it",
+            "value column 'n' is double, but is declared as bigint: cast it",
         ),
-        (good, {"key": "word"}, "append to declared: key is string, declared is int"),
+        (good, {"key": "word"}, "append to declared: key is string, but is declared as int"),
         (good, {"key": "nokey"}, "key: column 'nokey' is not in the DataFrame"),
-        (good, {"value": "n"}, "value is bigint, declared is struct<n:bigint,word:string>"),
+        (good, {"value": "n"}, "value is bigint, but is declared as struct<n:bigint,word:string>"),
         (good, {"timestamp": "when"}, "timestamp: column 'when' is not in the DataFrame"),
         (good, {"headers": "n"}, "append to declared: .*cannot cast"),
         (good, {"timestamp": "arr"}, "timestamp is array<int>: make it a time"),

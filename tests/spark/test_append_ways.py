@@ -133,7 +133,7 @@ def test_few_rows_are_in_the_order_that_was_asked_for(cluster: Cluster, spark: S
 
 def test_a_row_that_is_refused_leaves_nothing_of_the_others(cluster: Cluster, spark: SparkSession) -> None:
     placed = source(spark).selectExpr("*", "if(n = 99, 3, 0) AS p")
-    with pytest.raises(InvalidRecordError, match="a row's partition is 3, the topic has partitions 0 to 2"):
+    with pytest.raises(InvalidRecordError, match="a row's partition is 3, but the topic has partitions 0 to 2"):
         cluster.append(topic(cluster, "refusing"), placed, key="key", partition="p")
     assert cluster.read("refusing").count() == 0
 

@@ -136,7 +136,9 @@ def test_a_bad_row_refuses_the_append_and_nothing_of_it_is_written(
     cluster: Cluster, spark: SparkSession, topic: str, bad: str
 ) -> None:
     """Of another type, at once; of a value, before the first byte."""
-    with pytest.raises(InvalidRecordError, match="value column 'distance' is string, declared is double: cast it"):
+    with pytest.raises(
+        InvalidRecordError, match="value column 'distance' is string, but is declared as double: cast it"
+    ):
         cluster.append(topic, trips(spark), key="id")
     fitting = trips(spark).selectExpr("id", "city", "try_cast(distance AS DOUBLE) AS distance", NOWHEN)
     with pytest.raises(InvalidRecordError, match=r'the record with \{"key":"t2"\}: value.city is null'):
@@ -311,7 +313,7 @@ def test_a_batch_that_comes_again_has_each_bad_record_once(
             file.unlink()
     assert (keys(cluster, topic), reasons(cluster, bad)) == (sorted(GOOD), BAD)
     assert reports[-1].totals["bad_records"] == 4
-    assert f"append to {topic}, batch 0: 4 bad records are left out" in caplog.text
+    assert f"append to {topic}, batch 0: 4 bad records were left out" in caplog.text
     _, said = kept(cluster, bad)["t1"]
     assert (said["producer"].partition("@")[0], said["sequence"]) == ("copy", "0")
 

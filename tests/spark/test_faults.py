@@ -181,7 +181,7 @@ def test_an_append_of_which_all_attempts_are_lost_is_unknown_and_the_same_sequen
     assert {row["outcome"] for row in report["rows"]} == {"unknown"}
     assert {failure["code"] for failure in report["failures"]} == {"OUTCOME_UNKNOWN"}
     (message,) = {failure["message"] for failure in report["failures"]}
-    assert "Spark gave the job up" in message
+    assert "Spark aborted the job" in message
     assert "with the same producer and sequence" in message
     workers.gates.open(gate)
     workers.start("append", "lost")

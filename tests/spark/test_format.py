@@ -185,7 +185,7 @@ def test_rows_with_their_partitions_go_by_the_driver(
         ("append", ["partition", "value"], {"producer": "p"}, "needs a sequence"),
         ("append", ["partition", "value"], {"sequence": "-1"}, "it takes a number, 0 or more"),
         ("append", ["partition", "value"], {"prodcer": "p"}, "did you mean 'producer'"),
-        ("append", ["partition", "value", "7L AS offset"], {}, "a row's offset is 7: leave the column out"),
+        ("append", ["partition", "value", "7L AS offset"], {}, "a row's offset is 7: omit the column"),
         ("append", ["partition", "value", "'b' AS topic"], {}, "a row's topic is 'b'"),
     ],
 )
@@ -300,7 +300,7 @@ def test_a_table_with_columns_of_its_own_says_how_it_is_made(
         f"OPTIONS (cluster '{folder / 'cluster.toml'}', subscribe 'numbers')"
     )
     try:
-        with pytest.raises(Exception, match="the table has no options: make it with OPTIONS"):
+        with pytest.raises(Exception, match="the table has no options: create it with OPTIONS"):
             spark.table("own_columns").collect()
     finally:
         spark.sql("DROP TABLE own_columns")

@@ -86,7 +86,7 @@ def test_an_append_takes_frames_of_spark_alone_and_says_what_takes_others(cluste
     append: Any = cluster.append
     for frame in (TABLE, pd.DataFrame({"n": [1]}), [{"n": 1}], None):
         with pytest.raises(
-            InvalidRecordError, match=f"a {type(frame).__name__} is no DataFrame of Spark: produce"
+            InvalidRecordError, match=f"a {type(frame).__name__} is not a Spark DataFrame: produce"
         ):
             append("spark", frame)
     assert files(folder) == before

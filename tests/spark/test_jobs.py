@@ -424,7 +424,7 @@ BAD_CALLS = [
     ),
     (
         ("append", "t", "--input", "IN", "--partition", "n", "--on-unknown-field", "drop"),
-        "the topic has partitions 0 to 1",
+        "but the topic has partitions 0 to 1",
     ),
     (("append", "t", "--input", "IN", "--stream"), "--checkpoint"),
     (("append", "nix", "--input", "IN"), "UNKNOWN_TOPIC_OR_PARTITION"),

@@ -95,9 +95,9 @@ def test_a_view_is_pinned_and_a_new_one_of_its_name_takes_its_place(cluster: Clu
     cluster.create_view("seen_last", cluster.plan_read("seen", last=1))
     assert spark.sql("SELECT offset FROM seen_last").collect() == [(1,)]
     for wrong in ("no view", "x; DROP", ""):
-        with pytest.raises(InvalidCallError, match="is no name of a view"):
+        with pytest.raises(InvalidCallError, match="is not a name for a view"):
             cluster.create_view(wrong, "seen")
-        with pytest.raises(InvalidCallError, match="is no name of a view"):
+        with pytest.raises(InvalidCallError, match="is not a name for a view"):
             cluster.create_range_function(wrong, "seen")
 
 
@@ -273,7 +273,7 @@ def test_what_is_deleted_meanwhile_fails_or_is_left_out_and_warned_of(
 
 
 def test_a_plan_takes_no_options(cluster: Cluster) -> None:
-    with pytest.raises(InvalidCallError, match="a plan says all of a read"):
+    with pytest.raises(InvalidCallError, match="a plan determines the whole read"):
         cluster.read(cluster.plan_read("north"), 1)
 
 

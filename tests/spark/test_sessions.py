@@ -138,7 +138,7 @@ def test_a_partition_larger_than_memory_is_reduced(cluster: Cluster, spark: Spar
 def test_a_row_that_is_refused_is_named_and_nothing_is_appended(cluster: Cluster, spark: SparkSession) -> None:
     topic = topic_of_its_own(cluster, "refused")
     rows = spark.range(30_000).selectExpr("id AS n", "'w' AS word", "cast(id % 3 AS INT) AS p")
-    with pytest.raises(InvalidRecordError, match=r"a row's partition is 2, the topic has partitions 0 to 1$"):
+    with pytest.raises(InvalidRecordError, match=r"a row's partition is 2, but the topic has partitions 0 to 1$"):
         cluster.append(topic, rows, partition="p")
     with pytest.raises(InvalidRecordError, match="column 'k' is not in the DataFrame"):
         cluster.append(topic, rows, key="k", partition="p")
@@ -158,7 +158,7 @@ def test_files_that_are_broken_or_gone_are_errors_of_ours(cluster: Cluster, spar
         frame.collect()
     file.unlink()
     with (
-        pytest.raises(SourceChangedError, match=r"\.parquet was deleted while it was read"),
+        pytest.raises(SourceChangedError, match=r"\.parquet was deleted during the read"),
         cluster.read_errors(),
     ):
         frame.collect()
@@ -265,7 +265,7 @@ def test_a_job_of_a_stream_reports_its_batches_and_the_error_that_ends_it(
     assert patiently(partial(append_stream, frame, checkpoint, writer.append)).rows == []
 
     wrong = cluster.stream_writer(topic, producer="numbers", key="k", partition="n", checkpoint=checkpoint + "2")
-    with pytest.raises(InvalidRecordError, match=r"a row's partition is \d+, the topic has partitions 0 to 1"):
+    with pytest.raises(InvalidRecordError, match=r"a row's partition is \d+, but the topic has partitions 0 to 1"):
         patiently(partial(append_stream, frame, checkpoint + "2", wrong.append))
 
 
@@ -297,7 +297,7 @@ def test_executors_that_may_not_reach_the_storage_are_never_asked_to(spark: Spar
 
     with pytest.raises(Exception, match="the store was to stay here"):
         cluster.using(spark).append("t", rows, key="k")
-    with pytest.raises(InvalidCallError, match=r"runner is 'ray': it is 'spark' or 'threads'"):
+    with pytest.raises(InvalidCallError, match=r"runner is 'ray': use 'spark' or 'threads'"):
         Cluster.open(tmp_path / "cluster.toml", spark, runner="ray")
 
 

@@ -214,7 +214,7 @@ def test_batches_of_other_columns_are_refused_by_the_formats_sink(
     frame = source(spark, folder, topic).select("offset", "value")
     writer = frame.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
     writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
-    assert "leave the column out" in failure(lambda: writer.start().awaitTermination())
+    assert "omit the column" in failure(lambda: writer.start().awaitTermination())
 
 
 @pytest.mark.skipif(spark_version() >= LIMITS, reason="for versions of Spark that lack something")

@@ -126,5 +126,5 @@ def test_appends_of_narrower_frames_are_taken_and_of_wider_ones_refused(
     cluster.append("wide", frame).raise_for_failures()
     assert [tuple(row) for row in cluster.read("wide").select("value.n", "value.i.f").collect()] == [(1, 0.5)]
     cluster.topics.create("narrow", partitions=1, replication_factor=1, value="n INT")
-    with pytest.raises(InvalidRecordError, match="is bigint, declared is int: cast it"):
+    with pytest.raises(InvalidRecordError, match="is bigint, but is declared as int: cast it"):
         cluster.append("narrow", spark.range(1).selectExpr("id AS n"))

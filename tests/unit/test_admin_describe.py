@@ -85,7 +85,7 @@ def test_without_a_majority_of_voters_what_was_known_last_is_shown(live: LiveClu
     assert len(brokers.rows) == 3
     for report in (topics, replicas, brokers):
         assert report.failures[0].code == "NO_MAJORITY"
-        assert f"Shown is the last known state, up to offset {known.next_offset}" in report.failures[0].message
+        assert f"The last known state is shown, up to offset {known.next_offset}" in report.failures[0].message
     live.cluster.topics.list().raise_for_failures()
 
 

@@ -213,7 +213,7 @@ NOT_FOUND = "group 'nobody' does not exist"
             UnknownTopicOrPartitionError,
             "no partition 2",
         ),
-        (lambda c: c.groups.reset_offsets("g", "t"), InvalidCallError, "say where to reset offsets to, once"),
+        (lambda c: c.groups.reset_offsets("g", "t"), InvalidCallError, "give exactly one target for the offsets"),
         (lambda c: c.groups.reset_offsets("g", "t", to=1, shift_by=1), InvalidCallError, "once"),
         (lambda c: c.groups.reset_offsets("g", "t", to="erliest"), InvalidCallError, "did you mean 'earliest'"),
         (lambda c: c.groups.reset_offsets("g", "t", to=True), InvalidCallError, "to=True"),
@@ -232,7 +232,7 @@ NOT_FOUND = "group 'nobody' does not exist"
         (
             lambda c: c.groups.reset_offsets("h", "t", shift_by=1),
             InvalidCallError,
-            "t-1: nothing is committed there",
+            "t-1: the group has no commit there",
         ),
         (lambda c: c.groups.delete("nobody"), GroupIdNotFoundError, NOT_FOUND),
         (lambda c: c.groups.delete("g" * 256), InvalidGroupIdError, "256 characters"),

@@ -137,7 +137,7 @@ def test_a_wiped_voter_is_replaced(three: LiveCluster) -> None:
 
 def test_voters_are_added_and_removed_and_even_numbers_warn(three: LiveCluster) -> None:
     report = three.cluster.quorum.add_voter(4)
-    assert "4 voters: an even number survives no more losses than one voter less" in report.notes
+    assert "4 voters: an even number survives no more losses than one voter fewer" in report.notes
     with pytest.raises(
         InvalidCallError, match=r"names brokers \[1, 2, 3\] as voters, the metadata log \[1, 2, 3, 4\]"
     ):
@@ -146,7 +146,7 @@ def test_voters_are_added_and_removed_and_even_numbers_warn(three: LiveCluster) 
     name_voters(three, 1, 2, 3, 4)
     assert three.driver().image == three.cluster.image
     report = three.cluster.quorum.remove_voter(1)
-    assert report.notes == ["the cluster file has to say: voters = [2, 3, 4]"]
+    assert report.notes == ["set voters = [2, 3, 4] in the cluster file"]
     name_voters(three, 2, 3, 4)
     three.wipe(1)
     assert three.driver().image == three.cluster.image

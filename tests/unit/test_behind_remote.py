@@ -111,7 +111,7 @@ def test_a_partition_behind_its_remote_log_takes_nothing_and_goes_on_from_its_en
     assert "LOG_BEHIND_REMOTE" in codes(driver.tier(check=False))
     report = driver.replicate()
     assert codes(report) == {}
-    assert any("goes on from the end" in note for note in report.notes)
+    assert any("continues from the end" in note for note in report.notes)
     live.add(30, 31)
     assert live.read() == {0: [f"v{number}" for number in range(32)]}
     driver.tier().raise_for_failures()
@@ -134,7 +134,7 @@ def test_a_whole_member_that_nobody_saw_before_is_no_damage_and_leads_then(
         patched.setattr(damaged, "_whole_member", lambda *_: None)  # it did not answer in time
         report = driver.replicate(check=False)
         assert {"LOG_BEHIND_REMOTE", RetriableError.code} == codes(report).keys(), report
-        assert any("run replicate again: then it leads" in failure.message for failure in report.failures)
+        assert any("run replicate again to make it the leader" in failure.message for failure in report.failures)
     assert codes(live.fresh().replicate()) == {}
     live.add(21)
     assert live.read() == {0: [f"v{number}" for number in range(22)]}

@@ -47,7 +47,7 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "2 GBs", "-1GB", "2PB", "1,5GB", "1e9", "8388608TiB", "9" * 400])
 def test_what_is_no_size_is_named(text: str) -> None:
-    with pytest.raises(InvalidCallError, match="is no size"):
+    with pytest.raises(InvalidCallError, match="is not a size"):
         parse_size(text)
 
 
@@ -86,7 +86,7 @@ def test_the_environment_chooses() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("BYTES", "many", "'many' is no size"),
+        ("BYTES", "many", "'many' is not a size"),
         ("BYTES", "1MB", "BYTES is 1000000: below"),
         ("PARTITIONS", "0", "PARTITIONS is '0'"),
         ("PARTITIONS", "x", "PARTITIONS is 'x'"),

@@ -113,7 +113,7 @@ def test_a_session_that_cannot_run_tasks_is_found_before_anything_is_written(
     tmp_path: Path, faults: Faults
 ) -> None:
     roots = Roots(tmp_path, faults)
-    with pytest.raises(EnvironmentUnusableError, match=r"runs no tasks, as those that were stopped .*NoneType"):
+    with pytest.raises(EnvironmentUnusableError, match=r"runs no tasks; it was probably stopped .*NoneType"):
         roots.format(Stopped())
     assert roots.names() == []
     cluster = roots.format()

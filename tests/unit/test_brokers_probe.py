@@ -173,7 +173,7 @@ def test_a_root_that_hangs_is_fenced_after_the_deadline_and_holds_nobody_up(tmp_
             Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root, prober=ThreadProber(wait)
         ).open(live.file)
         probed = with_ports(probe_brokers, context(driver))()
-        assert probed.notes == ("broker 2 is fenced: REQUEST_TIMED_OUT: memory://b2: no answer in 2.5 s",)
+        assert probed.notes == ("broker 2 is fenced: REQUEST_TIMED_OUT: memory://b2: no answer within 2.5 s",)
         assert probed.image.brokers[2].fenced
         assert deadlines == [9, 2.5], "the default before the cluster's metadata is known"
     finally:
@@ -339,7 +339,7 @@ def test_brokers_that_only_the_metadata_or_only_the_file_knows_are_left_alone(li
     with live.unchanged():
         probed = with_ports(probe_brokers, context(driver))()
     assert probed.notes == (
-        f"broker 3 is registered and not in {live.file}: it is left as it is",
+        f"broker 3 is registered but not in {live.file}: it is left unchanged",
         f"broker 4 of {live.file} was never registered: format it, or remove it from the file",
     )
     assert live.cluster.image.brokers.keys() == {1, 2, 3}

@@ -119,7 +119,7 @@ def test_google_takes_a_token_and_delta_a_service_account(silent: None, monkeypa
     _token(options({"token": "a-token"})).apply(headers)
     assert headers["authorization"] == "Bearer a-token"
     assert _token(options({"service_account": '{"client_email": "a@b"}'})) == {"client_email": "a@b"}
-    with pytest.raises(StorageAuthenticationError, match="gave a token alone, and delta-rs") as caught:
+    with pytest.raises(StorageAuthenticationError, match="gave only a token, but delta-rs") as caught:
         storage_options("gs://b/t", options({"token": "a-token"}))
     assert "a-token" not in str(caught.value)
 

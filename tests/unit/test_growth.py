@@ -182,5 +182,5 @@ def test_older_records_have_nulls_in_what_they_lack_and_nulls_stay_nulls(cut: in
 
 def test_no_field_of_a_newer_record_is_dropped() -> None:
     newer = pa.table({"offset": [0], "value": pa.array([None], WIDE)})
-    with pytest.raises(StaleMetadataError, match="t-0: it has records with the schema"):
+    with pytest.raises(StaleMetadataError, match="t-0 has the schema"):
         fitted(newer, in_table(NARROW), "t-0")

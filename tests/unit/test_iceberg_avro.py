@@ -86,8 +86,8 @@ GOOD: Sequence[tuple[str, bytes, int]] = (
 
 HUGE = number(1 << 31)
 BAD: Sequence[tuple[str, bytes, str]] = (
-    ("nothing", b"", "no Avro file"),
-    ("Parquet", b"PAR1" + bytes(100), "no Avro file"),
+    ("nothing", b"", "not an Avro file"),
+    ("Parquet", b"PAR1" + bytes(100), "not an Avro file"),
     ("a header that ends", b"Obj\1\4", "cut off"),
     ("a header with a length below 0", b"Obj\1\2" + number(-1), "cut off"),
     ("a header with a huge length", b"Obj\1\2" + HUGE, "cut off"),
@@ -114,11 +114,15 @@ BAD: Sequence[tuple[str, bytes, str]] = (
     ("a field without a type", avro({"type": "record", "fields": [{}]}), "without a type"),
     ("a schema that is no record", avro("null", (1 << 60, b"")), "the type"),
     ("a schema of 100,000 levels", avro(STRING, described=b'{"type":' * 100_000), "too deep"),
-    ("bytes that deflate did not make", avro(STRING, codec="deflate") + b"\2\2\xff" + SYNC, "cannot be unpacked"),
+    (
+        "bytes that deflate did not make",
+        avro(STRING, codec="deflate") + b"\2\2\xff" + SYNC,
+        "cannot be decompressed",
+    ),
     (
         "bytes that zstandard did not make",
         avro(STRING, codec="zstandard") + b"\2\2\xff" + SYNC,
-        "cannot be unpacked",
+        "cannot be decompressed",
     ),
     ("another codec", avro(STRING, (1, text(b"a")), codec="snappy"), "packed with snappy"),
     *(

@@ -127,7 +127,7 @@ def test_the_last_member_never_resigns(leader: int | None) -> None:
     metadata.propose([1])
     error = refusal(metadata.elect(leader, resign=True))
     assert isinstance(error, EligibleLeadersNotAvailableError)
-    assert "the last member does not resign" in str(error)
+    assert "the last member cannot resign" in str(error)
     assert (metadata.t.leader, metadata.t.isr) == (1, (1,))
 
 

@@ -377,7 +377,7 @@ def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap(live: LiveC
     with live.unchanged():
         error = _try(lambda: live.cluster.plan_read("t"))
         assert isinstance(error, LogGapError)
-        assert "ends at offset 2, the next file starts at 3" in str(error)
+        assert "ends at offset 2, but the next file starts at 3" in str(error)
         report = live.cluster.verify()
         assert set(codes(report)) == {"LOG_GAP"}
         assert all("b1" in f.message or "t-0 on broker 1" in f.message for f in report.failures)

@@ -148,7 +148,7 @@ def test_a_partition_that_is_none_is_not_quietly_left_out_by_recover(live: LiveC
         live.cluster.recover("t", str(live.folder / "out"), partitions=[partition])
 
 
-@pytest.mark.parametrize(("offsets", "says"), [({"t": 1}, "write it as"), (["t"], "says no offsets")])
+@pytest.mark.parametrize(("offsets", "says"), [({"t": 1}, "write it as"), (["t"], "are not offsets")])
 def test_offsets_to_fetch_are_named_as_those_to_commit(shared: LiveCluster, offsets: Any, says: str) -> None:
     with pytest.raises(InvalidCallError, match=says):
         shared.cluster.fetch_many(offsets)

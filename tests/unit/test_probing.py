@@ -74,7 +74,7 @@ def test_who_hangs_has_timed_out_and_the_others_have_answered(server: threading.
     assert (one, three) == (Done(1, 1), Done(3, 3))
     assert isinstance(two, Failed)
     assert isinstance(two.error, StoreTimeoutError)
-    assert str(two.error) == "no answer in 9 s"
+    assert str(two.error) == "no answer within 9 s"
 
 
 def test_who_hangs_since_an_earlier_probe_is_not_asked_again_until_it_has_come_back(

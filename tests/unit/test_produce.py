@@ -176,8 +176,12 @@ def test_the_caller_may_give_the_partition(live: LiveCluster) -> None:
         ([{"value": "a", "p": None}], {"partition": "p"}, "a row's 'p' is null"),
         ([{"value": "a", "t": "now"}], {"timestamp": "t"}, "row 0: column 't' is declared timestamp"),
         (pa.table({"v": ["a"]}), {}, "column 'value' is not in the frame, which has"),
-        (pa.table({"value": [1]}), {}, "column 'value' is int64, declared is binary: cast it"),
-        (pa.table({"value": ["a"], "t": [1]}), {"timestamp": "t"}, "column 't' is int64, declared is timestamp"),
+        (pa.table({"value": [1]}), {}, "column 'value' is int64, but is declared as binary: cast it"),
+        (
+            pa.table({"value": ["a"], "t": [1]}),
+            {"timestamp": "t"},
+            "column 't' is int64, but is declared as timestamp",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named_and_nothing_is_appended(
@@ -191,7 +195,10 @@ def test_numbers_of_a_frame_fit_as_long_as_nothing_is_lost(live: LiveCluster) ->
     typed(live)
     at = pa.array([None], pa.timestamp("ms", "UTC"))
     live.cluster.produce("typed", pa.table({"n": [2**31 - 1], "at": at})).raise_for_failures()
-    with live.unchanged(), pytest.raises(InvalidRecordError, match="column 'n' is int64, declared is int32"):
+    with (
+        live.unchanged(),
+        pytest.raises(InvalidRecordError, match="column 'n' is int64, but is declared as int32"),
+    ):
         live.cluster.produce("typed", pa.table({"n": [2**31], "at": at}))
 
 

@@ -330,7 +330,7 @@ def test_a_leader_whose_folder_was_lost_gives_no_offset_away_again(records: int,
     one = Staged(3)
     one.append(["a", "b", "c"])
     one.lose_folder(1)
-    with pytest.raises(LogGapError, match="has joined already") as caught:
+    with pytest.raises(LogGapError, match="has already joined") as caught:
         one.append([str(n) for n in range(records)], acks_all=acks_all)
     assert caught.value.broker_id == 1
     assert not one.replica(1).log().listing.data

@@ -176,7 +176,7 @@ class Raises(ReplicaSelector):
 @pytest.mark.parametrize("door", [batch_read, tail, fetch, stream])
 def test_a_selector_that_raises(live: LiveCluster, door: Door) -> None:
     live.select_by(Raises=Raises)
-    said = "Raises: of trips-0 it selects nothing: KeyError: 'cost of rack b'.*unset replica.selector"
+    said = "Raises: for trips-0 it cannot select: KeyError: 'cost of rack b'.*unset replica.selector"
     asked = {"startingOffsets": "earliest"} if door is stream else {"start": 2}
     with live.unchanged(), pytest.raises(InvalidConfigError, match=said):
         door(live, **asked)

@@ -288,7 +288,7 @@ def test_a_call_that_hangs_ends_with_the_time_out(live: LiveCluster, faults: Fau
             live.clock.sleep(0.01)
 
     faults.before = hang
-    with pytest.raises(StoreTimeoutError, match=r"t-0: no answer of the remote tier in 0\.2 s"):
+    with pytest.raises(StoreTimeoutError, match=r"t-0: the remote tier did not answer within 0\.2 s"):
         live.cluster.fetch("t", 0, 0, timeout_s=0.2)
     let_go.set()
 

@@ -249,7 +249,7 @@ def test_a_new_leader_does_not_know_the_end_of_the_latest_epoch(live: LiveCluste
     assert (live.log(2).high_watermark, live.log(2).lineage.entries[-1]) == (6, (epoch, 7))
     for asked in (before, epoch):
         with pytest.raises(
-            OffsetNotAvailableError, match=rf"t-0: .* up to 6 to be committed, and leader epoch {asked}"
+            OffsetNotAvailableError, match=rf"t-0: .* up to 6 are committed, and leader epoch {asked}"
         ):
             live.cluster.offset_for_leader_epoch("t", 0, asked)
     live.append(["h"]).raise_for_failures()
@@ -315,7 +315,7 @@ def test_a_consumer_that_comes_back_learns_up_to_where_the_histories_agree(
     live, read = truncated
     assert values(live.cluster.fetch("t", 0, 8)) == "I", "without the epoch nobody can tell"
     with pytest.raises(
-        LogTruncationError, match=r"t-0: what was read up to offset 8, .*from offset 6 on"
+        LogTruncationError, match=r"t-0: the records that were read up to offset 8, .*from offset 6 on"
     ) as raised:
         live.cluster.fetch("t", 0, 8, leader_epoch=read.leader_epoch)
     assert raised.value.divergent_offset == 6

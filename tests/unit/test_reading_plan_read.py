@@ -240,7 +240,7 @@ def test_a_group_whose_records_an_unclean_election_has_replaced_is_told(tmp_path
     live.fill("xyz")
     for bounds in ({"start": Committed("g")}, {"end": Committed("g")}):
         with pytest.raises(
-            LogTruncationError, match=r"t-0: what was read up to offset 3.*from offset 1 on"
+            LogTruncationError, match=r"t-0: the records that were read up to offset 3.*from offset 1 on"
         ) as told:
             live.cluster.plan_read("t", **bounds)
         assert told.value.divergent_offset == 1

@@ -170,7 +170,7 @@ def test_a_missing_column_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECORD_COLUMNS)
 def test_a_column_of_another_type_is_named_with_both_types(name: str) -> None:
-    with pytest.raises(InvalidRecordError, match=f"events: column '{name}' is bool, declared is"):
+    with pytest.raises(InvalidRecordError, match=f"events: column '{name}' is bool, but is declared as"):
         check_columns(given_schema(**{name: pa.bool_()}), WANTED, "events")
 
 

@@ -151,10 +151,10 @@ def test_nothing_to_commit_changes_nothing(live: LiveCluster) -> None:
 @pytest.mark.parametrize(
     ("group", "offsets", "error", "says"),
     [
-        ("", {("t", 0): 1}, InvalidGroupIdError, "a text of 1 to 255 characters"),
+        ("", {("t", 0): 1}, InvalidGroupIdError, "a name of 1 to 255 characters"),
         ("g" * 256, {("t", 0): 1}, InvalidGroupIdError, "has 256 characters"),
         (None, {("t", 0): 1}, InvalidGroupIdError, "group None"),
-        ("\ud800", {("t", 0): 1}, InvalidGroupIdError, "no valid Unicode"),
+        ("\ud800", {("t", 0): 1}, InvalidGroupIdError, "not valid Unicode"),
         ("g", {("t", 0): 4}, OffsetOutOfRangeError, "t-0: offset 4 cannot be committed: the log ends at 3"),
         ("g", {("t", 0): 1, ("t", 1): 2}, OffsetOutOfRangeError, "t-1: offset 2"),
         ("g", {("t", 2): 0}, UnknownTopicOrPartitionError, "no partition 2"),
@@ -162,7 +162,7 @@ def test_nothing_to_commit_changes_nothing(live: LiveCluster) -> None:
         ("g", {"t": 0}, UnknownTopicOrPartitionError, "write it as"),
         ("g", {("t", True): 0}, UnknownTopicOrPartitionError, "write it as"),
         ("g", {("t", -1): 0}, UnknownTopicOrPartitionError, "no partition -1"),
-        ("g", [("t", 0)], InvalidCallError, "says no offsets"),
+        ("g", [("t", 0)], InvalidCallError, "are not offsets"),
         ("g", {("t", 0): -1}, InvalidCallError, "offset -1: give a whole number from 0"),
         ("g", {("t", 0): True}, InvalidCallError, "offset True: give a whole number"),
         ("g", {("t", 0): 1.5}, InvalidCallError, "offset 1.5: give a whole number"),
@@ -170,8 +170,8 @@ def test_nothing_to_commit_changes_nothing(live: LiveCluster) -> None:
         ("g", {("t", 0): OffsetAndMetadata(1, "x")}, InvalidCallError, "leader epoch 'x': give a whole number"),
         ("g", {("t", 0): OffsetAndMetadata(1, -1)}, InvalidCallError, "leader epoch -1: give a whole number"),
         ("g", {("t", 0): OffsetAndMetadata(1, None, "x" * 4097)}, OffsetMetadataTooLargeError, "4096 bytes"),
-        ("g", {("t", 0): OffsetAndMetadata(1, None, "\ud800")}, InvalidCallError, "no valid Unicode"),
-        ("g", {("t", 0): OffsetAndMetadata(1, None, None)}, InvalidCallError, "it is a text"),
+        ("g", {("t", 0): OffsetAndMetadata(1, None, "\ud800")}, InvalidCallError, "not valid Unicode"),
+        ("g", {("t", 0): OffsetAndMetadata(1, None, None)}, InvalidCallError, "give a text"),
     ],
     ids=lambda value: str(value)[:30] if not isinstance(value, type) else value.__name__,
 )

@@ -300,7 +300,7 @@ def test_what_is_not_remembered_any_more_is_unknown(live: LiveCluster) -> None:
     live.append(["b"]).raise_for_failures()
     report = live.driver().append_batches("t", {0: [batch(["a"])]}, producer=name, sequence=0, check=False)
     assert (outcomes(report), codes(report)) == ({0: "unknown"}, {"DUPLICATE_SEQUENCE_NUMBER"})
-    assert "it is unknown whether 0 was appended" in report.failures[0].message
+    assert "it is not known whether it appended 0, which is too old" in report.failures[0].message
     assert not any("run it again" in note for note in report.notes)
 
 

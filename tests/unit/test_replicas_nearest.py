@@ -282,4 +282,6 @@ def test_a_reader_who_does_not_offer_the_selector_reads_from_the_leader_and_says
     for _ in range(2):
         assert serves(live, "b") == (1, 6)
     (said,) = caplog.messages
-    assert said.startswith("reads are the leader's: replica.selector.class = 'Farthest': this process offers no")
+    assert said.startswith(
+        "the leader serves all reads: replica.selector.class = 'Farthest': this process offers no"
+    )

@@ -143,7 +143,7 @@ def test_a_leader_without_the_lineage_of_its_records_does_not_take_over_from_an_
     one.append(["b"])
     leader = one.replicas.leader
     leader.store.delete([leader.path(EpochName(2))])
-    with pytest.raises(CorruptionError, match="holds files of epoch 2, and has joined 1") as caught:
+    with pytest.raises(CorruptionError, match="holds files of epoch 2, but has joined only 1") as caught:
         one.append(["c"])
     assert caught.value.broker_id == 2
 

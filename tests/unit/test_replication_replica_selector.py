@@ -258,8 +258,8 @@ def test_a_name_that_nobody_offers_is_refused_where_it_would_be_set(tmp_path: Pa
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (str, "it is no replica selector; let it be a subclass of stratalog.engine.replication"),
-        (lambda: None, "it is no replica selector"),
+        (str, "it is not a replica selector; make it a subclass of stratalog.engine.replication"),
+        (lambda: None, "it is not a replica selector"),
         (Unfinished, "it cannot be configured: TypeError: .*abstract"),
         (Refuses, "it cannot be configured: KeyError: 'my.key'"),
     ],
@@ -272,13 +272,13 @@ def test_what_is_offered_and_is_no_selector_is_one_clear_error(make: MakeSelecto
 
 def test_a_selector_that_raises_is_one_clear_error() -> None:
     with pytest.raises(
-        InvalidConfigError, match=rf"{__name__}.Fails: of t-0 it selects nothing: ZeroDivisionError: by"
+        InvalidConfigError, match=rf"{__name__}.Fails: for t-0 it cannot select: ZeroDivisionError: by"
     ):
         select(Fails())
 
 
 def test_a_selector_that_selects_what_it_was_not_given_is_one_clear_error() -> None:
-    with pytest.raises(InvalidConfigError, match=rf"{__name__}.Strange: of t-0 it selects .*not among"):
+    with pytest.raises(InvalidConfigError, match=rf"{__name__}.Strange: for t-0 it selects .*not among"):
         select(Strange())
 
 

@@ -175,7 +175,7 @@ def test_files_whose_schemas_contradict_each_other_are_left_alone() -> None:
     log = Log((1, 0))
     run = typed(log, WIDE, physical_schema(value=pa.struct([("n", pa.int64()), ("other", pa.string())])))
     before = log.names()
-    with pytest.raises(CorruptionError, match="records of two schemas, and neither grew from the other"):
+    with pytest.raises(CorruptionError, match="records of two schemas, neither of which grew from the other"):
         log.merge(run)
     assert log.names() == before
 
@@ -289,7 +289,7 @@ def test_a_gap_that_the_listing_hides_is_found_by_the_footers() -> None:
     log.append(5, 9)
     log.acknowledge(9)
     assert log.replica.log().log_end == 9, "the listing cannot tell"
-    with pytest.raises(LogGapError, match="ends at offset 3, the next file starts at 5"):
+    with pytest.raises(LogGapError, match="ends at offset 3, but the next file starts at 5"):
         log.merge(log.run(0, 9))
 
 

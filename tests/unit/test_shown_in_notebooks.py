@@ -166,7 +166,7 @@ def test_a_look_that_takes_too_long_is_left_alone(live: LiveCluster, monkeypatch
     assert hangs is not health_room
     shown = overview.html("title", deadline_s=0.2)
     assert "no answer within 0.2 s" in shown
-    assert "an earlier look has not ended" in overview.html("title", deadline_s=0.2)
+    assert "an earlier overview has not ended" in overview.html("title", deadline_s=0.2)
     goes_on.set()
     monkeypatch.undo()
     for _ in range(100):

@@ -110,7 +110,7 @@ def test_the_columns_that_a_table_has_beside_those_of_records(write: Write) -> N
     assert write.read()[0] == ["a"]
     with pytest.raises(InvalidRecordError, match="a row's topic is 'other'"):
         write.task(sink, 0, "a", topic=["other"], offset=none)
-    with pytest.raises(InvalidRecordError, match="a row's offset is 4: leave the column out"):
+    with pytest.raises(InvalidRecordError, match="a row's offset is 4: omit the column"):
         write.task(sink, 0, "a", topic=none, offset=[4])
 
 

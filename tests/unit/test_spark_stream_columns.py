@@ -50,9 +50,9 @@ def test_a_batch_of_the_topics_name_alone_still_counts_its_records() -> None:
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ("ofset", "names 'ofset', which is no column; did you mean 'offset'"),
+        ("ofset", "names 'ofset', which is not a column; did you mean 'offset'"),
         ("value.carier", "did you mean 'value.carrier'"),
-        ("kafka_topic_name", "which is no column; there are topic, partition"),
+        ("kafka_topic_name", "which is not a column; there are topic, partition"),
     ],
 )
 def test_the_nearest_column_to_an_unknown_one_is_named(column: str, said: str) -> None:

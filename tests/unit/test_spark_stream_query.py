@@ -51,6 +51,8 @@ def test_a_checkpoint_tells_the_query_whatever_others_there_are() -> None:
 @pytest.mark.parametrize("text", [None, "", "v1", "{}", "[]"])
 def test_a_folder_that_is_no_checkpoint_is_named(text: str | None) -> None:
     session = Session("a", **({} if text is None else {"x/metadata": text}))
-    with pytest.raises(InvalidCallError, match=r"^x/metadata does not tell the query's id, is it its") as raised:
+    with pytest.raises(
+        InvalidCallError, match=r"^x/metadata does not contain the query's id; is it its"
+    ) as raised:
         query_of(session, "x")
     assert "\n" not in str(raised.value)

@@ -29,6 +29,6 @@ def test_a_feature_of_a_later_version_is_refused_with_what_to_do_instead(monkeyp
     monkeypatch.setattr(versions.pyspark, "__version__", "4.1.4")
     versions.check_version(versions.SINK, "the sink", "use another")
     with pytest.raises(
-        InvalidCallError, match=r"a limit needs Spark 4\.2 or later, this is 4\.1\.4: leave it out"
+        InvalidCallError, match=r"a limit needs Spark 4\.2 or later, but this is 4\.1\.4: leave it out"
     ):
         versions.check_version(versions.LIMITS, "a limit", "leave it out")

@@ -116,7 +116,7 @@ def test_records_and_snapshots_of_before_the_schema_grew_have_nulls_in_the_new_f
         ("x", "z"): (3, 4),
         ("x", None): (5, None),
     }
-    with pytest.raises(StaleMetadataError, match="it has records with the schema"):
+    with pytest.raises(StaleMetadataError, match="has the schema"):
         older.apply(2, [one(wide, {"a": "x"}, {"n": 1})])
 
 

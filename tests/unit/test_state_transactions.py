@@ -242,7 +242,7 @@ def test_an_overdue_transaction_is_aborted_and_its_producer_fenced() -> None:
 
 @pytest.mark.parametrize(("key", "value"), [(b"", None), (b"y", b"{}"), (None, None), (b"\xff", None)])
 def test_what_is_no_record_is_refused(key: bytes | None, value: bytes | None) -> None:
-    with pytest.raises(CorruptionError, match="no record of a transaction"):
+    with pytest.raises(CorruptionError, match="not a record of a transaction"):
         transaction_state.decode(key, value)
 
 

@@ -160,5 +160,5 @@ def test_column_chunks_that_lie_behind_the_footer_are_refused() -> None:
     data = store.read("part-0.parquet")
     footer = data[-8 - int.from_bytes(data[-8:-4], "little") :]
     store.create("short.parquet", b"PAR1" + footer)
-    with pytest.raises(CorruptSegmentError, match=r"short\.parquet cannot be read: its column .* lies at bytes"):
+    with pytest.raises(CorruptSegmentError, match=r"short\.parquet cannot be read: its column .* is at bytes"):
         read(store, [one for one in store.list("") if one.name == "short.parquet"])

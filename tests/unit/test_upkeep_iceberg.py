@@ -463,7 +463,7 @@ def manifests_of(what: str) -> list[Path]:
             "it unpacks to more than 268435456",
         ),
         (avro(record("string"), (1, number(1 << 31) + b"abc")), "a length that it does not have"),
-        (b"PAR1", "it is no Avro file"),
+        (b"PAR1", "it is not an Avro file"),
     ],
     ids=["bomb", "length", "other"],
 )

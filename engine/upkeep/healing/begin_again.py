@@ -118,7 +118,7 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
     replicas = with_remote_asked(replicas)
     if replicas.remote is not None and replicas.remote.unknown:
         raise RemoteNotReadyError(
-            f"{view}: the remote log does not answer, so it is unknown whether it has the records that the "
+            f"{view}: the remote tier does not answer, so it is not known whether it has the records that the "
             "replicas lack; try again when it answers"
         )
     if has_remote_records(replicas):
@@ -137,7 +137,8 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
             )
         if log.chain:
             raise CorruptionError(
-                f"{view}: broker {broker} has records up to offset {log.log_end}; to continue from there, fence "
-                "the other replicas and elect --unclean; otherwise remove that replica, and run this again"
+                f"{view}: broker {broker} has records up to offset {log.log_end}; to continue from there, "
+                "fence the other replicas and elect --unclean; otherwise remove that replica, and run recover "
+                "again"
             )
     return LostLog(replicas, tuple(unseen))

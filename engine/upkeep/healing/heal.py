@@ -223,7 +223,7 @@ def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int,
         )
 
 
-# ------------------------------------------------------------------------------------------ mend
+# ------------------------------------------------------------------------------------------ repair
 
 
 def _mend(
@@ -269,7 +269,7 @@ def _check_aside(metadata: MetadataClient, job: _Job) -> None:
     check_aside(metadata, job.replicas.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
 
 
-# ----------------------------------------------------------------------------- rejoin, look again
+# --------------------------------------------------------------------------------- rejoin, verify
 
 
 def _rejoin(

@@ -40,7 +40,7 @@ class DiscardedWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryWork(DiscardedWork):
-    """List it."""
+    """The task's work: list these files."""
 
     delay_ms: int
 

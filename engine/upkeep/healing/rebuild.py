@@ -175,7 +175,7 @@ def _rebuild_from_table(
     replicas, looked, remote = job.each.replicas, job.each.looked, job.each.remote
     (lost,) = job.plan.lost
     if remote is None or looked is None or looked.leader_log is None:
-        raise CorruptionError(f"{replicas}: its leader is damaged; heal it first, then run this again")
+        raise CorruptionError(f"{replicas}: its leader is damaged; heal it first, then run heal again")
     producers: Mapping[str, ProducerEntry] = {}
     if lost == remote.segments[-1]:
         producers = replicas.leader.producers_at(looked.leader_log, lost.next_offset)

@@ -4,7 +4,7 @@
     2. driver: the manifest
 
 The log is not changed. To restore the records, append them again as new ones. Exported files are never changed, so
-it is safe to run this again.
+it is safe to run recover again.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def recover(
     broker) to the folder or bucket ``to``.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; InvalidCallError, LogDirError if ``to`` is not a
-    folder, or is part of the cluster.
+        folder, or is part of the cluster.
     """
     with execution.run("recover", dry_run=dry_run) as run:
         target = _target(storage, execution.clock, to)

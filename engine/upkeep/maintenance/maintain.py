@@ -1,34 +1,33 @@
-"""Maintain: runs the due steps, by one listing of each broker, within a budget.
+"""Maintain: runs the due steps, with one listing of each broker, within a budget.
 
-    probe       every run: fences missing roots, unfences those that are back
-    replicate   every run: elects missing leaders, replicates, finishes abandoned transactions
-    elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
-    merge       every log.retention.check.interval.ms
-    tier        every run: the partitions whose time has come (remote.log.manager.task.interval.ms); the cluster's
-                description in the remote tier; tables that others have rewritten are put right
-    retain      every log.retention.check.interval.ms
-    snapshot    every log.retention.check.interval.ms: where the policy of a topic wants one; expires groups,
-                producers and transactional ids
-    vacuum      every vacuum.interval.ms
-    scrub       every byte once in scrub.interval.ms, at most scrub.max.bytes a run; heals
+probe       every run: fences missing roots, unfences those that are back
+replicate   every run: elects missing leaders, replicates, finishes abandoned transactions
+elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
+merge       every log.retention.check.interval.ms
+tier        every run: the partitions that are due (remote.log.manager.task.interval.ms); the cluster's
+            description in the remote tier; reverts rewrites of tables by other programs
+retain      every log.retention.check.interval.ms
+snapshot    every log.retention.check.interval.ms: if the policy of a topic requires one; expires groups,
+            producers and transactional ids
+vacuum      every vacuum.interval.ms
+scrub       every byte once in scrub.interval.ms, at most scrub.max.bytes per run; heals
 
-1. one sweep (``sweep``) says of which partitions anything has changed since a step had nothing to do for them:
-   each step is told of these alone, and looks at them itself. Where nothing has, a step costs nothing
-2. replicate comes first in every run: it alone stands between acknowledged records and a lost disk. Partitions
-   below min.insync.replicas come first, then those with a replica out of the ISR
-3. the other steps that are due follow, the longest not begun first; when all are, in the order above. Of their
-   partitions those come first that have waited longest to be tiered, and that have the most files. Partitions that
-   are alike come in another order in each run, so that two runs at once share the work
-4. a step goes piece by piece, and between two pieces, of any step, the budget is asked; in a piece of replicate,
-   merge, tier and retain, also after each few files of a partition. The next run goes on with the rest
-5. after each step it is kept when that was begun, whether it reached its end, what failed, and for which
-   partitions it has nothing more to do. A step that fails stops no other, and is tried again when it is due again,
-   also for partitions where it has failed by hand
+1. One sweep (``sweep``) finds the partitions that have changed since a step had nothing to do for them. Each step
+receives only these, and lists them itself. Without changes a step costs nothing.
+2. replicate comes first in every run, as only it protects acknowledged records from the loss of a disk. Partitions
+below min.insync.replicas come first, then those with a replica outside the ISR.
+3. The other due steps follow, the one that began longest ago first; if all steps run, in the order above. Within a
+step, the partitions come first that have waited longest to be tiered, and that have the most files. Equal
+partitions are shuffled in each run, so that two concurrent runs share the work.
+4. A step works in pieces. The budget is checked between two pieces of any step; within a piece of replicate,
+merge, tier and retain, also after each few files of a partition. The next run continues with the rest.
+5. After each step its start time is stored, whether it reached its end, its failures, and the partitions for which
+it has nothing more to do. A failed step does not stop others, and is retried when it is due again, as are
+partitions for which a run by hand failed.
 
-All that is kept lies on the cluster's own storage, and is a hint (``stratalog.engine.driver.stored_schedule``):
-two runs at once, here or elsewhere, may do a step twice, and each step is harmless then. A file that one of them
-has taken away while the other one looked (SOURCE_CHANGED) is no failure: it is noted, and looked at in the next
-run.
+This state is stored on the cluster's own storage, and is a hint (``stratalog.engine.driver.stored_schedule``): two
+concurrent runs, here or elsewhere, may do a step twice, which is harmless. If one of them has deleted a file that
+the other one is reading (SOURCE_CHANGED), that is a note, not a failure, and the next run looks again.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ _THROTTLED_S = 10.0
 """The longest wait for the throttle of a reassignment, so that other steps are not delayed."""
 
 MakeSnapshots = Callable[[Storage, Execution, Collection[TopicIdPartition], bool], Report]
-"""The step snapshot, for these partitions and the metadata log; the flag is for a dry run."""
+"""Makes the snapshots of these partitions and of the metadata log; the flag is for a dry run."""
 
 
 class StepRow(Row, frozen=True, kw_only=True):
@@ -90,7 +89,7 @@ class StepRow(Row, frozen=True, kw_only=True):
     step: str
     outcome: str
     items: int | None = None
-    """Of a step over partitions those that it was due for; else rows of its own report."""
+    """For a step over partitions, those for which it was due; otherwise the rows of its own report."""
     requests: int | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None
@@ -112,16 +111,14 @@ def maintain(
     budget: Budget = Budget(),  # noqa: B008 - immutable
     dry_run: bool = False,
 ) -> Report:
-    """Do the steps of ``only`` (all when empty) but those to ``exclude``. Steps that ``only`` names are done
-    now, for all partitions; with ``due``, and without ``only``, steps are done where they are due. When ``budget``
-    is used up, begin nothing but a piece of ``replicate`` and one of another step. A row a step: its outcome, its
-    ``items`` (of a step over partitions: those it was due for; else rows of its own report), its cost, and in how
-    many seconds it is due again. Failures and notes are those of the steps.
+    """Run the steps in ``only`` (empty: all) that are not in ``exclude``. Steps named in ``only`` run now, for all
+    partitions; without ``only``, or with ``due``, only due steps run. When ``budget`` is used up, nothing begins
+    except one piece of ``replicate`` and one of another step. One row per step: its outcome, its ``items``, its
+    cost, and the seconds until it is due again. Failures and notes are those of the steps.
 
-    ``dry_run`` writes nothing, and looks at nothing but what tells which steps are due, and for how many
-    partitions.
+    ``dry_run`` writes nothing, and reads only what shows which steps are due, and for how many partitions.
 
-    Raises: InvalidCallError for a step that is not there; errors of reading the metadata.
+    Raises: InvalidCallError for an unknown step; errors of reading the metadata.
     """
     for name in (*only, *exclude):
         if name not in STEPS:
@@ -245,7 +242,7 @@ class _Maintenance:
         match name:
             case "elect":
                 return self._due.elected_topics()
-            case "vacuum" | "snapshot":  # files of nobody, and the metadata log
+            case "vacuum" | "snapshot":  # folders without an owner, and the metadata log
                 return None
             case "scrub":
                 return len(self._due.to_scrub())
@@ -255,9 +252,8 @@ class _Maintenance:
     # ------------------------------------------------------------------------------ the steps
 
     def _do(self, name: str) -> tuple[int | None, list[Failure], Collection[str] | None]:
-        """How many items there were, what failed, and the names of the partitions that were done; None: the step
-        reached its end.
-        """
+        """The number of items, the failures, and the names of the finished partitions; None: the step reached its
+        end."""
         failures: list[Failure] = []
 
         def done(call: Callable[[], Report]) -> Report:
@@ -285,7 +281,7 @@ class _Maintenance:
                 return len(done(lambda: vacuum(metadata, storage, execution)).rows), failures, None
             case "scrub":
                 return len(done(self._scrub).rows), failures, None
-        if name == "tier" and self._due.any_copies_to_remote:  # also where nothing is to be tiered
+        if name == "tier" and self._due.any_copies_to_remote:  # also if nothing is due
             done(lambda: Report(name, (), describe_first(metadata, storage, self._image)))
         due = self._due.partitions(name)
         reached, cut_off, opened = list[TopicIdPartition](), False, set[object]()
@@ -299,7 +295,7 @@ class _Maintenance:
                 )
             )
             self._settle(name, piece, report)
-            opened |= {row.get("topic") for row in report.rows}  # of tier; a snapshot may be of the metadata
+            opened |= {row.get("topic") for row in report.rows}  # a snapshot may be of the metadata
             if "cut_off" in report.totals:
                 cut_off = True
             else:
@@ -320,7 +316,7 @@ class _Maintenance:
     ) -> Report:
         metadata, memory = self._metadata, self._memory
         over = self._spending.over if self._spending.limited else None
-        # Listings of an earlier step, since the sweep, may tell this one that it has nothing to do.
+        # Listings of an earlier step, if made since the sweep, may show this step that it has nothing to do.
         since = None if self._due.is_now(name) else self._due.swept
         match name:
             case "replicate":
@@ -337,7 +333,7 @@ class _Maintenance:
                 return self._make_snapshots(storage, execution, piece, False)
 
     def _for(self, piece: Sequence[TopicIdPartition]) -> tuple[Storage, Execution]:
-        """The storage and the execution of a piece: executors where it is worth telling them."""
+        """The storage and the execution for a piece: executors if the piece is worth it."""
         small = sum(self._due.looks[key].size_bytes for key in piece) <= _SMALL_BYTES
         if len(piece) <= _FEW and small and self._execution.tasks.processes > 1:
             now = self._execution
@@ -352,13 +348,12 @@ class _Maintenance:
         return [failure for failure in report.failures if failure.code != SourceChangedError.code]
 
     def _over(self) -> bool:
-        """Whether the budget is used up. One step beside ``replicate`` is always begun: a slow ``replicate`` would
-        keep all others from ever being done.
-        """
+        """Whether the budget is used up. One step besides ``replicate`` always begins, as a slow ``replicate``
+        would otherwise starve all others."""
         return self._begun and self._spending.over()
 
     def log_ends(self) -> Report:
-        """The files that the listing of the brokers showed."""
+        """The log ends in the listing of the brokers."""
         return log_ends(self._image, self._due.looks, self._due.entries)
 
     def keep(self, *, once: bool = False) -> None:
@@ -372,7 +367,7 @@ class _Maintenance:
             )
 
     def _take_rewrites_back(self, opened: Collection[object]) -> Report:
-        """Of the topics whose tables were not ``opened`` by the step itself, which does it."""
+        """Revert rewrites of the tables of topics that the step itself has not ``opened``."""
         topics = [topic for topic in self._due.copied_topics if topic.name not in opened]
         known = self._kept.present.tables
         with self._execution.run("tier") as run:

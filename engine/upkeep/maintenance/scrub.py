@@ -23,7 +23,7 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import METADATA_TOPIC
 
 _MOST_PARTITIONS = 256
-"""Of a piece."""
+"""The greatest number of partitions in a piece."""
 
 
 def due_partitions(image: ClusterImage, times: Times, interval_ms: int, now_ms: int) -> list[TopicIdPartition]:

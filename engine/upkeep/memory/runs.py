@@ -37,7 +37,7 @@ def remembered(
     """The report of ``act``, a run of ``step`` over the topics (None: all). ``some``: only over the partitions
     with rows in the report. Adds a note if failures cannot be stored. A dry run or a wrong call stores nothing.
 
-    Raises: as ``act``.
+    Raises: errors of ``act``.
     """
     if dry_run:
         return act()
@@ -68,7 +68,7 @@ def _remember(
     passed = {SourceChangedError.code} | (DAMAGE if step == VERIFY else frozenset())
     failed = [one for one in failures if one.code not in passed]
     try:
-        image = metadata.last_known.image  # as the operation has read it: a hint, without a request
+        image = metadata.last_known.image  # a hint, as the operation has read it, without a request
         kept = KeptTimes(storage, image)
         tried = _tried(image, topics, some)
         if changed:  # it neither failed nor succeeded there, so earlier failures remain

@@ -1,8 +1,8 @@
 """Replicas and leaders.
 
 replicate      leaders to followers, the high watermark, the expansion of the ISR
-proving        how far a log is committed, with what the metadata know of it
-syncing        its work on one partition, and on all within a budget
+proving        proves how far a log is committed, and records it in the metadata
+syncing        replicate's work on one partition, and on all within a budget
 merge          small appends into segments
 shorten        merge one log, and delete replaced files; keep_short: after a driver's appends
 elect          preferred leaders, leaders by hand, unclean ones

@@ -69,11 +69,11 @@ def bootstrap(
     that other one, which then has no replicas. With ``trust_copy`` nothing is formatted, and the roots are
     registered as the originals of which they are copies.
 
-    The report says per partition ``copied_bytes``; ``avoided_bytes``, local bytes of the leader that a
-    follower starting at the leader's first local offset would have copied as well; ``remote_bytes``, in the
-    remote tier; and when the followers joined the ISR, in seconds from the beginning.
+    The report has, per partition: ``copied_bytes``; ``avoided_bytes``, the local bytes of the leader that a
+    follower starting at the leader's first local offset would also have copied; ``remote_bytes``, in the remote
+    tier; and when the followers joined the ISR, in seconds from the start.
 
-    Raises: as ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata.
+    Raises: see ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata.
         Everything else is a failure of its partition in the report.
     """
     change = _change(metadata, storage, brokers, topics, add, instead_of)

@@ -2,7 +2,7 @@
 
 A leader must have the log from the log start on, or find it in the remote tier or a snapshot. So a replica that
 ends below one of the three can lead only after it has started over there (KIP-405: a leader "with missing local
-segments" goes on from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a
+segments" continues from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a
 replica is the latest snapshot or replicated log"). Its records that the tiered history lacks are then discarded,
 because the remote tier has every offset once, and all its records were acknowledged.
 """

@@ -87,19 +87,20 @@ def elect(
     leader: int | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Elect the preferred replica, or ``leader``, wherever another one leads. With ``unclean`` only partitions
-    without a leader are looked at: each gets the replica that holds most, whatever
-    ``unclean.leader.election.enable`` says.
+    """Elect the preferred replica, or ``leader``, wherever another one leads. With ``unclean``, only partitions
+    without a leader are considered: each gets the replica that holds most, even if
+    ``unclean.leader.election.enable`` is false.
 
-    A broker whose root takes no files is not elected, but uncleanly: each is asked by creating one.
+    A broker whose root accepts no files is elected only uncleanly; each broker is tested by creating a file.
 
-    With ``leader.election.short.local.log.last.enable`` the first replica with no short local log is preferred
-    (``short_local_logs``).
+    With ``leader.election.short.local.log.last.enable`` the preferred leader is the first replica without a short
+    local log (``short_local_logs``).
 
-    ``partitions`` are those of every topic named; without them ``leader`` is for partitions with a replica there.
+    ``partitions`` are those of every named topic; without them ``leader`` applies to partitions with a replica
+    there.
 
-    Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidCallError; a partition without a candidate
-        is a failure in the report.
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidCallError; a partition without a candidate is
+        a failure in the report.
     """
     with execution.run("elect", dry_run=dry_run) as run:
         image = metadata.image()

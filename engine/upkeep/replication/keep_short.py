@@ -1,10 +1,10 @@
 """Keeps logs short: a driver shortens the logs that it appends to, after its acknowledgements.
 
-An append leaves two names in the folder of each replica. Once the new names are a quarter of those that were left,
-and enough for a merge, the partition is due: a thread of this driver shortens its log (``shorten``), under the
-view that the append was acknowledged under. So the cost is proportional to the appends, for any number of files
-that wait for their deletion. Any number of drivers may do so at once, and the next run uses the results of one
-that dies.
+An append leaves two names in the folder of each replica. When the new names are a quarter of those that remained
+after the last run, and enough for a merge, the partition is due: a thread of this driver shortens its log
+(``shorten``), under the view of the acknowledged append. So the cost is proportional to the appends, however many
+files wait for their deletion. Any number of drivers may do this at once, and the next run uses the results of one
+that died.
 
 A failure here does not fail the append; the logger ``stratalog.engine.upkeep`` has each code once. The next
 appends make the partition due again, and so do ``merge`` and ``retain``.
@@ -90,7 +90,8 @@ class KeptShort:
         with self._lock:
             self._due |= due
             if self._worker is None:
-                # Not a daemon, so that a process that appends once does its share of the work before it ends.
+                # Not a daemon thread, so that a process that appends once does its share of the work before it
+                # ends.
                 self._worker = threading.Thread(target=self._work, name="stratalog-keep-short", daemon=False)
                 self._worker.start()
 
@@ -122,7 +123,7 @@ class KeptShort:
 
     @cached_property
     def _working(self) -> Storage:
-        """The storage of the work: its roots stay open, for what is remembered of files is known by these."""
+        """The storage for this work. Its stores stay open, as cached knowledge about files belongs to a store."""
         return replace(self._storage, stores=self._open_stores())
 
     def _work(self) -> None:

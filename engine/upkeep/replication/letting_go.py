@@ -1,12 +1,12 @@
-"""Before replicas are removed, reads the files that replace them completely from storage.
+"""Before replicas are removed, reads completely the files that replace theirs.
 
-nobody comes in        at once: one member of the ISR that stays, from its first byte to its last, and the snapshot
-                       that stands for what lies below its local start, if one does
-newcomers come in      at once: that snapshot of the leader. And right before the last of them joins the ISR, and
-                       others go with the same commit, one of those who join or stay: what they copied was checked
-                       as it passed, maybe long ago
-of tiered topics       also the remote segments of what those who go still have, and those who stay, or come,
-                       do not: a newcomer may begin where the remote log ends; at either time
+without new replicas   now: one member of the ISR that stays, every byte, and the snapshot that replaces the
+                       records below its local start, if there is one
+with new replicas      now: that snapshot of the leader. Then, directly before the last new replica joins the ISR
+                       and the same commit removes others, one replica that joins or stays: its bytes were
+                       checked when they were copied, which may be long ago
+of tiered topics       at both times also the remote segments with records that only the removed replicas have
+                       locally, as a new replica may begin where the remote log ends
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class MergeWork(BoundedWork):
     clock: Clock
     dry_run: bool = False
     since: LookMark | None = None
-    """A look after this mark may say that nothing is to be merged."""
+    """A look after this mark may be used to decide that there is nothing to merge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class MergeRow(PartitionRow, frozen=True, kw_only=True):
 def merge_partition(work: MergeWork) -> MergeResult:
     """Merge one partition. Files that another run has merged in the meantime are planned anew."""
     if work.since is not None:
-        with suppress(StratalogError):  # the look that follows tells
+        with suppress(StratalogError):  # the following look reports the error
             planned = _merge_once(replace(work, dry_run=True))
             if not planned.segments:
                 return planned
@@ -193,14 +193,13 @@ def merge(
     dry_run: bool = False,
     since: LookMark | None = None,
 ) -> Report:
-    """Merge what may be merged, in the topics (all when None; of them the partitions in ``only``, where it is
-    given). Partitions that this process has looked at after ``since`` are looked at again only if there is
-    something to merge. Where ``over`` is given, it is asked after the first segment of each partition, and again
-    after each further few: once it says so, the rest is left, and ``totals["cut_off"]`` tells of how many
-    partitions.
+    """Merge due files in the topics (None: all; only the partitions in ``only``, if given). Partitions that this
+    process has looked at after ``since`` are listed again only if there is something to merge. ``over`` is checked
+    after the first segment of each partition, and again after each further few: when it returns True, the rest is
+    left, and ``totals["cut_off"]`` is the number of unfinished partitions.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
-        its partition in the report.
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of its
+        partition in the report.
     """
     with execution.run("merge", dry_run=dry_run) as run:
         image = metadata.image()

@@ -1,4 +1,4 @@
-"""Proves how far a log is committed, and lets the metadata know."""
+"""Proves how far a log is committed, and records that in the metadata."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from stratalog.partitions.runner import Done, Failed
 
 
 def prove(metadata: MetadataClient, storage: Storage, states: Sequence[Progressed]) -> None:
-    """Advance the high watermark where every member of the maximal ISR was seen to hold more, and the
-    partition is unchanged by a linearizable read made afterwards.
-    """
+    """Advance the high watermark if every member of the maximal ISR was seen to hold more, and a linearizable read
+    made afterwards shows that the partition is unchanged."""
     candidates = [state for state in states if proven(state) > state.high_watermark]
     if not candidates:
         return
@@ -35,9 +34,8 @@ def prove(metadata: MetadataClient, storage: Storage, states: Sequence[Progresse
 
 
 def proven(state: Progressed) -> int:
-    """Up to where every member of the maximal ISR was seen to hold the log; 0 when one was not seen, or when they
-    are too few to commit anything.
-    """
+    """The offset up to which every member of the maximal ISR was seen to hold the log; 0 if one was not seen, or
+    they are too few to commit."""
     if state.log_end == 0 or not state.has_min_isr:
         return 0
     ends = [state.log_end]
@@ -49,9 +47,8 @@ def proven(state: Progressed) -> int:
 
 
 def mark_written(metadata: MetadataClient, states: Iterable[Progressed]) -> None:
-    """Let the metadata know of records that are committed: one commit for all partitions that have twice as many
-    offsets as are known, and none later.
-    """
+    """Record in the metadata that partitions have committed records: one commit for all partitions that have at
+    least twice as many offsets as recorded."""
     written = tuple(
         WrittenUpTo(*view.key, state.high_watermark, view.leader_epoch)
         for state in states

@@ -4,7 +4,8 @@
     1. tasks: read the existing files that will replace the removed replicas (``letting_go``)
     2. commit the target replicas of all partitions in one commit; new ones are *joining*
     3. replicate the topics to the new replicas, checking every byte in transit
-    4. the commit that lets the last newcomer of a partition into its ISR completes it; what it has was read before
+    4. the commit that adds the last new replica of a partition to its ISR completes the reassignment; the files
+    that replace the removed replicas were read before
 An interrupted run needs no repair: ``replicate`` continues it, and ``cancel`` restores the former replicas.
 ``vacuum`` deletes folders without an owner.
 
@@ -54,7 +55,7 @@ class _Planned:
     topic: str
     before: PartitionImage
     replicas: tuple[int, ...]
-    """As planned."""
+    """The planned replicas."""
     refused: bool = False
     copied_bytes: int = 0
 
@@ -82,9 +83,9 @@ class CancelRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def plan_replicas(metadata: MetadataClient, topics: Sequence[str] | None, change: ReplicaChange) -> ReplicaPlan:
-    """The plan of the change for the topics (all when None), on the cluster as it is now; nothing is changed.
+    """The plan of the change for the topics (None: all), on the present cluster; nothing is changed.
 
-    Raises: as ``stratalog.engine.metadata.reassignment_plan.plan_change``.
+    Raises: see ``stratalog.engine.metadata.reassignment_plan.plan_change``.
     """
     image = metadata.image()
     return plan_change(image, [topic.name for topic in chosen_topics(image, topics)], change)
@@ -105,7 +106,7 @@ def reassign(
     others continue. ``force`` also removes the last replica in sync, and loses the records that only it has.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidReplicaAssignmentError for a wrong plan,
-    InvalidCallError for an invalid plan or a throttle of 0; then nothing is changed.
+        InvalidCallError for an invalid plan or a throttle of 0; then nothing is changed.
     """
     plan = plain_plan(plan)
     rate = None if throttle_bytes_per_s is None else math.ceil(checked_rate(throttle_bytes_per_s))
@@ -218,7 +219,7 @@ def _copy(
     image: ClusterImage,
     run: OperationRun,
 ) -> ClusterImage:
-    """Steps 3 and 4; the image after them."""
+    """Steps 3 and 4; returns the image after them."""
     waiting = {key: now for key in planned if (now := _now(image, key)) is not None and now.target}
     if not waiting:
         return image
@@ -280,7 +281,7 @@ def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: boo
 
 
 def _now(image: ClusterImage, key: TopicIdPartition) -> PartitionImage | None:
-    """None when the topic was deleted meanwhile."""
+    """The partition now; None if the topic was deleted meanwhile."""
     topic = image.topics.get(key[0])
     return None if topic is None else topic.partitions[key[1]]
 

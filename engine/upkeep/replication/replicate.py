@@ -98,13 +98,13 @@ def replicate(
     throttled_s: float | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Replicate the topics (all when None; of them the partitions in ``only``, where it is given), to the given
-    followers only where ``brokers`` is not None. Copies that a reassignment's throttle holds up are waited for
-    ``throttled_s`` seconds in each task (None: as long as it takes), and then left to the next run. Of partitions
-    that this, or ``over``, keeps from catching up (``sync_all``), ``totals["cut_off"]`` is the number.
+    """Replicate the topics (None: all; only the partitions in ``only``, if given), to all followers, or to those
+    in ``brokers``. Each task waits at most ``throttled_s`` seconds (None: as long as necessary) for copies that a
+    reassignment's throttle delays, and leaves the rest to the next run. ``totals["cut_off"]`` is the number of
+    partitions that did not catch up because of this or of ``over`` (``sync_all``).
 
-    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Everything
-        else is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Everything else is a
+        failure of its partition in the report.
     """
     cut_off = 0
     with execution.run("replicate", dry_run=dry_run) as run:
@@ -146,7 +146,7 @@ def _finish_transactions(
     states: Sequence[Progressed],
     run: OperationRun,
 ) -> None:
-    """Step 8, of the partitions that hold anything; what was done."""
+    """Step 8, for partitions that hold anything. Adds a note for each changed transaction."""
     views = [
         state.replicas.view
         for state in states
@@ -166,8 +166,8 @@ def _finish_transactions(
 
 
 def _is_settled(state: Progressed) -> bool:
-    """Whether nothing is left to do: all replicas are in the ISR, and what they hold is committed. (One that is
-    fenced may be back before anybody has seen that it was away.)"""
+    """Whether nothing is left to do: all replicas are in the ISR, and their records are committed. (A fenced
+    replica may return before anybody notices that it was away.)"""
     view = state.replicas.view
     committed = state.high_watermark == state.log_end or not state.has_min_isr
     unfinished = view.adding or state.failures or state.cut_off or state.again
@@ -184,8 +184,9 @@ def plan(
     run: OperationRun,
     throttled_s: float | None = None,
 ) -> list[SyncWork]:
-    """One piece of work a partition, with the followers that are not fenced. A topic whose remote log cannot be
-    read is a failure, and only followers that have to start there wait for it; one that is damaged is left alone.
+    """One piece of work per partition, with the unfenced followers. A topic whose remote log cannot be read is a
+    failure, and only followers that must start in that log wait for it; a topic with a damaged remote log is
+    skipped.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -226,7 +227,7 @@ def plan(
 
 
 def end_throttle(metadata: MetadataClient, image: ClusterImage) -> None:
-    """The throttle, which ``image`` may have, goes with the last reassignment."""
+    """Remove the throttle, if ``image`` has one, with the last reassignment."""
     if THROTTLED_RATE in image.configs:
         metadata.submit(EndThrottle())
 
@@ -234,7 +235,7 @@ def end_throttle(metadata: MetadataClient, image: ClusterImage) -> None:
 def _remote_logs(
     storage: Storage, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
 ) -> dict[str, RemoteLog | None]:
-    """Of the tiered topics, by topic id; None while the remote tier is down."""
+    """The remote logs of the tiered topics, by topic id; None while the remote tier is down."""
     found: dict[str, RemoteLog | None] = {}
     for outcome in ask_for_logs(storage, image, topics):
         match outcome:
@@ -284,7 +285,8 @@ def _again(
     brokers: Sequence[int] | None,
     run: OperationRun,
 ) -> list[SyncWork]:
-    """The work that remains under a fresh view. (One that is no other than the stale one helps nobody.)"""
+    """The remaining work, under a new view. (If the view seemed stale but is unchanged, there is nothing to
+    repeat.)"""
     image = probe_first(metadata, storage, run)
     remaining: list[SyncWork] = []
     for work in works:
@@ -305,7 +307,8 @@ def _again(
 
 
 def _blame_registers(metadata: MetadataClient, storage: Storage, states: Iterable[Progressed]) -> None:
-    """A view that seems to be stale, and is not: a replica has a register of an epoch that nobody committed."""
+    """For a view that seems stale but is not: report a replica with a register of an epoch that was never
+    committed."""
     for state in states:
         errors = [state.leader_error, *(missed.error for missed in state.missed.values())]
         if not any(isinstance(error, FencedLeaderEpochError) for error in errors):
@@ -322,7 +325,7 @@ def _blame_registers(metadata: MetadataClient, storage: Storage, states: Iterabl
 def _replace_leaders(
     metadata: MetadataClient, storage: Storage, execution: Execution, states: Mapping[TopicIdPartition, Progressed]
 ) -> None:
-    """Leaders that have lost data, or that take no writes, resign; what they lost is copied to them in the next
+    """Leaders that have lost data, or that refuse writes, resign; lost files are copied to them in the next
     round."""
     damaged = {
         key: (state.replicas.view, state.leader_error)
@@ -348,21 +351,20 @@ def _replace_leaders(
 
 
 def _forget_stale(metadata: MetadataClient, states: Iterable[Progressed]) -> None:
-    """A view that has passed proves no damage: another broker may lead, and hold more. Partitions with
-    such a view are looked at again.
-    """
+    """Discard damage found under a stale view, which proves nothing: another broker may lead, and hold more.
+    Partitions with such a view are looked at again."""
     image = metadata.image()
     for state in states:
         if not is_current(image, state.replicas.view):
             state.failures.clear()
-            stale = f"{state.replicas}: another driver changed the partition meanwhile; run this again"
+            stale = f"{state.replicas}: another driver changed the partition meanwhile; run the command again"
             state.fail(state.replicas, InvalidUpdateVersionError(stale))
 
 
 def _shrink(
     metadata: MetadataClient, storage: Storage, clock: Clock, states: Mapping[TopicIdPartition, Progressed]
 ) -> None:
-    """Members that are out of sync leave the ISR, and those that were being added and cannot be reached."""
+    """Remove members that are out of sync, and replicas being added that cannot be reached, from the ISR."""
     if not any(state.missed for state in states.values()):
         return
     lag_ms = cluster_config_of(metadata.image()).replica_lag_time_max_ms
@@ -385,12 +387,12 @@ def _shrink(
         for broker in leaving[key]:
             error = state.missed[broker].error
             state.notes.append(f"{state.replicas}: broker {broker} left the ISR: {error}")
-            # It gets copies of the lost files now that it is out.
+            # It gets copies of its lost files, now that it is outside the ISR.
             state.again = state.again or isinstance(error, CorruptionError)
 
 
 def _now_at_leader(storage: Storage, clock: Clock, view: PartitionView) -> int:
-    """The time by which members lag: it is the leader's storage that says when its files were written."""
+    """The time by which members lag: the leader's storage also dates its files."""
     store = None if view.leader is None else storage.stores.get(view.leader)
     now_ms = None if store is None else store.now_ms()
     return clock.now_ms() if now_ms is None else now_ms
@@ -405,16 +407,16 @@ def _expand(
     began_s: float,
     run: OperationRun,
 ) -> None:
-    """Let the caught-up followers outside the ISR in, in two commits."""
+    """Add the caught-up followers to the ISR, in two commits."""
     newcomers = {
         key: [broker for broker in state.caught_up if broker not in state.replicas.view.isr]
         for key, state in states.items()
         if not state.again
     }
-    # 1. *adding*: from here on an append needs them too.
+    # 1. *adding*: from here on an append needs them, too.
     wanted = [adding(states[key].replicas.view, brokers) for key, brokers in newcomers.items() if brokers]
     added = propose(metadata, storage, states, wanted)
-    # 2. Whatever was appended before that.
+    # 2. Copy everything that was appended before that.
     again: list[SyncWork] = []
     for work in works:
         key = work.replicas.view.key
@@ -423,7 +425,7 @@ def _expand(
             again.append(replace(work, replicas=states[key].replicas, followers=tuple(newcomers[key])))
     if again:
         sync_all(execution, again, states)
-    # 3. In the ISR: those that were reached again. The files of replicas that go have been read elsewhere.
+    # 3. In the ISR: those that were reached again. The files that replace removed replicas were read before.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
     joins = {key: (states[key].replicas, brokers) for key, brokers in reached.items()}
     for key, error in check_joins(metadata, storage, execution, joins, run):
@@ -435,7 +437,7 @@ def _expand(
     for key in propose(metadata, storage, states, wanted):
         state = states[key]
         state.joined_s = execution.clock.monotonic_s() - began_s
-        # A high watermark that was held back while they were too few is proved in the next round.
+        # The next round proves a high watermark that was held back while the members were too few.
         held_back = key in too_few and state.log_end > state.high_watermark
         state.again = state.again or (held_back and state.has_min_isr)
 

@@ -1,12 +1,11 @@
 """Short local logs: replicas that hold much less locally than others, since they began at the earliest pending
-upload offset (KIP-1023). Where they lead, readers of what they lack go to the remote tier; where they follow,
-readers are sent to them only for what they hold (``stratalog.engine.replicas.nearest``).
+upload offset (KIP-1023). If one leads, reads of the records that it lacks go to the remote tier; a follower serves
+only the records that it holds (``stratalog.engine.replicas.nearest``).
 
-With ``leader.election.short.local.log.last.enable`` they are the last choice among replicas that could lead as
-well ("having slightly relaxed criteria wherein other followers are preferred for leadership", KIP-1023,
-"Motivation").
-That is a wish about speed, so it decides only where somebody, or a job, asks for an election. One that follows
-from the metadata alone, because a broker was fenced, knows nothing of storage; the next ``elect`` mends it.
+With ``leader.election.short.local.log.last.enable`` they are the last choice among possible leaders ("having
+slightly relaxed criteria wherein other followers are preferred for leadership", KIP-1023, "Motivation"). This only
+affects speed, so it applies only to elections that an operator or a job requests. An election by the metadata
+alone, because a broker was fenced, does not know the storage; the next ``elect`` corrects it.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ def has_short_local_log(held: int, others: Iterable[int]) -> bool:
 
 
 def short_local_logs_last(order: Sequence[int], held: Mapping[int, int]) -> list[int]:
-    """``order``, with the short local logs at the end; ``held`` is how many records each holds locally. Those of
-    which nothing is known keep their place.
-    """
+    """``order``, with the short local logs at the end; ``held`` is the number of records that each replica holds
+    locally. Unknown replicas keep their place."""
     most = held.values()
     short = [broker for broker in order if broker in held and has_short_local_log(held[broker], most)]
     return [broker for broker in order if broker not in short] + short
@@ -42,11 +40,9 @@ def short_local_logs_last(order: Sequence[int], held: Mapping[int, int]) -> list
 def preferred_leaders(
     storage: Storage, execution: Execution, image: ClusterImage, views: Iterable[PartitionView], run: OperationRun
 ) -> dict[TopicIdPartition, int]:
-    """The preferred leaders of the partitions where the files of the replicas decide: the first in order of
-    preference that is in the ISR, not fenced, with no short local log; the preferred one where all have
-    one. A partition
-    whose replicas cannot be looked at is a failure.
-    """
+    """The preferred leaders of the partitions where the replicas' files decide: the first replica in order of
+    preference that is in the ISR, unfenced, and without a short local log; the preferred one if all have one. A
+    partition whose replicas cannot be listed is a failure."""
     works = [
         DescribeWork(storage.replicas(view))
         for view in views

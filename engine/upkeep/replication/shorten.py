@@ -1,14 +1,14 @@
-"""Shorten: merge the small appends of one partition, and delete what merged segments have replaced.
+"""Shorten: merges the small appends of one partition, and deletes files that merged segments have replaced.
 
-A bounded piece of work, which a driver does behind its appends (``keep_short``): the segments that it makes are of
-``segment.merge.inline.bytes`` at most. Larger ones are left to ``merge``, and all that needs a look at the remote
+This is bounded work, which a driver does in the background of its appends (``keep_short``): it makes segments of
+at most ``segment.merge.inline.bytes``. Larger ones are left to ``merge``, and everything that needs the remote
 tier to ``retain``.
 
-    1. on each replica delete the appends that a segment has hidden ``file.delete.delay.ms`` ago, once all bytes of
-       that segment were read there; and the high watermarks that say nothing any more. First of all: a merge
-       that hides them anew would begin their delay again
-    2. merge on the leader, below the high watermark
-    3. sync the members of the ISR: they copy the segments
+1. On each replica, delete the appends that a segment has hidden for ``file.delete.delay.ms``, after reading all
+bytes of that segment there, and superseded high watermarks. This comes first, as a merge that hides them again
+would restart their delay.
+2. Merge on the leader, below the high watermark.
+3. Sync the members of the ISR, which copy the segments.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class ShortenWork(MergeWork):
 
 @dataclass(slots=True)
 class Shortened:
-    """The result."""
+    """The result of shortening one log."""
 
     segments: int = 0
-    """Segments made."""
+    """The number of new segments."""
     deleted: int = 0
-    """Names deleted."""
+    """The number of deleted names."""
     names: int = 0
-    """Names of records and of high watermarks that the leader's folder still has."""
+    """The number of names of records and high watermarks left in the leader's folder."""
     failed: tuple[StratalogError, ...] = ()
-    """Of followers, and of damaged segments, which keep what they have hidden."""
+    """Errors of followers, and of damaged segments, whose replaced files stay."""
 
 
 def shorten(work: ShortenWork) -> Shortened:
-    """The work on one partition. A follower that cannot be reached, or is damaged, keeps no other from it.
+    """Shorten the log of one partition. An unreachable or damaged follower does not stop the others.
 
-    Raises: as ``merge_partition``; errors of the leader.
+    Raises: see ``merge_partition``; errors of the leader.
     """
     replicas, done = work.replicas, Shortened()
     leader = replicas.leader
@@ -63,13 +63,13 @@ def shorten(work: ShortenWork) -> Shortened:
     done.segments = merge_partition(work).segments
     if done.segments:
         done.names += done.segments
-        # A member that it does not reach is not named: this view may be old, and the next append finds out.
+        # Members that it does not reach are not reported: this view may be old, and the next append finds out.
         replicate(replicas, SerialRunner())
     return done
 
 
 def _delete(work: ShortenWork, replica: Replica, done: Shortened) -> int:
-    """Step 1, on one replica; how many names stay in its folder."""
+    """Step 1, on one replica; returns the number of names left in its folder."""
     log = replica.log()
     check_whole(replica, log)
     now_ms = agreed_ms(work.clock, replica.store)

@@ -1,4 +1,4 @@
-"""The work of replicate on one partition, and on all: followers are brought to their leaders."""
+"""Replicate's work on one partition, and on all: syncs followers to their leaders."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class SyncWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """The results by follower: in both where one lacks files still. ``leader_end`` is a log end that the leader
-    was seen to have reached."""
+    """The results by follower; a follower that still lacks files is in both. ``leader_end`` is a log end that the
+    leader was seen to have reached."""
 
     synced: tuple[Synced, ...]
     missed: tuple[tuple[int, Missed], ...]
@@ -42,14 +42,14 @@ class SyncResult:
 
 
 def sync_partition(work: SyncWork) -> SyncResult:
-    """The task. A follower that fails keeps no other from being synced.
+    """The task. A follower that fails does not stop the others.
 
     Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
     log, outcomes = sync_followers(work.replicas, work.followers, work.options)
 
     def missing(error: StratalogError) -> Missed:
-        # As a member it holds all below the high watermark.
+        # As a member it holds everything below the high watermark.
         return Missed(error, behind_since_ms(log, log.high_watermark))
 
     synced: list[Synced] = []
@@ -59,7 +59,7 @@ def sync_partition(work: SyncWork) -> SyncResult:
             case Done(follower, value):
                 synced.append(value)
                 if value.left:
-                    left = ThrottlingQuotaExceededError(f"{value.left:,} files are left to the next run")
+                    left = ThrottlingQuotaExceededError(f"{value.left} files are left for the next run")
                     missed.append((follower, missing(left)))
             case Failed(_, error) if is_damage_of(work.replicas.view.leader, error):
                 raise error
@@ -74,10 +74,9 @@ def sync_all(
     states: Mapping[TopicIdPartition, Progressed],
     over: Over | None = None,
 ) -> None:
-    """Sync the followers of all works, and note in ``states`` what came of it. Where ``over`` is given, it is
-    asked when a group of files was copied to each follower, and again after further ones, more each time: once it
-    says so, followers that lack files still are ``cut_off``.
-    """
+    """Sync the followers of all works, and record the results in ``states``. ``over`` is checked after a group of
+    files was copied to each follower, and again after further ones, more each time: when it returns True,
+    followers that still lack files are ``cut_off``."""
 
     def turn(waiting: Sequence[SyncWork], groups: int | None) -> list[SyncWork]:
         left: list[SyncWork] = []
@@ -102,7 +101,7 @@ def sync_all(
 
 
 def _note(state: Progressed, result: SyncResult) -> int:
-    """Note the result of a task; the bytes that were copied."""
+    """Record the result of a task; returns the number of copied bytes."""
     state.log_end = result.leader_end
     state.high_watermark = max(state.high_watermark, result.high_watermark)
     cut_off = set()

@@ -1,6 +1,6 @@
-"""A cluster on empty brokers from the remote tier alone.
+"""Restores a cluster to empty brokers from the remote tier alone.
 
-restore  the partitions, from a plan
-plan     the content of the remote tier, and the cluster that it makes, from a restore point
-drill    the same beside a living cluster, and compared with it
+restore  restores the partitions, by a plan
+plan     the content of the remote tier, and the cluster that a restore makes of it, from a restore point
+drill    a restore beside the living cluster, and a comparison with it
 """

@@ -1,16 +1,15 @@
-"""A drill: restore a living cluster from its remote tier beside it, and compare the two.
+"""A drill: restores a living cluster from its remote tier beside it, and compares the two.
 
-The copy has the cluster's id and roots of its own in a temporary folder, and sees the remote tier through a
-store that refuses every change: so the tables are not taken over, and the living cluster notices nothing. It
+The copy has the cluster's id, and its own roots in a temporary folder. It sees the remote tier through a store
+that refuses every change, so the tables are not taken over, and the living cluster is not affected. The drill
 compares:
 
-    the description         its topics with the metadata now
-    log starts, log ends    records that are not tiered yet would be lost
-    leader epochs           of all records below the end, if there are any: the last segment tells
-    producers               as well, where the two logs end at the same offset
-    records                 the first and the last one of each partition, from whichever tier the living cluster
-                            has them; ``deep``: all that its leaders hold, too, and every byte of the remote tier
-                            by checksum
+the description         topics, with the present metadata
+log starts, log ends    records that are not tiered yet would be lost
+leader epochs           of all records below the end, if there are any: the last segment has them
+producers               if the two logs end at the same offset
+records                 the first and the last one of each partition, from either tier of the living cluster;
+                        ``deep``: all that its leaders hold, and every byte of the remote tier by checksum
 """
 
 from __future__ import annotations
@@ -42,23 +41,23 @@ from stratalog.partitions.store.read_only import ReadOnlyStore
 from stratalog.tiering.plan import waiting_since_ms
 
 PIECE_BYTES = 16 * 1024 * 1024
-"""So much of a partition is compared at once."""
+"""The number of bytes of a partition to compare at once."""
 
 
 class DrillRow(RestoreRow, frozen=True, kw_only=True):
     """A partition after the restore, beside the living one."""
 
     high_watermark: int
-    """Of the living one."""
+    """The high watermark of the living partition."""
     lost_records: int
     lost_ms: int
-    """The age of the first of them."""
+    """The age of the first lost record."""
     deleted_records_back: int
     compared_records: int
 
 
 def read_only_remote(ports: Ports, opener: OpenStore) -> OpenStore:
-    """An opener for the copy: as ``opener``, but for the remote tier."""
+    """An opener for the copy: like ``opener``, but read-only for the remote tier."""
 
     def open_root(uri: str, options: StoreOptions, clock: Clock) -> Store:
         if uri == ports.storage.file.remote:
@@ -69,7 +68,7 @@ def read_only_remote(ports: Ports, opener: OpenStore) -> OpenStore:
 
 
 def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
-    """The cluster file of the copy: as ``file``, with roots below ``folder``, which are made."""
+    """The cluster file of the copy: like ``file``, with new roots below ``folder``."""
     brokers = []
     for broker in file.brokers:
         root = folder / f"broker-{broker.broker_id}"
@@ -79,12 +78,12 @@ def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
 
 
 def drill(ports: Ports, opener: OpenStore, *, deep: bool = False) -> Report:
-    """Restore the cluster to a temporary folder, which is removed, and compare. Every difference that a restore
-    would not survive is a failure in the report. ``lost_records`` are those that are not tiered yet; ``lost_ms``
-    is the age of the first of them.
+    """Restore the cluster to a temporary folder, which is removed, and compare. Every difference that would make a
+    restore wrong is a failure in the report. ``lost_records`` is the number of records that are not tiered yet;
+    ``lost_ms`` is the age of the first of them.
 
     Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors of reading the
-        metadata, or of making the copy.
+        metadata, errors of making the copy.
     """
     remote = ports.storage.remote_store("a drill restores the cluster from the remote tier")
     plan = plan_restore(ports.storage.file, remote, ports.storage.file.cluster_id, ports.clock, ports.storage.key)
@@ -122,7 +121,7 @@ def _drill(ports: Ports, plan: RestorePlan, copy: Callable[[], Ports], *, deep: 
 
 
 def _not_described(ports: Ports, plan: RestorePlan) -> Iterator[str]:
-    """The changes since the last tier run."""
+    """The changes since the restore point."""
     now = describe(ports.metadata.image())
     described = {topic.topic_id: topic for topic in plan.description.topics}
     if now.configs != plan.description.configs:
@@ -147,12 +146,12 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
     end = after.positions.high_watermark
     if end > before.positions.log_end:
         raise CorruptionError(
-            f"the remote log ends at offset {end}, beyond the leader's, which ends at {before.positions.log_end}"
+            f"the remote log ends at offset {end}, after the leader's, which ends at {before.positions.log_end}"
         )
     tells = one.log_start < one.log_end
     if tells and (found := _below(after, end)) != (wanted := _below(before, end)):
         raise CorruptionError(
-            f"the leader epochs below offset {end} are {found.to_json().decode()}, in the live cluster "
+            f"the leader epochs below offset {end} are {found.to_json().decode()}, but in the live cluster "
             f"{wanted.to_json().decode()}"
         )
     if tells and end == before.leader.log.log_end:
@@ -161,7 +160,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
             for ports, state in ((living, before), (copied, after))
         ]
         if states[0] != states[1]:
-            raise CorruptionError(f"the producers at offset {end} are others than those of the living cluster")
+            raise CorruptionError(f"the producers at offset {end} differ from those of the living cluster")
     start = max(before.positions.log_start, after.positions.log_start)
     compared = 0
     if start < end:
@@ -180,7 +179,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
 
 
 def _lost_ms(living: Ports, before: PartitionState, end: int) -> int:
-    """How long the first record that would be lost is there already; 0 where none would be."""
+    """The age in ms of the first record that would be lost; 0 if none would be."""
     if before.positions.high_watermark <= end:
         return 0
     leader = before.leader.replicas.leader
@@ -193,9 +192,9 @@ def _below(state: PartitionState, end: int) -> Lineage:
 
 
 def _same(living: Ports, copied: Ports, one: RestoredPartition, start: int, end: int) -> int:
-    """How many records are the same.
+    """The number of equal records.
 
-    Raises: CorruptionError for the first that are not; errors of reading either.
+    Raises: CorruptionError for the first difference; errors of reading either.
     """
     position = start
     while position < end:
@@ -216,7 +215,7 @@ def _same(living: Ports, copied: Ports, one: RestoredPartition, start: int, end:
         rows = min(two[0].num_rows, two[1].num_rows, end - position)
         if rows == 0 or not two[0].slice(0, rows).equals(two[1].slice(0, rows)):
             raise CorruptionError(
-                f"the records [{position}, {position + max(rows, 1)}) are others than those of the living cluster"
+                f"the records [{position}, {position + max(rows, 1)}) differ from those of the living cluster"
             )
         position += rows
     return end - start

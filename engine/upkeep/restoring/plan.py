@@ -1,4 +1,4 @@
-"""The plan of a restore, from the content of the remote tier. Reads, and changes nothing."""
+"""The plan of a restore, from the content of the remote tier. Reads only."""
 
 from __future__ import annotations
 
@@ -39,21 +39,19 @@ class RestoreRow(PartitionRow, frozen=True, kw_only=True):
     records: int
     remote_bytes: int
     replicas: int | msgspec.UnsetType = msgspec.UNSET
-    """Where it is restored."""
+    """The number of replicas in the restored cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredPartition:
-    """Where the log of a partition begins and ends after the restore: ``[log_start, log_end)``, all of it
-    remote.
-    """
+    """The log of a partition after the restore: ``[log_start, log_end)``, all of it remote."""
 
     topic: TopicDescription
     partition: int
     log_start: int
     log_end: int
     leader_epoch: int
-    """The greatest one that is known of it."""
+    """The greatest known leader epoch of the partition."""
     segments: tuple[RemoteSegment, ...]
 
     def __str__(self) -> str:
@@ -61,7 +59,7 @@ class RestoredPartition:
 
     @property
     def row(self) -> RestoreRow:
-        """For a report."""
+        """The row of a report."""
         return RestoreRow(
             topic=self.topic.name,
             partition=self.partition,
@@ -74,22 +72,23 @@ class RestoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The cluster to restore; all of it was found sound as far as footers tell."""
+    """The cluster to restore; all of it was found intact, as far as footers show."""
 
     description: ClusterDescription
     topics: tuple[TopicDescription, ...]
-    """With leader epochs and log starts as the remote log has them, where it knows more; without internal ones."""
+    """The topics, without internal ones; leader epochs and log starts come from the remote log where that is
+    newer."""
     tiered: frozenset[str]
-    """Ids of the topics that have, or shall have, a table."""
+    """Ids of the topics that have a table, or will get one."""
     partitions: tuple[RestoredPartition, ...]
     notes: tuple[str, ...]
-    """The losses."""
+    """Notes about losses."""
     failures: tuple[Failure, ...]
     """Items that cannot be restored; with any of them, nothing is restored."""
 
     @property
     def totals(self) -> dict[str, Value]:
-        """For a report."""
+        """The totals of a report."""
         rows = [one.row for one in self.partitions]
         return {
             "topics": len(self.topics),
@@ -100,10 +99,11 @@ class RestorePlan:
 
 
 FAR_AHEAD = 10**15
-"""Offsets. A log start is so far above the end of the remote log as records were deleted before they were tiered;
-a start that is further ahead is damage, and none of its offsets is given out."""
+"""The greatest plausible distance, in offsets, of a log start from the end of the remote log: the number of
+records deleted before they were tiered. A greater start is damage, and no offset is assigned from it."""
 FAR_AHEAD_EPOCHS = 10**8
-"""Leader epochs: elections since the last segment was tiered, and ``EPOCH_GAP`` for each restore."""
+"""The greatest plausible distance in leader epochs: elections since the last segment was tiered, and ``EPOCH_GAP``
+for each restore."""
 
 _THREADS = 16
 
@@ -114,12 +114,12 @@ _TableOf = Callable[[TopicDescription, str], "DeltaTopicTable"]
 def plan_restore(
     file: ClusterFile, remote: Store, former: str, clock: Clock, key: ClusterKey | None
 ) -> RestorePlan:
-    """The plan of cluster ``former`` from the remote tier; the cluster of ``file`` may have taken over some of its
-    tables already. Every table is folded, every listed object is looked for, and the last segment of every
-    partition is looked into. With ``key``, that of the cluster of ``file``, the description has to be signed.
+    """The plan of restoring cluster ``former`` from the remote tier; the cluster of ``file`` may already have
+    taken over some of its tables. Reads every table, looks up every listed object, and reads the footer of the
+    last segment of every partition. With ``key``, that of the cluster of ``file``, the description must be signed.
 
-    Raises: InvalidCallError when the remote does not describe the cluster; CorruptionError when the description is
-        damaged; StorageError kinds. An error of one topic is a failure in the plan.
+    Raises: InvalidCallError when the remote tier does not describe the cluster; CorruptionError when the
+        description is damaged; StorageError kinds. An error of one topic is a failure in the plan.
     """
     from stratalog.tiering.delta_table import DeltaTopicTable  # here: it loads delta-rs
 
@@ -175,15 +175,14 @@ def plan_restore(
 
 
 def _begun_anew(topic: TopicDescription) -> TopicDescription:
-    """The topic with logs that start at 0. A log that does not has a snapshot that stands for what is below its
-    start (KIP-630, "Validation of Snapshot and Log"), and snapshots are kept on brokers only.
-    """
+    """The topic with logs that start at 0. A log that starts later needs the snapshot that replaces its beginning
+    (KIP-630, "Validation of Snapshot and Log"), and only brokers hold snapshots."""
     partitions = tuple(one._replace(log_start_offset=0) for one in topic.partitions)
     return msgspec.structs.replace(topic, partitions=partitions)
 
 
 def _checked_config(topic: TopicDescription, description: ClusterDescription) -> TopicConfig:
-    """Raises: InvalidConfigError for what could not be set any more (a key of a later version, say)."""
+    """Raises: InvalidConfigError for configs that could not be set any more, such as a key of a later version."""
     what = f"topic {topic.name!r}"
     for name, text in description.configs.items():
         check_config(Scope.CLUSTER, name, text, "cluster")
@@ -193,7 +192,7 @@ def _checked_config(topic: TopicDescription, description: ClusterDescription) ->
 
 
 def _load(topic: TopicDescription, former: str, heir: str, table_of: _TableOf) -> RemoteLog:
-    """Raises: as ``DeltaTopicTable.load``; RemoteObjectMissingError."""
+    """Raises: see ``DeltaTopicTable.load``; RemoteObjectMissingError."""
     table = table_of(topic, former)
     try:
         log = table.load()
@@ -211,8 +210,8 @@ def _partitions_of(
     """Raises: LogGapError; errors of reading a last segment."""
     if beyond := [partition for partition in log.segments if partition >= len(topic.partitions)]:
         raise LogGapError(
-            f"the table of {topic.name} has partition {beyond[0]}, the description {len(topic.partitions)} "
-            "partitions: the restore point is older than the table"
+            f"the table of {topic.name} has partition {beyond[0]}, but the description has "
+            f"{len(topic.partitions)} partitions: the restore point is older than the table"
         )
     lasts = [segments[-1] for segments in log.segments.values()]
     states: dict[int, AuxiliaryState] = {}
@@ -235,7 +234,8 @@ def _partition(
     segments: tuple[RemoteSegment, ...],
     state: AuxiliaryState | None,
 ) -> RestoredPartition:
-    """The log start may have grown after the description was written, and segments may have gone for it.
+    """One partition. The log start may have grown after the description was written, and segments may have been
+    deleted.
 
     Raises: CorruptionError for numbers that are far ahead of the remote log's.
     """
@@ -249,8 +249,8 @@ def _partition(
         or log_start > max(first, 0 if state is None else state.offset) + FAR_AHEAD
     ):
         raise CorruptionError(
-            f"{topic.name}-{number} is described with leader epoch {epoch} and log start offset {log_start}, its "
-            f"remote log knows epoch {known} and ends at {0 if state is None else state.offset}: stratalog did "
-            "not write that; delete this restore point, and the previous one is used"
+            f"{topic.name}-{number} is described with leader epoch {epoch} and log start offset {log_start}, "
+            f"but its remote log has epoch {known} and ends at {0 if state is None else state.offset}: "
+            "stratalog did not write that; delete this restore point, so that the previous one is used"
         )
     return RestoredPartition(topic, number, log_start, end, epoch, segments)

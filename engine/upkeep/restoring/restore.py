@@ -1,19 +1,21 @@
-"""Restore: a cluster on empty brokers from the remote tier alone.
+"""Restore: a cluster on empty brokers, from the remote tier alone.
 
-    1. read the description of the former cluster, its tables, the last segment of every partition: if anything is
-       wrong, the restore ends here, and nothing was changed
-    2. format the brokers as another cluster, with an id of its own
-    3. write its description, so that it could be restored itself, should all be lost between two of these steps
-    4. hand the tables over to it: from here on the former cluster commits nothing any more
-    5. commit configs and topics: their old ids, leader epochs far above the known ones, no leaders
-    6. elect uncleanly: on each leader, the log begins where the remote log ends *now*, with its leader epochs and
-       producers (``candidates``); followers follow
-Every step may be repeated: a restore that stopped is run again.
+1. Read the description of the former cluster, its tables, and the last segment of every partition. If anything is
+wrong, the restore ends here, and nothing was changed.
+2. Format the brokers as another cluster, with its own id.
+3. Write its description, so that it can be restored itself if everything is lost between two of these steps.
+4. Hand the tables over to it: from here on the former cluster cannot commit to them.
+5. Commit configs and topics: with their old ids, leader epochs far above the known ones, and no leaders.
+6. Elect uncleanly: on each leader the log begins at the *present* end of the remote log, with its leader epochs
+and producers (``candidates``); followers follow.
 
-Why another cluster id: the id in the properties of a table is what fences (``stratalog.tiering.delta_table``). Why
-the same topic ids: a table, its folder and the files in it belong to a topic id, and the history goes on in them.
-Tiered records come back, all below the high watermark. Everything else is lost, and so is all that only brokers
-hold: offsets of consumer groups, the state of transactions, records of topics that are not tiered, snapshots.
+Every step can be repeated: run an interrupted restore again.
+
+Why another cluster id: the id in the properties of a table fences the former cluster
+(``stratalog.tiering.delta_table``). Why the same topic ids: a table, its folder and its files belong to a topic
+id, and the history continues in them. Tiered records are restored, all below the high watermark. Everything else
+is lost, including all that only brokers hold: offsets of consumer groups, the state of transactions, records of
+topics that are not tiered, snapshots.
 """
 
 from __future__ import annotations
@@ -59,10 +61,10 @@ def restore(
     dry_run: bool,
 ) -> Report:
     """All steps: the brokers of ``file``, which ``heir`` formats, become what cluster ``former`` was. ``around``
-    is given all that follows the format, and calls it. While a topic cannot be restored, which is a failure in
-    the report, nothing is changed.
+    receives everything after the format as a function, and calls it. If a topic cannot be restored, that is a
+    failure in the report, and nothing is changed.
 
-    Raises: InvalidCallError for wrong arguments; as ``plan_restore`` and ``heir``.
+    Raises: InvalidCallError for wrong arguments; see ``plan_restore``; errors of ``heir``.
     """
     if former == file.cluster_id:
         raise InvalidCallError(
@@ -83,7 +85,7 @@ def restore(
         with measured(ports.clock, ports.storage.counts) as measure:
             check_target(ports.metadata.image(), plan)
             take_over(ports.metadata, ports.storage, ports.clock, plan, former)
-            # The commits of the former cluster until it lost the tables belong to the history, too.
+            # The former cluster's commits belong to the history until it loses the tables.
             latest = plan_restore(file, remote, former, clock, key)
             report = (
                 _planned(latest, False)
@@ -96,7 +98,7 @@ def restore(
 
 
 def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescription:
-    """The restored cluster: the former one's topics, with greater leader epochs."""
+    """The description of the restored cluster: the former one's topics, with greater leader epochs."""
     topics = tuple(
         msgspec.structs.replace(
             topic,
@@ -111,14 +113,14 @@ def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescripti
 
 
 def check_target(image: ClusterImage, plan: RestorePlan) -> None:
-    """A cluster may be restored to where nothing is, or what an earlier try has restored.
+    """Check that the target cluster is empty, or holds only what an earlier attempt has restored.
 
     Raises: InvalidCallError.
     """
     foreign = sorted(
         topic.name
         for topic in image.topics.values()
-        if topic.topic_id not in _ids(plan) and topic.name != OPERATIONS_TOPIC  # which tells of this restore
+        if topic.topic_id not in _ids(plan) and topic.name != OPERATIONS_TOPIC  # it records this restore
     )
     if foreign:
         raise InvalidCallError(
@@ -128,7 +130,7 @@ def check_target(image: ClusterImage, plan: RestorePlan) -> None:
 
 
 def take_over(metadata: MetadataClient, storage: Storage, clock: Clock, plan: RestorePlan, former: str) -> None:
-    """Steps 3 and 4. Raises: as ``hand_over``."""
+    """Steps 3 and 4. Raises: see ``hand_over``."""
     from stratalog.tiering.delta_table import hand_over  # here: it loads delta-rs
 
     remote = storage.remote_store("a cluster is restored from the remote tier")
@@ -139,7 +141,7 @@ def take_over(metadata: MetadataClient, storage: Storage, clock: Clock, plan: Re
             table = storage.remote_table(as_image(topic))
             options = storage.file.remote_storage
             if not hand_over(table, former, storage.file.cluster_id, options, clock):
-                # Else the former cluster might still create it.
+                # Otherwise the former cluster might still create it.
                 table.ensure(schema_of(topic.key_schema, topic.value_schema))
         if topic_config(topic.configs, description.configs).snapshot_table:
             published = storage.snapshot_table(as_image(topic))
@@ -151,7 +153,7 @@ def bring_back(
 ) -> Report:
     """Steps 5 and 6, on a cluster that owns the tables.
 
-    Raises: what a command is refused with.
+    Raises: errors of the commands.
     """
     with execution.run("restore") as run:
         metadata.submit(AlterConfigs(None, dict(plan.description.configs)))
@@ -174,7 +176,7 @@ def bring_back(
 
 
 def _planned(plan: RestorePlan, dry_run: bool) -> Report:
-    """The report of a restore that changes nothing: it is a dry run, or cannot be done."""
+    """The report of a restore that changes nothing, because it is a dry run or cannot succeed."""
     run = OperationRun("restore", dry_run, failures=[*plan.failures], notes=[*plan.notes], totals=plan.totals)
     run.add(one.row for one in plan.partitions)
     return run.report()

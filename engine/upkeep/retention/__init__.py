@@ -1,8 +1,8 @@
-"""Retention of the log, and the deletion of files that nobody owns.
+"""Retention of the log, and deletion of files without an owner.
 
-retain          local and total retention, and what may be deleted after its delay
-tasks, remote   ... by leaders and replicas, and of the remote tier
-delete_records  logs start later, by hand
-vacuum          litter in the remote tier and on brokers; sweep: folders on brokers that nobody owns;
-                snapshot_tables: what of the tables of snapshots goes
+retain          local and total retention, and deletion after the delay
+tasks, remote   its tasks for leaders and replicas, and for the remote tier
+delete_records  moves log starts, by hand
+vacuum          litter in the remote tier and on brokers; sweep: folders on brokers without an owner;
+                snapshot_tables: files of the tables of snapshots
 """

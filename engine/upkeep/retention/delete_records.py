@@ -1,14 +1,14 @@
-"""DeleteRecords: let the log of a partition start later, as its owner wants (Kafka's Admin API; KIP-107).
+"""DeleteRecords: moves the log start of a partition, as its owner requests (Kafka's Admin API; KIP-107).
 
-    1. look at the leaders: is it allowed, and how far is each log committed
-    2. commit the new log start offsets, one commit for all partitions; again where another leader was elected
-    3. describe the cluster in the remote tier, where a topic is tiered: no restore must bring back deleted records
+1. List the leaders: is it allowed, and how far is each log committed.
+2. Commit the new log start offsets, one commit for all partitions; repeat for those with a new leader.
+3. Describe the cluster in the remote tier if a topic is tiered, so that no restore brings deleted records back.
 
-Readers and followers go by the log start at once. The bytes go by ``retain``: whole files that lie below it, of
-the remote tier and of the brokers, after ``file.delete.delay.ms``.
+Readers and followers use the new log start at once. ``retain`` deletes whole files below it, in the remote tier
+and on the brokers, after ``file.delete.delay.ms``.
 
-Where snapshots stand for what leaves the log, only a snapshot moves its start (KIP-630, "When to Increase the
-LogStartOffset"): POLICY_VIOLATION.
+If snapshots replace the records that leave the log, only a snapshot moves its start (KIP-630, "When to Increase
+the LogStartOffset"): POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from stratalog.partitions.paths import METADATA_TOPIC
 from stratalog.partitions.runner import Done, Failed
 
 HIGH_WATERMARK = -1
-"""As an offset: everything that is committed."""
+"""As an offset: all committed records."""
 
 _ATTEMPTS = 5
 
 
 class DeleteRecordsRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition, and where its log starts then."""
+    """A partition, with its new log start."""
 
     low_watermark: int | None
     deleted_records: int
@@ -55,7 +55,7 @@ class DeleteRecordsRow(PartitionRow, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where the log of a partition starts, and is to start."""
+    """The present and the wanted log start of a partition."""
 
     present: int
     wanted: LogStart
@@ -69,11 +69,11 @@ def delete_records(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Delete the records below these offsets (``HIGH_WATERMARK``: all that are committed). One row a partition:
-    its low watermark, the offset at which its log starts then. Below that one there is nothing to delete.
+    """Delete the records below these offsets (``HIGH_WATERMARK``: all committed ones). One row per partition with
+    its low watermark, the offset at which its log then starts. Deleting below that changes nothing.
 
     Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
-        InvalidCallError: nothing was changed. A leader that cannot be looked at is a failure of its partition.
+        InvalidCallError: nothing was changed. A leader that cannot be listed is a failure of its partition.
     """
     wanted = {
         (topic, whole(number, f"topic {topic!r}: partition")): _offset(offset, f"{topic}-{number}: offset")
@@ -116,7 +116,7 @@ def _offset(given: object, what: str) -> int:
 def _starts(
     storage: Storage, image: ClusterImage, before: Mapping[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, _Start], dict[TopicPartition, StratalogError]]:
-    """Step 1: where the logs are to start, and what is wrong with the others."""
+    """Step 1: the wanted log starts, and the errors of the other partitions."""
     found: dict[TopicPartition, _Start] = {}
     errors: dict[TopicPartition, StratalogError] = {}
     for outcome in storage.threads.run(lambda one: _start(storage, image, one, before[one]), list(before)):
@@ -129,7 +129,7 @@ def _starts(
 
 
 def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: int) -> _Start:
-    """Raises: as ``delete_records``; errors of listing the leader."""
+    """Raises: see ``delete_records``; errors of listing the leader."""
     topic, partition = one
     what = f"partition {partition} of topic {topic!r}"
     if topic == METADATA_TOPIC or topic_config_of(image, image.topic(topic)).snapshots:
@@ -152,7 +152,7 @@ def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: i
 def _commit(
     metadata: MetadataClient, found: Mapping[TopicPartition, _Start], dry_run: bool
 ) -> dict[TopicPartition, StratalogError]:
-    """Step 2; which partitions were refused, and why."""
+    """Step 2; returns the refused partitions, with the errors."""
     grown = {one: start.wanted for one, start in found.items() if start.wanted.log_start_offset > start.present}
     if not grown:
         return {}
@@ -174,7 +174,7 @@ def _describe(metadata: MetadataClient, storage: Storage, topics: Iterable[str])
 
 
 def _row(one: TopicPartition, start: _Start | None) -> DeleteRecordsRow:
-    """``start`` None: of a partition that has failed, whose log start is not known."""
+    """``start`` None: the partition has failed, and its log start is not known."""
     low_watermark = None if start is None else max(start.present, start.wanted.log_start_offset)
     deleted = 0 if start is None or low_watermark is None else low_watermark - start.present
     return DeleteRecordsRow(topic=one[0], partition=one[1], low_watermark=low_watermark, deleted_records=deleted)

@@ -1,4 +1,4 @@
-"""Retention of the remote tier: what of it can be relied upon, and what leaves it (KIP-405, KIP-950)."""
+"""Retention of the remote tier: which of its segments are reliable, and which leave it (KIP-405, KIP-950)."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 
 _NO_HISTORY = Lineage()
-"""Of a partition of which nothing is to be remote."""
+"""The lineage of a partition none of whose segments may stay remote."""
 
 
 def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict[int, RemoteRetention]:
-    """The remote part of every partition of a tiered topic. Objects that the table lists and the store lacks are a
-    failure of the topic. A rewrite by others is taken back first, and noted: until then anybody's VACUUM may
-    delete the objects that the brokers are about to rely on.
+    """The remote part of every partition of a tiered topic. Listed objects that the store lacks are a failure of
+    the topic. A rewrite by another program is reverted first, and noted: until then any VACUUM may delete objects
+    on which the brokers are about to rely.
 
-    Raises: as ``DeltaTopicTable.undo_rewrites``.
+    Raises: see ``DeltaTopicTable.undo_rewrites``.
     """
     table = storage.remote_table(topic)
     log = table.load()
@@ -66,9 +66,8 @@ def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict
 
 
 def _load(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
-    """The table, of which ``log`` was just read, and the objects there. A seemingly missing object is looked for
-    again: it may have left the table since that was read.
-    """
+    """The table, of which ``log`` was just read, and its objects. A seemingly missing object is looked up again,
+    as it may have left the table since that read."""
     objects = table.objects()
     missing = frozenset(segment.path for segment in log.all_segments() if not objects.holds(segment))
     if missing:
@@ -86,12 +85,12 @@ class Expiry:
     clock: Clock
     image: ClusterImage
     log_starts: Mapping[TopicIdPartition, int]
-    """The log start offsets that this run has committed, or with ``dry_run`` would."""
+    """The log start offsets that this run has committed, or would commit without ``dry_run``."""
     decided: Collection[TopicIdPartition]
-    """The partitions that now start where retention wants them to."""
+    """The partitions whose log now starts where retention requires."""
     operation: OperationRun
     removed: dict[TopicIdPartition, list[RemoteSegment]] = field(default_factory=dict)
-    """The segments of each partition that went."""
+    """The removed segments of each partition."""
 
     def run(self, topics: Iterable[TopicImage]) -> dict[TopicIdPartition, list[RemoteSegment]]:
         """Step 3 of retain."""
@@ -109,7 +108,7 @@ class Expiry:
         return self.removed
 
     def _expire(self, topic: TopicImage, config: TopicConfig) -> None:
-        """The segments below the log start offset."""
+        """Remove the segments below the log start offset."""
         table = self.storage.remote_table(topic)
         gone = expired_segments(
             table.load(), {p.partition: self._log_start(topic, p.partition) for p in topic.partitions}
@@ -128,7 +127,8 @@ class Expiry:
         return max(committed, self.log_starts.get(key, 0)) if self.operation.dry_run else committed
 
     def _give_up(self, topic: TopicImage, config: TopicConfig) -> None:
-        """Everything, of a topic that is not tiered any more (KIP-950), once its log starts on the brokers."""
+        """Remove all segments of a topic that is no longer tiered (KIP-950), once its logs start on the
+        brokers."""
         table = self.storage.remote_table(topic)
         log = table.load()
         partitions = [p for p in log.segments if (topic.topic_id, p) in self.decided]
@@ -151,7 +151,7 @@ class Expiry:
         self._delete_removed(table, config)
 
     def _delete_removed(self, table: DeltaTopicTable, config: TopicConfig) -> None:
-        """Where the clocks agree how long ago it was removed."""
+        """Delete removed objects after their delay, if the clocks agree on the time."""
         if agreed_ms(self.clock, table.remote) is not None:
             table.vacuum(config.file_delete_delay_ms)
 

@@ -1,13 +1,14 @@
-"""Retain: total and local retention, and what may be deleted after its delay (KIP-405; protocol section 4).
+"""Retain: applies total and local retention, and deletes files after their delay (KIP-405; protocol section 4).
 
-    1. tasks: what total retention would keep of each partition, by its leader and the remote log
-    2. commit the new log start offsets, one commit for all partitions
-    3. commit the removal of remote segments below them, one commit a topic; delete what was removed
-       ``file.delete.delay.ms`` ago
-    4. tasks: on every replica write the new local start, and delete what left the log that long ago
+1. tasks: the part of each partition that total retention keeps, by its leader and the remote log
+2. commit the new log start offsets, one commit for all partitions
+3. commit the removal of remote segments below them, one commit per topic; delete objects that were removed
+``file.delete.delay.ms`` ago
+4. tasks: on every replica write the new local start, and delete files that left the log that long ago
 
-Nothing leaves a broker's storage before its remote copy is committed and was read, every byte (``tasks``). Of a
-topic that is not tiered any more the log starts where the leader's storage does, and all that is remote goes.
+No record leaves a broker's storage before its remote copy is committed, and every byte of that was read
+(``tasks``). If a topic is no longer tiered, its log starts where the leader's storage does, and all its remote
+segments are removed.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class RetainRow(PartitionRow, frozen=True, kw_only=True):
 
     log_start: int
     local_starts: str
-    """By broker."""
+    """The local starts, by broker."""
     remote_removed: int
-    """Segments."""
+    """The number of removed remote segments."""
     remote_removed_bytes: int
     deleted_files: int
-    """On brokers."""
+    """The number of deleted files on brokers."""
     deleted_bytes: int
     why: str | None
 
@@ -71,14 +72,14 @@ def retain(
     dry_run: bool = False,
     since: LookMark | None = None,
 ) -> Report:
-    """Apply retention to the topics (all when None; of them the partitions in ``only``, where it is given). Files
-    of no partition are left to ``vacuum``. Where ``over`` is given, it is asked when the brokers rely upon one
-    more remote segment of each partition, which is read for it, and again after further ones: once it says so,
-    they keep what the others stand for, and ``totals["cut_off"]`` tells of how many partitions. Replicas that this
-    process has looked at after ``since`` are looked at again only if they have something to let go.
+    """Apply retention to the topics (None: all; only the partitions in ``only``, if given). Files without a
+    partition are left to ``vacuum``. ``over`` is checked when each partition's brokers rely on one more remote
+    segment, which is read for that, and again after further ones: when it returns True, the files that other
+    segments would replace stay, and ``totals["cut_off"]`` is the number of unfinished partitions. Replicas that
+    this process has looked at after ``since`` are listed again only if they have something to delete.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
-        its partition in the report.
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of its
+        partition in the report.
     """
     with execution.run("retain", dry_run=dry_run) as run:
         image = metadata.image()
@@ -104,7 +105,7 @@ def retain(
         removed = Expiry(metadata, storage, execution.clock, image, log_starts, decided, run).run(chosen)
         again = _plan(
             storage, execution.clock, image, chosen, only, now_ms, run.aside()
-        )  # what fails has failed above
+        )  # failures were recorded above
         works = [replace(work, since=since) for work in again if work.replicas.view.key in wanted]
         done, failed = run.in_turns(drop, works, over)
         run.failures += [Failure.of(one.item, one.error) for one in failed]
@@ -117,7 +118,7 @@ def retain(
             run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
             if now_ms is not None and not dropped.failed and not dropped.bad and not dropped.left:
                 next_ms = min(wanted[view.key][1].next_ms, dropped.next_ms)
-                if view.key in removed:  # their objects go later
+                if view.key in removed:  # their objects are deleted later
                     next_ms = min(next_ms, now_ms + work.delay_ms)
                 until_ms += [(view, next_ms)] if next_ms else []
     run.settle(until_ms)
@@ -135,9 +136,8 @@ def retain(
 def _still_bad(
     storage: Storage, image: ClusterImage, work: RetainWork, bad: Mapping[str, StratalogError]
 ) -> list[StratalogError]:
-    """The errors of remote segments. One that was gone when its turn came is not missing where the table does not
-    list it any more: another run has let it expire.
-    """
+    """The errors of remote segments. A segment that was missing when its turn came is no error if the table no
+    longer lists it: another run has let it expire."""
     gone = {path for path, error in bad.items() if isinstance(error, RemoteObjectMissingError)}
     if gone:
         view = work.replicas.view
@@ -197,9 +197,8 @@ def _wanted(
     now_ms: int | None,
     run: OperationRun,
 ) -> dict[TopicIdPartition, tuple[RetainWork, Wanted]]:
-    """Step 1. Where the remote seems to lack what the leader has let go of, both are looked at again: another
-    driver may have tiered and dropped it since the table was read.
-    """
+    """Step 1. If the remote log seems to lack records that the leader has deleted, both are read again, as another
+    driver may have tiered and deleted them since the table was read."""
     found: dict[TopicIdPartition, tuple[RetainWork, Wanted]] = {}
     for last in (False, True):
         gaps: list[RetainWork] = []
@@ -246,7 +245,7 @@ def _commit_log_starts(
     refused = works.keys() - run.commit(metadata, AdvanceLogStart(changes), works)
     for key in refused:
         del log_starts[key]
-    if any(wanted[key][0].tiered for key in log_starts):  # a restore must not bring back what is below them
+    if any(wanted[key][0].tiered for key in log_starts):  # a restore must not bring back records below them
         run.failures += describe_first(metadata, storage, metadata.image())
     return refused
 

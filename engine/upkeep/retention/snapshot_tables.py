@@ -1,6 +1,5 @@
-"""Vacuum of the tables of snapshots (``stratalog.tiering.snapshot_table``): files that nobody needs any more,
-tables of topics that have switched theirs off, and those of deleted topics.
-"""
+"""Vacuum of the tables of snapshots (``stratalog.tiering.snapshot_table``): unused files, tables of topics that
+have disabled theirs, and tables of deleted topics."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ LITTER, SWITCHED_OFF, DELETED_TOPIC = "replaced", "switched off", "deleted topic
 
 
 def tables_in(objects: Iterable[StoredObject]) -> dict[str, list[StoredObject]]:
-    """The objects of each folder of a table, of those below ``_snapshots``."""
+    """The objects below ``_snapshots``, by the folder of their table."""
     found: dict[str, list[StoredObject]] = {}
     for stored in objects:
         _, folder, *below = stored.name.split("/", 2)
@@ -35,11 +34,11 @@ def doomed_in(
     clean_before_ms: int,
     dry_run: bool,
 ) -> tuple[str, Sequence[StoredObject]] | None:
-    """The objects of one table's folder that go, and why; a table that goes as a whole is gone already, if this
-    is no ``dry_run``. None: the folder is no table's, or was kept. A file that was never listed goes if it
-    was made before ``before_ms``; a log with entries from before ``clean_before_ms`` is cleaned.
+    """The objects to delete in one table's folder, and the reason. Unless ``dry_run``, a table to delete as a
+    whole is deleted here already. None: the folder is not a table's, or was kept. A file that was never listed is
+    deleted if it was made before ``before_ms``; a log with entries from before ``clean_before_ms`` is cleaned.
 
-    Raises: StorageError kinds; as ``SnapshotTable.load``.
+    Raises: StorageError kinds; see ``SnapshotTable.load``.
     """
     parsed = paths.parse_topic_folder(folder)
     if parsed is None:

@@ -1,17 +1,17 @@
-"""Sweep: delete what no replica of the metadata owns.
+"""Sweep: deletes folders that no replica of the metadata owns.
 
-Folders of deleted topics, of replicas that were reassigned, of former incarnations of a root. A replica's folder
-is *closed* before it is emptied: a zombie whose view still says that this replica leads would find an empty log
-otherwise, take over its own epoch a second time, and copy a second history of that epoch to followers that
-both views have in common. So one small file stays of each removed replica until its topic is deleted: the
-lineage of an epoch above all others, which tells everybody that their view is out of date.
+These are folders of deleted topics, of reassigned replicas, and of former incarnations of a root. A replica's
+folder is *closed* before it is emptied. Otherwise a zombie whose view says that this replica leads would find an
+empty log, take over its own epoch a second time, and copy a second history of that epoch to followers that both
+views have in common. So one small file stays of each removed replica until its topic is deleted: the lineage of an
+epoch above all others, which shows every driver that its view is outdated.
 
-Files of a former replica that are of another history than the leader's may be the only copy of acknowledged
-records. They stay until ``file.delete.delay.ms`` have passed since the folder was closed, and as long as no leader
-tells the history (``stratalog.engine.replicas.former``).
+Files of a former replica with another history than the leader's may be the only copy of acknowledged records. They
+stay until ``file.delete.delay.ms`` after the folder was closed, and while no leader shows the history
+(``stratalog.engine.replicas.former``).
 
-Foreign files beside our folders, or inside owned ones, stay. Links, FIFOs and the like stay everywhere, and are
-named: they may keep an operation from its work.
+Foreign files beside our folders, or inside owned ones, stay. Links, FIFOs and the like stay everywhere and are
+reported, as they may block an operation.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ _NAMED = 5
 def sweep_roots(
     metadata: MetadataClient, storage: Storage, clock: Clock, run: OperationRun, *, older_than_ms: int = _DAY_MS
 ) -> int:
-    """Delete what nobody owns; how many files. A root that cannot be listed, or a folder that cannot be swept, is
-    a failure. ``older_than_ms`` is how long what a crash has left under a name of its own has to lie there.
+    """Delete files in folders without an owner; returns their number. A root that cannot be listed, or a folder
+    that cannot be swept, is a failure. Files that a crash has left under names of their own are deleted when they
+    are ``older_than_ms``.
 
-    The roots are listed first and the metadata is read afterwards: a writer of a folder knows it from the
-    metadata, so a folder that was seen and is not owned afterwards is nobody's any more.
+    The roots are listed first, and the metadata is read afterwards: a writer learns of a folder from the metadata,
+    so a listed folder without an owner afterwards will not be written again.
     """
     seen: dict[int, Sequence[StoredObject]] = {}
     for broker_id, store in storage.stores.items():
@@ -71,9 +72,9 @@ def sweep_roots(
         try:
             found = read_broker_file(store)
             if registered is None or found is None or found.directory_id != registered.directory_id:
-                continue  # about to be registered, or not there: not ours to judge
+                continue  # about to be registered, or missing: not for this driver to judge
             if broker_id in replaced:
-                continue  # what an earlier incarnation left may be all that there is of a partition
+                continue  # an earlier incarnation may have left the only copy of a partition
             kept = {
                 paths.voter_path(registered.directory_id),
                 *(
@@ -119,7 +120,7 @@ def special_files(where: str, store: Store, objects: Sequence[StoredObject]) -> 
 
 
 def _and_above(folder: str) -> Iterator[str]:
-    """A folder and those it lies in, but for the root."""
+    """A folder and all folders above it, except the root."""
     while folder:
         yield folder
         folder = paths.folder_of(folder)
@@ -134,9 +135,8 @@ def _needed(
     names: Sequence[str],
     run: OperationRun,
 ) -> set[str]:
-    """The files that stay in a folder that nobody owns: those data files of a former replica whose records are not
-    known to be in the log, and that may not go yet.
-    """
+    """The files that stay in a folder without an owner: data files of a former replica whose records are not known
+    to be in the log, and that must not be deleted yet."""
     replica = former_replica(storage, image, broker_id, folder)
     data = {name for name in names if isinstance(parse_name(paths.base_name(name)), DataName)}
     if replica is None or not data:
@@ -149,7 +149,7 @@ def _needed(
         listing = leader.list()
         lineage = leader.lineage(listing)
         if lineage.latest_epoch != view.leader_epoch:
-            return data  # where its history goes on is decided when it takes over
+            return data  # a take-over decides where its history continues
         delay_ms = topic_config_of(image, image.topics[replica.topic_id]).file_delete_delay_ms
         lost = truncated_in(replica, lineage, listing.joined_ms)
     except StratalogError as error:
@@ -163,7 +163,8 @@ def _needed(
 def _sweep_folder(
     store: Store, folder: str, names: Sequence[str], needed: Collection[str], image: ClusterImage, dry_run: bool
 ) -> int:
-    """Empty a folder but for what is needed; it is closed first where its topic is alive. How many files."""
+    """Delete the files of a folder except the ``needed`` ones; returns their number. If its topic exists, the
+    folder is closed first."""
     closed = paths.join(folder, str(CLOSED))
     topic = paths.parse_topic_folder(paths.base_name(paths.folder_of(folder)))
     alive = topic is not None and topic[1] in image.topics

@@ -1,17 +1,18 @@
-"""The tasks of retain, keyed by partition: where its log should start, and what its replicas let go.
+"""The tasks of retain, one per partition: where its log should start, and which files its replicas delete.
 
-Conditions before a broker lets go of a record that no retention has expired:
-    * its segment is in the remote table, and of the history of the replica that lets go
-    * the store has its object at its size, as a walk saw it after the table was read
-    * all bytes of that object were read where it lies, and have the checksum that was taken when they were
-      written; by this process, which believes what it has read for as long as the object is the same one.
-So a segment is read when logs begin to rely on it, once for all replicas of its partition, and, by another
-driver, once more when the files go at last, ``file.delete.delay.ms`` later.
+Conditions before a broker deletes a record that no retention has expired:
 
-And before a replica lets go of the files that a merge has made superfluous: the segment that holds their records
-was read on that very replica, all of it. That is once, for then they are gone.
+* its segment is in the remote table, and belongs to the history of this replica
+* the store has the object with its size, by a walk made after the table was read
+* this process has read all bytes of that object, and their checksum is the one computed when they were written; a
+  later read of the same object is not needed
 
-A damaged file is named, and the files that it was to stand for stay, so that ``heal`` can make it anew from them.
+So a segment is read when logs begin to rely on it, once for all replicas of its partition; another driver reads it
+once more when the files are finally deleted, ``file.delete.delay.ms`` later.
+
+Before a replica deletes files that a merge has replaced, all of the merged segment is read on that replica.
+
+A damaged file is reported, and the files that it would replace stay, so that ``heal`` can rebuild it from them.
 """
 
 from __future__ import annotations
@@ -64,37 +65,36 @@ class RemoteRetention:
     listed: tuple[RemoteSegment, ...]
     """The segments in the table."""
     objects: tuple[StoredObject, ...]
-    """Those of them, from the first on, that the store has at their size."""
+    """The listed segments, from the first on, whose objects the store has with their size."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetainWork(BoundedWork):
-    """One partition: its replicas, limits, and what is remote. ``most`` counts the remote segments that each
-    replica begins to rely upon."""
+    """One partition: its replicas, limits, and remote part. ``most`` is the number of further remote segments on
+    which each replica may begin to rely."""
 
     total: RetentionLimits
     local: RetentionLimits
     remote: RemoteRetention | None
-    """None when the topic is not tiered."""
+    """None if the topic is not tiered."""
     delay_ms: int
     clock: Clock
     now_ms: int | None
-    """The time for records; None: none expires by time, and the limits have none (``agreed_time``)."""
+    """The time for records; None: no record expires by time, and the limits have no times (``agreed_time``)."""
     dry_run: bool
     snapshots: bool = False
     """cleanup.policy=snapshot: no limit moves the log start, and local starts stay below a snapshot's end."""
     since: LookMark | None = None
-    """A look after this mark may say that nothing is to be done."""
+    """A look after this mark may be used to decide that there is nothing to do."""
 
     @property
     def tiered(self) -> bool:
-        """remote.storage.enable of the topic."""
+        """Whether remote.storage.enable is set for the topic."""
         return self.remote is not None
 
     def safe(self, log: ReplicaLog) -> tuple[RemoteSegment, ...]:
-        """The remote segments that are in the store and of this log's history: from the first on, which has what
-        the log still has of its beginning.
-        """
+        """The remote segments, from the first on, that are in the store and belong to this log's history; the
+        first one must reach back as far as the log."""
         if self.remote is None:
             return ()
         found = agreeing(self.remote.listed[: len(self.remote.objects)], log.lineage)
@@ -107,36 +107,36 @@ class RetainWork(BoundedWork):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """From where on total retention keeps a partition."""
+    """The offset from which total retention keeps a partition."""
 
     log_start: int
     ahead: LogFile | None = None
-    """A file with a timestamp that is yet to come."""
+    """A file with a timestamp in the future."""
     next_ms: int = FOREVER_MS
-    """Before that time (ms) it is no other offset, if the log stays as it is."""
+    """The time (ms) before which the offset stays the same if the log does not change."""
     why: str | None = None
-    """Why it is where it was."""
+    """Why it is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The files that one partition's replicas let go."""
+    """The files that one partition's replicas have deleted."""
 
     local_starts: tuple[tuple[int, int], ...]
-    """Broker and its local start offset now."""
+    """Each broker with its present local start offset."""
     deleted: int
-    """Files of records deleted. (Registers go too, and are not counted.)"""
+    """The number of deleted data files, without registers."""
     deleted_bytes: int
     failed: tuple[tuple[str, StratalogError], ...]
-    """Where, and what."""
+    """The failed items, with the errors."""
     bad: Mapping[str, StratalogError]
-    """Remote segments that cannot be relied upon, by path: as the table listed them when the task was planned."""
+    """Unreliable remote segments, by path, as the table listed them when the task was planned."""
     next_ms: int = FOREVER_MS
-    """Before that time (ms) nothing more is let go, if the replicas stay as they are now."""
+    """The time (ms) before which nothing more is deleted if the replicas do not change."""
     left: bool = False
-    """Whether a replica may let go of more, by further segments."""
+    """Whether a replica may delete more, by relying on further segments."""
     why: str | None = None
-    """Why the last of them has let nothing go, for another reason than that of ``Wanted``."""
+    """Why the last replica has deleted nothing, for another reason than that of ``Wanted``."""
 
     @property
     def moved_bytes(self) -> int:
@@ -157,11 +157,11 @@ class Dropped:
 def wanted_log_start(work: RetainWork) -> Wanted:
     """The task of step 1.
 
-    Raises: LogGapError when the leader has let go of records that the remote table does not list, at present or
-        for good; as ``Replica.log``.
+    Raises: LogGapError when the leader has deleted records that the remote table does not list, at present or for
+        good; see ``Replica.log``.
     """
     if work.since is not None:
-        with suppress(StratalogError):  # the look that follows tells
+        with suppress(StratalogError):  # the following look reports the error
             wanted = _wanted_log_start(work)
             if wanted.log_start <= work.replicas.view.log_start_offset:
                 return wanted
@@ -195,14 +195,14 @@ def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, .
     if log_start < log.local_start and (begins > log_start or ends < log.local_start):
         held = f"[{begins}, {ends})" if remote else "nothing"
         raise LogGapError(
-            f"{work}: the leader has dropped offsets [{log_start}, {log.local_start}), which were tiered, and the "
+            f"{work}: the leader has deleted the tiered offsets [{log_start}, {log.local_start}), but the "
             f"remote log holds {held} of its history: check that the right remote tier is mounted. Nothing is "
-            "dropped until then"
+            "deleted until then"
         )
 
 
 def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) -> list[LogFile]:
-    """The files of a replica's log; their timestamps are looked up only where a limit asks for them."""
+    """The files of a replica's log; their timestamps are read only if a limit requires it."""
 
     def latest_ms(link: Link) -> int:
         return 0 if limits.retention_ms == UNLIMITED else replica.footer(link.file).latest_ms
@@ -248,15 +248,15 @@ class _Dropping:
     deleted_bytes: int = 0
     failed: list[tuple[str, StratalogError]] = field(default_factory=list)
     sound: set[str] = field(default_factory=set)
-    """Paths of remote segments that were read back."""
+    """Paths of remote segments that were read and are intact."""
     bad: dict[str, StratalogError] = field(default_factory=dict)
-    """And those that cannot be relied upon."""
+    """Unreliable remote segments."""
     next_ms: int = FOREVER_MS
-    """As in ``Dropped``."""
+    """See ``Dropped``."""
     left: bool = False
-    """As in ``Dropped``."""
+    """See ``Dropped``."""
     why: str | None = None
-    """As in ``Dropped``."""
+    """See ``Dropped``."""
     objects: dict[str, StoredObject] = field(init=False)
     """The objects of the remote segments, by path."""
 
@@ -266,7 +266,7 @@ class _Dropping:
         self.objects = {segment.path: stored for segment, stored in there}
 
     def on(self, broker: int) -> None:
-        """Move the local start of one replica, and delete what has left its log long enough ago."""
+        """Move the local start of one replica, and delete files that left its log long enough ago."""
         try:
             replica = self.work.replicas.replica(broker)
             while_it_changes(lambda: self._drop(broker, replica))
@@ -300,8 +300,8 @@ class _Dropping:
         self.deleted_bytes += sum(gone)
 
     def _log(self, replica: Replica) -> tuple[ReplicaLog, int | None]:
-        """The present log, and the time by which files are deleted (None: unknown); or the log as it was at a look
-        after ``since``, if nothing but superseded high watermarks can be deleted from it at that time: those stay
+        """The present log, and the time by which files are deleted (None: unknown); or the log at an earlier look
+        after ``since``, if only superseded high watermarks can be deleted from it by that time: these stay
         superseded, whatever has changed since."""
         work = self.work
         if work.since is not None and not work.tiered and not work.snapshots:
@@ -321,7 +321,7 @@ class _Dropping:
         if not work.tiered:
             return log_start
         safe = work.safe(log)
-        # Where only its size asks for it, the last file stays for those who read the end of the log.
+        # If only the size limit requires it, the last file stays for readers of the log's end.
         at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
         extents = local_extents(replica, log, work.local)
         now_ms = work.clock.now_ms() if work.now_ms is None else work.now_ms
@@ -334,7 +334,8 @@ class _Dropping:
         return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
 
     def _snapshot_end(self, replica: Replica, log: ReplicaLog) -> int:
-        """Up to where a snapshot of the replica that is whole stands for its log; one that is not is named."""
+        """The end of the greatest intact snapshot of the replica, which replaces that part of its log; damaged
+        ones are reported."""
         usable = usable_snapshot(replica, log)
         for _, error in usable.damaged:
             named = CorruptSegmentError(f"{error}; the log that it would replace remains: take a snapshot")
@@ -343,9 +344,8 @@ class _Dropping:
         return follower_start_offset(log.local_start, self.work.replicas.view.log_start_offset, held)
 
     def _deletable(self, replica: Replica, log: ReplicaLog, now_ms: int) -> list[str]:
-        """The files whose delay is over, but for those with records whose only other copy, in the remote tier or
-        in a snapshot, is now missing or damaged.
-        """
+        """The files whose delay is over, except those with records whose only other copy, in the remote tier or in
+        a snapshot, is now missing or damaged."""
         work, log_start = self.work, self.work.replicas.view.log_start_offset
         names = removable(log, now_ms, work.delay_ms, work.replicas.epoch)
         if work.snapshots:
@@ -356,7 +356,8 @@ class _Dropping:
         begins = {
             name: max(of.base_offset, log_start)
             for name, of in parsed.items()
-            if isinstance(of, DataName) and of.base_offset < log.local_start  # else hidden, or of another history
+            if isinstance(of, DataName)
+            and of.base_offset < log.local_start  # otherwise hidden, or of another history
         }
         if not begins:
             return names
@@ -366,22 +367,23 @@ class _Dropping:
             needed = [s for s in safe if s.next_offset > first and s.base_offset < log.local_start]
             doubtful = [
                 s.next_offset for s in reversed(needed) if not self._is_sound(s)
-            ]  # the last are freed first
+            ]  # the last ones are freed first
             held_from = max([safe[0].base_offset, *doubtful])
         free = [name for name in names if name not in begins or begins[name] >= held_from]
-        if len(free) < len(names):  # until the remote tier has again what it lacks
+        if len(free) < len(names):  # until the remote tier is complete again
             self.next_ms = 0
         return free
 
     def _beside_snapshot(self, replica: Replica, log: ReplicaLog, names: list[str]) -> list[str]:
-        """Without the files below the local start, where the snapshot that stood for them is not whole now."""
+        """The names without the files below the local start, if the snapshot that replaced them is no longer
+        intact."""
         parsed = {name: parse_name(name) for name in names}
         below = {
             name for name, of in parsed.items() if isinstance(of, DataName) and of.base_offset < log.local_start
         }
         newest = newest_id(log)
         if not below or newest is None or newest.end_offset < log.local_start:
-            return names  # else it is retention that has moved the start, before the topic had this policy
+            return names  # otherwise retention has moved the start, before the topic had this policy
         held = latest_snapshot(replica, log)
         if held is not None and held.snapshot_id.end_offset >= log.local_start:
             return names
@@ -393,7 +395,7 @@ class _Dropping:
         return [name for name in names if name not in below]
 
     def _relied_upon(self, log: ReplicaLog, wanted: int) -> int:
-        """The greatest offset up to ``wanted`` below which the remote copy can be relied upon."""
+        """The greatest offset up to ``wanted`` below which the remote copy is reliable."""
         begin = max(log.local_start, self.work.replicas.view.log_start_offset)
         needed = [s for s in self.work.safe(log) if s.next_offset > begin and s.base_offset < wanted]
         for count, segment in enumerate(needed):

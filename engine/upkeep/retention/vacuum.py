@@ -1,19 +1,19 @@
-"""Vacuum: what nobody needs any more goes, in the remote tier and on the brokers.
+"""Vacuum: deletes files that are no longer needed, in the remote tier and on the brokers.
 
-    1. walk through the whole remote tier, once; then read the metadata
-    2. of each topic: its table; what of its folder is litter (``stratalog.tiering.remote_objects``); where only a
-       lineage can tell, that of the leader
-    3. look at the table once more: what it lists now stays; delete the rest in bulk
-    4. the folders of deleted topics that are marked so (``topics.delete_topic``)
-    5. temporary files, probes and unfinished uploads of every store, a day old; folders on brokers that nobody
-       owns
-    6. the tables of snapshots (``snapshot_tables``)
-    7. Iceberg tables that are behind follow, and forget their old snapshots
-    8. the logs of the tables: entries that a checkpoint stands for, and that are older than their retention
+1. walk through the whole remote tier, once; then read the metadata
+2. for each topic, read its table, and find the litter in its folder (``stratalog.tiering.remote_objects``); if
+only a lineage can decide, use the leader's
+3. read the table once more: objects that it lists now stay; delete the rest in bulk
+4. delete folders of deleted topics that are marked so (``topics.delete_topic``)
+5. delete temporary files, probes and unfinished uploads of every store that are a day old, and folders on brokers
+without an owner
+6. clean the tables of snapshots (``snapshot_tables``)
+7. bring outdated Iceberg tables up to date, and expire their old snapshots
+8. clean the logs of the tables: entries that a checkpoint replaces, and that are older than their retention
 
-A folder of a topic that the cluster does not know and that is not marked stays, and is named: somebody kept the
-remote of a topic, or the remote is shared. Times are those of the storage that holds the objects; where its
-clock and this machine's do not agree, nothing is deleted there (``stratalog.partitions.agreed_time``).
+A folder of an unknown topic that is not marked stays, and is reported: an operator kept the remote log of a topic,
+or the remote tier is shared. Times are those of the storage that holds the objects; if its clock and this
+machine's disagree, nothing is deleted there (``stratalog.partitions.agreed_time``).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from stratalog.tiering.remote_objects import RemoteObjects, TopicLitter, find_li
 
 DAY_MS = 24 * 60 * 60 * 1000
 _LOG_RETENTION_MS = 30 * DAY_MS
-"""delta.logRetentionDuration of our tables."""
+"""delta.logRetentionDuration of this product's tables."""
 
 
 class VacuumRow(Row, frozen=True, kw_only=True):
-    """Files that go from one place for one reason."""
+    """Files that are deleted in one place for one reason."""
 
     where: str
     why: str
@@ -65,10 +65,10 @@ def vacuum(
     older_than_ms: int = DAY_MS,
     dry_run: bool = False,
 ) -> Report:
-    """Delete litter: of the topics alone, or, when None, of all there is. ``older_than_ms`` is how long what was
-    never committed has to lie there.
+    """Delete litter of these topics, or (None) everywhere. ``older_than_ms``: the least age of uploads that were
+    never committed.
 
-    Raises: UnknownTopicOrPartitionError; what cannot be looked at, or deleted, is a failure in the report.
+    Raises: UnknownTopicOrPartitionError; everything that cannot be listed or deleted is a failure in the report.
     """
     with execution.run("vacuum", dry_run=dry_run) as run:
         work = _Vacuum(metadata, storage, execution.clock, older_than_ms, run)
@@ -98,7 +98,9 @@ class _Vacuum:
         """Steps 1 to 4, and 6 to 8."""
         now_ms = agreed_ms(self.clock, remote)
         if now_ms is None:
-            remote.list(paths.descriptions_path(self.storage.file.cluster_id))  # one that is away fails here
+            remote.list(
+                paths.descriptions_path(self.storage.file.cluster_id)
+            )  # an unreachable remote tier fails here
             self.run.notes.append(
                 "remote tier: it reports no time, or one that differs from this machine's clock, so nothing is "
                 "deleted there"
@@ -133,7 +135,7 @@ class _Vacuum:
         self, remote: Store, names: Sequence[str] | None
     ) -> tuple[dict[str, list[StoredObject]], list[StoredObject]]:
         """The objects by top folder, and those in no folder: everything, or the folders of these topics. Anything
-        but a file is a failure."""
+        other than a file is a failure."""
         if names is None:
             objects = remote.walk("")
         else:
@@ -199,7 +201,7 @@ class _Vacuum:
             self._tell(paths.join(paths.SNAPSHOT_TABLES, folder), found[0], len(found[1]), size)
 
     def _lineages(self, image: ClusterImage, topic: TopicImage, partitions: frozenset[int]) -> dict[int, Lineage]:
-        """Of the leaders that can be listed, and lead in the epoch that the metadata says."""
+        """The lineages of the leaders that can be listed, and that lead in the metadata's leader epoch."""
         found: dict[int, Lineage] = {}
         replicas_of = [
             self.storage.replicas(image.view(topic.topic_id, partition)) for partition in sorted(partitions)
@@ -213,7 +215,7 @@ class _Vacuum:
     def _deleted_topic(
         self, folder: str, name: str, topic_id: str, seen: Sequence[StoredObject], now_ms: int
     ) -> None:
-        """Step 4. Without a table there are only uploads of a run that came after the deletion."""
+        """Step 4. If there is no table, a run that came after the deletion has left uploads."""
         gone = TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
         table = self.storage.remote_table(gone)
         marked = table.is_marked_deleted()

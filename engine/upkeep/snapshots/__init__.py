@@ -1,9 +1,9 @@
 """Short logs for topics with ``cleanup.policy=snapshot``, and for the metadata (KIP-630).
 
-snapshot       one run of it
-partition      made on the leader of a partition
-spread         copied to the other replicas; what it replaces is deleted
+snapshot       one run
+partition      makes a snapshot on the leader of a partition
+spread         copies it to the other replicas, and deletes the snapshots that it replaces
 publish        the latest record of each key, as a Delta table
-metadata       that of the metadata log
-read_snapshot  located and verified, to be read; as a table; its metrics
+metadata       the snapshot of the metadata log
+read_snapshot  locates and verifies snapshots for readers; lists them; their metrics
 """

@@ -1,7 +1,7 @@
-"""The metadata log as one of the logs that snapshots keep short: by the same policy, with the same metrics.
+"""Keeps the metadata log short by snapshots: by the same policy, with the same metrics as other logs.
 
-``stratalog.engine.quorum.upkeep`` does the work on the voters; here is decided when, and how it is reported: as
-one row beside those of the topics, or (``stratalog.engine.admin.quorum``) one for each voter.
+``stratalog.engine.quorum.upkeep`` does the work on the voters. This module decides when, and reports the result:
+as one row beside those of the topics, or (``stratalog.engine.admin.quorum``) one row per voter.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class MetadataUpkeep:
     """The metadata log after a run."""
 
     looked: SnapshotState
-    """As the run found it."""
+    """The log as the run found it."""
     wait: str | None
-    """Why no snapshot was wanted."""
+    """Why no snapshot was due."""
     done: Upkeep | None
-    """None where none was, and in a dry run."""
+    """None if none was due, and in a dry run."""
 
 
 def keep_metadata_short(
     metadata: MetadataClient, clock: Clock, memory: Memory, *, by_hand: bool, dry_run: bool
 ) -> MetadataUpkeep:
-    """Take a snapshot of the metadata log where the policy wants one (``by_hand``: of all that is new), give it
-    to every voter, move the log start, delete what lies below.
+    """Take a snapshot of the metadata log if the policy requires one (``by_hand``: of all new records), copy it to
+    every voter, move the log start, and delete the files below it.
 
     Raises: NoMajorityError and other RetriableError kinds; StaleMetadataError, CorruptionError kinds.
     """
@@ -55,13 +55,13 @@ def keep_metadata_short(
 
 
 def metadata_failures(done: Upkeep) -> list[Failure]:
-    """Voters that did not get the snapshot, and snapshots on voters that are damaged."""
+    """Voters that did not get the snapshot, and damaged snapshots on voters."""
     found = [Failure.of(one.voter, one.failure) for one in done.voters if one.failure is not None]
     return found + [Failure.of(one.voter, error) for one in done.voters for error in one.damaged]
 
 
 class GaugeRow(Row, frozen=True, kw_only=True):
-    """A metric of a partition, as it is now."""
+    """The present value of a metric of a partition."""
 
     metric: str
     topic: str
@@ -72,7 +72,7 @@ class GaugeRow(Row, frozen=True, kw_only=True):
 class SnapshotRow(
     PartitionRow, frozen=True, kw_only=True, rename={"size_bytes": SIZE, "lag": LAG, "gen_latency_ms": GEN_LATENCY}
 ):
-    """A partition, or the metadata log. Its metrics are named as KIP-630 names them."""
+    """A partition, or the metadata log. Its metrics have KIP-630's names."""
 
     outcome: str
     snapshot: str | UnsetType | None = UNSET
@@ -84,9 +84,9 @@ class SnapshotRow(
     log_start: int | UnsetType = UNSET
     copied_bytes: int | UnsetType = UNSET
     deleted: int | UnsetType = UNSET
-    """Snapshots."""
+    """The number of deleted snapshots."""
     expired: int | UnsetType = UNSET
-    """Records written for what has expired."""
+    """The number of records that delete expired state."""
     published: bool | UnsetType = UNSET
     why: str | UnsetType | None = UNSET
 

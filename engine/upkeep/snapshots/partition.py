@@ -1,8 +1,9 @@
-"""Snapshots of one partition: what a new one would hold, and making it on the leader (KIP-630, "Snapshot Format").
+"""Snapshots of one partition: the content of the next one, and making it on the leader (KIP-630, "Snapshot
+Format").
 
-A snapshot is made of the committed records below the last stable offset, up to a batch boundary, in the folder of
-the leader; the others get its bytes. It reads at most ``memory_bytes``, uncompressed; a larger partition of a
-user's topic is left to Spark (``stratalog.engine.spark.reducing``).
+A snapshot is made of the committed records below the last stable offset, up to a batch boundary, in the leader's
+folder; other replicas copy it. A task reads at most ``memory_bytes``, uncompressed; a larger partition of a user's
+topic is left to Spark (``stratalog.engine.spark.reducing``).
 """
 
 from __future__ import annotations
@@ -49,20 +50,20 @@ class SnapshotWork(PartitionWork):
     """One partition of a topic with cleanup.policy=snapshot."""
 
     schema: pa.Schema
-    """The physical one of the topic."""
+    """The physical schema of the topic."""
     policy: SnapshotPolicy
     by_hand: bool
-    """Make a snapshot of whatever is new, whatever the policy says."""
+    """Make a snapshot of all new records, whatever the policy."""
     delete_retention_ms: int
     lag_time_max_ms: int
     delete_delay_ms: int
     compression: str
     memory_bytes: int
     published: bool
-    """Its snapshots are a table in the remote tier, too (``publish``)."""
+    """Whether its snapshots are also a table in the remote tier (``publish``)."""
     clock: Clock
     protected: bool = False
-    """The log keeps the records that its snapshots stand for (``protect.until.ms``)."""
+    """Whether the log keeps the records that its snapshots replace (``protect.until.ms``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,31 +76,31 @@ class SnapshotPlan:
     """The id of a new one; ``EMPTY`` when nothing is committed."""
     high_watermark: int
     log_bytes: int
-    """Of the log between the two."""
+    """Size of the log between the two."""
     since_ms: int
-    """When the latest was made; without one, when the log began."""
+    """When the latest one was made; without one, when the log began."""
     wait: str | None
     """Why none is made now."""
     large: bool = False
-    """It is to be made, if enough records have changed, and it is too large for the memory of one task."""
+    """Whether one is due if enough records have changed, but too large for the memory of one task."""
     damaged: tuple[str, ...] = ()
-    """Snapshots that were passed over, and what is wrong with them."""
+    """Skipped snapshots, with their damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """A snapshot that was made, or found to be there already when it was to get its name."""
+    """A snapshot that was made, or that already existed when it was to get its name."""
 
     snapshot_id: SnapshotId
     records: int
     new: bool
-    """This call has made it."""
+    """Whether this call has made it."""
     ms: float
     """GenSnapshotLatencyMs."""
 
 
 def plan_snapshot(work: SnapshotWork) -> SnapshotPlan:
-    """The task of a dry run: what ``make_snapshot`` would do, without looking at records."""
+    """The task of a dry run: what ``make_snapshot`` would do, without reading records."""
 
     def look() -> SnapshotPlan:
         return plan_of(work, work.replicas.leader, look_at_leader(work.replicas))[0]
@@ -108,9 +109,9 @@ def plan_snapshot(work: SnapshotWork) -> SnapshotPlan:
 
 
 def make_snapshot(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
-    """The task: make the partition's next snapshot where the policy wants it, and memory suffices.
+    """The task: make the partition's next snapshot if the policy requires it, and memory suffices.
 
-    Raises: as ``leader_log``; SourceChangedError when the log keeps changing meanwhile; CorruptionError kinds.
+    Raises: see ``leader_log``; SourceChangedError when the log keeps changing meanwhile; CorruptionError kinds.
     """
     return while_it_changes(lambda: _make_once(work))
 
@@ -133,10 +134,10 @@ def _make_once(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | No
 
 
 def plan_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapshot | None]:
-    """The leader's log, and as ``plan_of``; snapshots of the leader that are damaged or gone are first replaced by
-    whole copies of other replicas', where there are any.
+    """The leader's log, and ``plan_of`` it. Damaged or missing snapshots of the leader are first replaced by
+    intact copies from other replicas, if there are any.
 
-    Raises: as ``leader_log`` and ``plan_of``.
+    Raises: see ``leader_log`` and ``plan_of``.
     """
     leader = work.replicas.leader
     log = leader_log(work.replicas)
@@ -150,7 +151,7 @@ def plan_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapsho
             return log, planned, earlier
         damaged = planned.damaged
     except LogGapError:
-        pass  # raised again below, unless it can be mended
+        pass  # raised again below, unless it can be repaired
     with errors_of(leader):
         mend(work.replicas, leader, log)
     log = leader_log(work.replicas)
@@ -159,9 +160,9 @@ def plan_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapsho
 
 
 def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_id: SnapshotId) -> SnapshotWriter:
-    """The writer of a snapshot that may be made of the leader's log as it was listed.
+    """The writer of a snapshot of the leader's log as it was listed.
 
-    Raises: InvalidCallError when it may not; SourceChangedError; CorruptSegmentError.
+    Raises: InvalidCallError when no snapshot may be made; SourceChangedError; CorruptSegmentError.
     """
     last = _last_link(log, snapshot_id.end_offset)
     check_may_snapshot(
@@ -192,8 +193,8 @@ def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_i
 
 
 def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) -> bool:
-    """Look at the leader once more: the records read are its history still; then give the snapshot its name.
-    Whether this call did.
+    """List the leader once more, as the records read must still be its history; then give the snapshot its name.
+    Returns whether this call did.
 
     Raises: FencedLeaderEpochError, SourceChangedError.
     """
@@ -207,9 +208,8 @@ def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) 
 
 
 def tombstone_horizon_us(work: SnapshotWork, leader: Replica, log: ReplicaLog, end: int) -> int:
-    """Tombstones with a timestamp up to this one (microseconds) are left out of a snapshot that ends at ``end``:
-    they are older than ``delete.retention.ms`` when the last record is appended that it contains.
-    """
+    """The greatest timestamp (microseconds) of tombstones to omit from a snapshot that ends at ``end``: these are
+    older than ``delete.retention.ms`` when its last record was appended."""
     last = _last_link(log, end)
     assert last is not None
     return 1000 * (leader.footer(last.file).created_ms - work.delete_retention_ms)
@@ -221,22 +221,21 @@ def tombstone_horizon_us(work: SnapshotWork, leader: Replica, log: ReplicaLog, e
 def reason_not_to(
     work: SnapshotWork, planned: SnapshotPlan, earlier: Snapshot | None, changed: int
 ) -> SnapshotPlan | None:
-    """The plan with the reason why nothing is made now that it is known how many records have changed since the
-    ``earlier`` snapshot; None: it is to be made.
-    """
+    """The plan with the reason not to make a snapshot, now that the number of records changed since the
+    ``earlier`` one is known; None: make it."""
     wait = reason_to_wait(work.policy, _since(work, planned, earlier, changed), by_hand=work.by_hand)
     return None if wait is None else replace(planned, wait=wait, large=False)
 
 
 def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[SnapshotPlan, Snapshot | None]:
-    """The plan for the leader's log as it was listed, as far as names tell; and its latest usable snapshot.
+    """The plan for the leader's log as it was listed, as far as names show, and its latest usable snapshot.
 
-    Raises: LogGapError when the log starts behind that one.
+    Raises: LogGapError when the log starts after that one.
     """
     usable = usable_snapshot(leader, log)
     earlier = usable.snapshot
     latest = EMPTY if earlier is None else earlier.snapshot_id
-    # Nobody misses records that retention dropped before the policy was set: the first snapshot, if made by hand.
+    # If made by hand, the first snapshot may lack records that retention deleted before the policy was set.
     first = work.by_hand and not checkpoints_of(log) and leader.topic not in FORMATS
     if latest.end_offset < log.local_start and not first:
         raise LogGapError(
@@ -258,7 +257,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
         wait=None,
         damaged=tuple(str(error) for _, error in usable.damaged),
     )
-    # As if everything had changed: whether that is so is not known before the records are read.
+    # As if everything had changed: only reading the records shows whether that is so.
     since = _since(work, planned, earlier, changed=0 if earlier is None else earlier.records)
     wait = reason_to_wait(work.policy, since, by_hand=work.by_hand)
     large = False
@@ -270,7 +269,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
 
 
 def _stable_end(leader: Replica, log: ReplicaLog) -> int:
-    """The end of the decided part of the log; nobody appends to internal topics in transactions."""
+    """The end of the decided part of the log. Internal topics have no appends in transactions."""
     if leader.topic in FORMATS:
         return log.high_watermark
     return transactions_of(log, leader.footer).last_stable_offset
@@ -293,7 +292,8 @@ def _since_ms(leader: Replica, log: ReplicaLog, earlier: Snapshot | None, now_ms
     if not log.chain:
         return now_ms
     first = log.chain[0].file
-    # A merge has made the file anew: a log that is kept short would never be old enough for its first snapshot.
+    # A merge has rewritten the file: by its own age, a log that is kept short would never be old enough for its
+    # first snapshot.
     return min(first.object.modified_ms, leader.footer(first).min_timestamp_us // 1000)
 
 
@@ -319,7 +319,7 @@ class _StateContent:
     changed: int
 
     def write(self, writer: SnapshotWriter) -> int:
-        """How many records there were."""
+        """Write the records; returns their number."""
         return write_dump(self.state.dump(), self.form.codec, writer)
 
 
@@ -331,7 +331,7 @@ class _LatestContent:
     changed: int
 
     def write(self, writer: SnapshotWriter) -> int:
-        """How many records there were."""
+        """Write the records; returns their number."""
         for batch in LatestByKey(self.table).dump():
             writer.write(batch)
         return int(self.table.num_rows)
@@ -385,7 +385,7 @@ def log_batches(
 def committed_batches(
     leader: Replica, log: ReplicaLog, start: int, end: int, columns: list[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """As ``log_batches``, without markers and records of aborted transactions. ``end`` is stable."""
+    """Like ``log_batches``, without markers and records of aborted transactions. ``end`` is stable."""
     for link, is_decided in committed_links(leader, log, start, end):
         offset, stop = max(link.start, start), min(link.end, end)
         wanted = [*columns, "control"] if is_decided else columns
@@ -397,7 +397,8 @@ def committed_batches(
 
 
 def committed_links(leader: Replica, log: ReplicaLog, start: int, end: int) -> Iterator[tuple[Link, bool]]:
-    """The files of the log with committed records in ``[start, end)``, and whether each may hold others, too."""
+    """The files of the log with committed records in ``[start, end)``, and whether each may hold other records,
+    too."""
     transactions = transactions_of(log, leader.footer, start)
     hidden = transactions.hidden(Isolation.READ_COMMITTED)
     for link in log.chain:

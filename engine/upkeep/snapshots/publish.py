@@ -1,12 +1,12 @@
 """The latest record of each key as an open Delta table, for topics with ``remote.snapshot.table.enable``
 (``stratalog.tiering.snapshot_table``).
 
-1. open the table of each topic; see which files that it lists are not there as such
-2. tasks: where the leader has another snapshot than the table, write its records into the remote tier
-3. one commit a topic; files that were replaced go when ``file.delete.delay.ms`` is over
+1. open the table of each topic; find listed files that are missing or have another size
+2. tasks: if the leader has another snapshot than the table, write its records into the remote tier
+3. one commit per topic; replaced files are deleted after ``file.delete.delay.ms``
 
-A file that was written and not committed is litter, which ``vacuum`` deletes. A run that comes later does all the
-same: what the table lacks is found by the table and the leader alone.
+A file that was written but not committed is litter, which ``vacuum`` deletes. A later run does the rest: the table
+and the leader alone show what the table lacks.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishWork(PartitionWork):
-    """Bring one partition's latest snapshot into the table's folder."""
+    """The work: copy one partition's latest snapshot into the table's folder."""
 
     remote: Store
     folder: str
     schema: pa.Schema
-    """The physical one of the topic."""
+    """The physical schema of the topic."""
     compression: str
     listed: Published | None
     is_there: bool
-    """Whether the listed file is in the folder, at its size."""
+    """Whether the listed file is in the folder, with its size."""
     file_id: str
 
     def stores_used(self) -> Iterable[Store]:
@@ -64,9 +64,9 @@ class PublishWork(PartitionWork):
 
 
 def write_latest(work: PublishWork) -> Publication | None:
-    """The task; None where the table has the latest snapshot, or nobody has one.
+    """The task; None if the table has the latest snapshot, or there is none.
 
-    Raises: as ``look_at_leader``; CorruptionError kinds; StorageError, OutcomeUnknownError.
+    Raises: see ``look_at_leader``; CorruptionError kinds; StorageError, OutcomeUnknownError.
     """
     return while_it_changes(lambda: _write_once(work))
 
@@ -94,7 +94,7 @@ def _write_once(work: PublishWork) -> Publication | None:
                 found.snapshot_id.name,
                 work.compression,
             )
-            staged.commit()  # nobody else has the id in its name
+            staged.commit()  # the id in its name is unique
         finally:
             staged.abort()
     there = work.remote.stat(name)
@@ -131,9 +131,8 @@ def publish(
     works: Sequence[SnapshotWork],
     run: OperationRun,
 ) -> frozenset[TopicIdPartition]:
-    """Let the tables have the latest snapshots of those of the partitions that are ``published``; the partitions
-    that were brought there. An error is a failure of its partition, or of its topic.
-    """
+    """Publish the latest snapshots of the partitions that are ``published``; returns the partitions that changed.
+    An error is a failure of its partition, or of its topic."""
     by_topic: dict[str, list[SnapshotWork]] = defaultdict(list)
     for work in works:
         if work.published:
@@ -166,17 +165,17 @@ def publish(
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """Step 1 of a topic."""
+    """The result of step 1 for a topic."""
 
     table: SnapshotTable
     files: Mapping[int, Published]
-    """By partition, as listed."""
+    """The listed files, by partition."""
     there: frozenset[str]
-    """Paths of those that are there at their size."""
+    """Paths of the files that exist with their size."""
 
 
 def _open(storage: Storage, topic: TopicImage, schema: pa.Schema) -> _Opened:
-    """Raises: as ``SnapshotTable.open``."""
+    """Raises: see ``SnapshotTable.open``."""
     table = storage.snapshot_table(topic)
     files = table.open(schema).files
     sizes = {stored.name: stored.size_bytes for stored in table.remote.walk(table.folder)}

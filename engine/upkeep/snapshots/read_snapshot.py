@@ -1,4 +1,4 @@
-"""The snapshots that there are: located and verified, to be read; as a table; the metrics of KIP-630."""
+"""Existing snapshots: locates and verifies them for readers, lists them, and reports the metrics of KIP-630."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ class LocateWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The latest snapshot of a partition that verifies, on its leader; or, where that has none that stands for
-    what its log lacks, on a follower."""
+    """The latest snapshot of a partition that verifies, on its leader; or on a follower, if the leader has none
+    that replaces the records below its log start."""
 
     partition: int
     snapshot_id: SnapshotId
     broker_id: int
     stored: StoredObject
-    """In the store of this broker."""
+    """The snapshot in the store of this broker."""
     records: int
     ms: float
-    """LoadSnapshotLatencyMs: of reading and verifying every byte."""
+    """LoadSnapshotLatencyMs: the time to read and verify every byte."""
 
 
 def locate_snapshot(work: LocateWork) -> Located | None:
     """The task; None when the partition has no snapshot, and its log begins at 0.
 
-    Raises: LeaderNotAvailableError; LogGapError when the log starts behind the latest usable one of any replica.
+    Raises: LeaderNotAvailableError; LogGapError when the log starts after the latest usable one of any replica.
     """
     return while_it_changes(lambda: _locate_once(work))
 
@@ -76,7 +76,7 @@ def _locate_once(work: LocateWork) -> Located | None:
 
 
 def _of_a_follower(replicas: PartitionReplicas, log: ReplicaLog, needed: int) -> tuple[Replica, Snapshot]:
-    """A whole snapshot of the leader's history that ends at ``needed`` or later, where the leader has none."""
+    """An intact snapshot of the leader's history that ends at ``needed`` or later, from a follower."""
     for follower in map(replicas.replica, replicas.followers):
         with suppress(StratalogError):
             found = usable_snapshot(follower, follower.log(), until=log.log_end).snapshot
@@ -100,10 +100,10 @@ def locate(
     topic: str,
     partitions: Sequence[int] | None = None,
 ) -> tuple[TopicImage, list[Located]]:
-    """The latest snapshots of these partitions (all when None) of a topic, verified, by partition. One that has
-    none is not among them.
+    """The latest snapshots of these partitions (None: all) of a topic, verified, by partition. Partitions without
+    one are left out.
 
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic without snapshots; as ``locate_snapshot``.
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic without snapshots; see ``locate_snapshot``.
     """
     image = metadata.image()
     (topic_image,) = snapshot_topics(image, [topic])
@@ -128,8 +128,8 @@ class ListedSnapshotRow(PartitionRow, frozen=True, kw_only=True):
 def list_snapshots(
     metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
 ) -> Report:
-    """Every snapshot of every replica of the topics (of all with snapshots when None), as a table: nothing is
-    verified. A replica that cannot be read is a failure in the report.
+    """Every snapshot of every replica of the topics (None: all with snapshots), as a table, unverified. A replica
+    that cannot be read is a failure in the report.
 
     Raises: UnknownTopicOrPartitionError, InvalidCallError for a topic without snapshots.
     """
@@ -159,10 +159,9 @@ def list_snapshots(
 
 
 def metrics(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
-    """The metrics of KIP-630: latencies as this driver has measured them since it began to open the cluster; size
-    and lag of the latest snapshot of every partition and of the metadata log, as they are now. A partition that
-    cannot be looked at is a failure in the report.
-    """
+    """The metrics of KIP-630: latencies that this driver has measured since it opened the cluster; the present
+    size and lag of the latest snapshot of every partition and of the metadata log. A partition that cannot be read
+    is a failure in the report."""
     with execution.run("metrics") as run:
         gauges = _gauges(storage, metadata.image(), run)
         gauges += metadata_gauges(metadata)

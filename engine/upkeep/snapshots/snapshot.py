@@ -1,22 +1,21 @@
-"""Snapshot: short logs for the topics with cleanup.policy=snapshot, internal ones and those of users, and for the
-metadata log (KIP-630).
+"""Snapshot: keeps the logs short of topics with cleanup.policy=snapshot, internal ones and users', and of the
+metadata (KIP-630).
 
 0. probe the roots
-1. groups and transactional ids that have expired are forgotten, transactions that are overdue aborted: an append
-   to their partition
-2. tasks: make the next snapshot of a partition on its leader, where the policy wants one
-3. those of partitions that are larger than a task's memory are made out of core, by Spark, where it is given
-4. tasks: bring the live followers the latest snapshot; how far the log start may grow
-5. one commit for all log starts (local starts follow by ``retain``)
-6. tasks: delete the snapshots that the log start has passed, never the latest one
-7. the latest records of each key to the tables of the topics that publish them (``publish``)
-8. the metadata log, with the commits of the steps before (``metadata``)
+1. delete expired groups and transactional ids, and abort overdue transactions, by an append to their partition
+2. tasks: make the next snapshot of a partition on its leader, if the policy requires one
+3. Spark, if available, makes the snapshots of partitions that are larger than a task's memory
+4. tasks: copy the latest snapshot to live followers, and compute how far the log start may grow
+5. one commit for all log starts (``retain`` moves local starts)
+6. tasks: delete the snapshots below the log start, never the latest one
+7. write the latest records of each key to the tables of topics that publish them (``publish``)
+8. the metadata log, which includes the commits of the steps before (``metadata``)
 
-A partition whose leader was replaced meanwhile is worked on again under the new one, under ``VIEWS`` views at
-most (KIP-630, "Response Handling", "Errors": the follower discovers anew, and goes on).
+If a partition's leader was replaced meanwhile, the work is repeated under the new one, under at most ``VIEWS``
+views (KIP-630, "Response Handling", "Errors": the follower discovers again, and continues).
 
-Everything is created exclusively under a name that says what it is, or only grows, or was passed for good: two
-runs at once do the same work twice, at worst.
+Everything is created exclusively under a name that describes it, or only grows, or is final: two concurrent runs
+at worst do the same work twice.
 """
 
 from __future__ import annotations
@@ -76,13 +75,13 @@ from stratalog.partitions.runner import Done, Failed, Runner, SerialRunner
 from stratalog.snapshots.snapshot_id import EMPTY
 
 MEMORY_BYTES = 256 * 1024 * 1024
-"""Most bytes of a partition that a task may read, uncompressed; a larger one is Spark's."""
+"""The greatest uncompressed size of a partition that a task reads; larger ones are left to Spark."""
 
 VIEWS = 3
 """The number of views under which a partition is tried in one run."""
 
 EXPIRY_MS = 60 * 60 * 1000
-"""How often a partition in which nothing happens is looked at for what has expired."""
+"""How often an idle partition is checked for expired state."""
 
 _EXPIRE = {OFFSETS_TOPIC: forget_expired, TRANSACTIONS_TOPIC: end_overdue}
 """The expiry of internal topics' state, by topic; each returns the number of records that it wrote."""
@@ -90,11 +89,11 @@ R = TypeVar("R")
 
 
 ReduceLarge = Callable[[SnapshotWork], tuple[SnapshotPlan, PartitionSnapshot | None]]
-"""As ``make_snapshot``, of a partition that is larger than a task's memory."""
+"""Like ``make_snapshot``, for a partition that is larger than a task's memory."""
 
 
 def needs_spark(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
-    """Raises: InvalidCallError, which says how to go on."""
+    """Raises: InvalidCallError, with the remedy."""
     raise InvalidCallError(
         f"{work} is larger than the memory limit of {work.memory_bytes} bytes: run this job on Spark "
         "(spark-submit, or --master)"
@@ -103,7 +102,7 @@ def needs_spark(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | N
 
 @dataclass(slots=True)
 class _State:
-    """One partition in the course of a run."""
+    """The state of one partition during a run."""
 
     work: SnapshotWork
     planned: SnapshotPlan | None = None
@@ -127,9 +126,9 @@ def snapshot(
     memory_bytes: int = MEMORY_BYTES,
     dry_run: bool = False,
 ) -> Report:
-    """Snapshots of the topics; when None, of all with cleanup.policy=snapshot (of them the partitions in ``only``,
-    where it is given) and of the metadata log, which is named as ``__cluster_metadata``. ``by_hand``: of all that
-    is new, whatever the policy says. Partitions larger than ``memory_bytes`` are left to ``reduce_large``.
+    """Make snapshots of the topics; None: of all with cleanup.policy=snapshot (only the partitions in ``only``, if
+    given) and of the metadata log, which is named ``__cluster_metadata``. ``by_hand``: of all new records,
+    whatever the policy. Partitions larger than ``memory_bytes`` are left to ``reduce_large``.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; errors of reading the
         metadata. Everything else is a failure of its partition in the report.
@@ -161,7 +160,8 @@ def snapshot(
 
 
 def _is_settled(state: _State) -> bool:
-    """Whether a snapshot stands for all of the partition, wherever it is wanted: time alone brings no other."""
+    """Whether a snapshot replaces all of the partition on every replica that needs it: then time alone makes none
+    due."""
     planned, spread, cleaned = state.planned, state.spread, state.cleaned
     return (
         planned is not None
@@ -174,7 +174,7 @@ def _is_settled(state: _State) -> bool:
 
 
 def snapshot_topics(image: ClusterImage, names: Sequence[str] | None) -> list[TopicImage]:
-    """The topics with cleanup.policy=snapshot, or those that are named.
+    """The topics with cleanup.policy=snapshot, or the named ones.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a named one with another policy.
     """
@@ -271,9 +271,8 @@ def _each(
     states: Sequence[_State],
     run: OperationRun,
 ) -> Iterator[tuple[_State, R]]:
-    """Run the task for these partitions; what came of those that went well. One that fails because its view is
-    out of date is tried again under the present one, if that is another.
-    """
+    """Run the task for these partitions; yields the successful ones with their results. If a task fails because
+    its view is outdated, it is retried under the present one."""
     waiting = list(states)
     for last in (*[False] * (VIEWS - 1), True):
         by_key = {state.work.replicas.view.key: state for state in waiting}
@@ -300,7 +299,7 @@ def _each(
 
 
 def _refresh(metadata: MetadataClient, storage: Storage, states: Sequence[_State]) -> None:
-    """Let the partitions have the present view, those that are still there."""
+    """Give the partitions their present view; deleted ones keep theirs."""
     image = metadata.image()
     for state in states:
         topic_id, partition = state.work.replicas.view.key
@@ -339,7 +338,7 @@ def _make(
     states: Mapping[TopicIdPartition, _State],
     run: OperationRun,
 ) -> list[_State]:
-    """Steps 2 and 3; the partitions that can go on."""
+    """Steps 2 and 3; returns the partitions that can continue."""
     sound: list[_State] = []
     large: list[_State] = []
     execution.progress.start("snapshot", len(states), "partitions")
@@ -365,7 +364,7 @@ def _make(
 def _spread(
     metadata: MetadataClient, storage: Storage, execution: Execution, states: Sequence[_State], run: OperationRun
 ) -> None:
-    """Steps 4 and 5, for a partition again where its leader was replaced between the two."""
+    """Steps 4 and 5, repeated for a partition whose leader was replaced between the two."""
     waiting = list(states)
     refused: dict[TopicIdPartition, StratalogError] = {}
     for _ in range(VIEWS):
@@ -397,7 +396,7 @@ def _spread(
 def _advance(
     metadata: MetadataClient, storage: Storage, states: Sequence[_State]
 ) -> dict[TopicIdPartition, StratalogError]:
-    """Step 5; which partitions were refused, and why."""
+    """Step 5; returns the refused partitions, with the errors."""
     wanted = tuple(
         LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
         for state in states

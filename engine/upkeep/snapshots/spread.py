@@ -1,5 +1,5 @@
-"""Snapshots of one partition on all its replicas: copied to those that lack the latest one, and deleted where
-the log start has passed them (KIP-630, "When to Increase the LogStartOffset", "When to Delete Snapshots")."""
+"""Snapshots of one partition on all its replicas: copies the latest one to replicas that lack it, and deletes
+those below the log start (KIP-630, "When to Increase the LogStartOffset", "When to Delete Snapshots")."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 from stratalog.snapshots.start_offset import FrozenSnapshot, leader_start_offset, to_delete
 
 LEADER_CHANGED = (FencedLeaderEpochError, UnknownLeaderEpochError)
-"""Answers to a fetch when the leader is another one than the follower thinks."""
+"""Answers to a fetch when another replica leads than the follower assumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A partition after its followers were brought the leader's latest snapshot."""
+    """The result of copying the leader's latest snapshot to its followers."""
 
     latest: SnapshotId
     size_bytes: int
-    """SnapshotSizeBytes: of the latest snapshot of the leader; 0 without one."""
+    """SnapshotSizeBytes: the size of the leader's latest snapshot; 0 without one."""
     lag: int
-    """SnapshotLag: from its end to the high watermark."""
+    """SnapshotLag: the distance from its end to the high watermark."""
     log_start: int
-    """How far the partition's log start may grow."""
+    """The offset up to which the partition's log start may grow."""
     copied_bytes: int
     failed: tuple[tuple[int, StratalogError], ...]
     """Followers that did not get it, by broker id."""
 
 
 def spread_snapshot(work: SnapshotWork) -> Spread:
-    """The task. A follower that fails keeps no other from it, and the log start waits for it as for one that is
-    slow. (Fenced ones are not waited for: they take the snapshot before anything else when they are back.)
+    """The task. A failed follower does not stop the others, and the log start waits for it as for a slow one. (It
+    does not wait for fenced ones, which fetch the snapshot first when they return.)
 
-    Raises: as ``leader_log``; the errors of ``LEADER_CHANGED`` while followers fetch: what they have stays.
+    Raises: see ``leader_log``; the errors of ``LEADER_CHANGED`` while followers fetch: fetched chunks stay.
     """
     return while_it_changes(lambda: _spread_once(work))
 
@@ -70,7 +70,7 @@ def _spread_once(work: SnapshotWork) -> Spread:
             follower = work.replicas.replica(broker)
             end, size_bytes = while_it_changes(lambda: _bring(work, follower, wanted))  # noqa: B023 - called at once
         except LEADER_CHANGED:
-            raise  # nobody else would get anything under this view either
+            raise  # no other follower would get anything under this view either
         except StratalogError as error:
             failed.append((broker, error))
             end, size_bytes = 0, 0
@@ -89,7 +89,8 @@ def _spread_once(work: SnapshotWork) -> Spread:
 
 
 def _bring(work: SnapshotWork, follower: Replica, wanted: SnapshotId | None) -> tuple[int, int]:
-    """Up to where the follower has both the leader's log and a snapshot of it; and the bytes that were copied."""
+    """The offset up to which the follower has both the leader's log and a snapshot of it, and the number of copied
+    bytes."""
     log = follower.log()
     held = newest_id(log)
     copied = 0
@@ -98,13 +99,14 @@ def _bring(work: SnapshotWork, follower: Replica, wanted: SnapshotId | None) -> 
         copied = 0 if done is None else done.size_bytes
         log = follower.log()
         held = newest_id(log)
-    if held is None or log.joined_epoch != work.replicas.epoch:  # whose history its log is, is not known
+    if held is None or log.joined_epoch != work.replicas.epoch:  # the history of its log is not known
         return 0, copied
     return min(log.log_end, held.end_offset), copied
 
 
 def _log_start(work: SnapshotWork, leader: Replica, log: ReplicaLog, fetched: list[int]) -> int:
-    """Only to the end of a snapshot that verifies: what lies below it will be nowhere else."""
+    """The greatest allowed log start: only the end of a snapshot that verifies, as no other copy of the records
+    below remains."""
     candidates = dict(checkpoints_of(log, log.high_watermark))
     start = work.replicas.view.log_start_offset
     while True:
@@ -130,18 +132,17 @@ def _log_start(work: SnapshotWork, leader: Replica, log: ReplicaLog, fetched: li
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """The files that the replicas of one partition let go."""
+    """The files that the replicas of one partition have deleted."""
 
     deleted: int
-    """Snapshots, and pieces of snapshots that nobody fetches any more."""
+    """The number of deleted snapshots, and of chunks that no run fetches any more."""
     deleted_bytes: int
     failed: tuple[tuple[int, StratalogError], ...]
 
 
 def clean_snapshots(work: SnapshotWork) -> Cleaned:
-    """The task: on every replica delete what is below the log start and the latest snapshot, if that one verifies,
-    and once a later one has been there for ``file.delete.delay.ms``. The latest one is never deleted.
-    """
+    """The task: on every replica delete snapshots below the log start and the latest snapshot, if that one
+    verifies and a later one is ``file.delete.delay.ms`` old. The latest one is never deleted."""
     deleted = deleted_bytes = 0
     failed: list[tuple[int, StratalogError]] = []
     for broker in work.replicas.view.replicas:
@@ -170,7 +171,7 @@ def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
     delay_over_ms = now_ms - work.delete_delay_ms
     held = {SnapshotId.of(name): stored for name, stored in checkpoints_of(log)}
     doomed = [held[gone] for gone in to_delete(held, log_start)]
-    # Of a history that was given up: below the log start it can never be the replica's again.
+    # Snapshots of an abandoned history: below the log start it can never be the replica's again.
     doomed += [
         stored
         for name, stored in log.listing.checkpoints
@@ -186,10 +187,10 @@ def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
     successor = latest_snapshot(replica, log)
     if successor is None or successor.snapshot_id != newest_id(log):  # the later one is damaged
         mend(work.replicas, replica, log)
-        return []  # its copy is as young as the delay asks for at the next run, at the earliest
+        return []  # its copy is old enough at the next run, at the earliest
     if successor is None or successor.snapshot_id.end_offset < log_start:
         return []
-    # Not the latest one alone counts: where every run makes one, it is always young.
+    # Not only the latest one counts: if every run makes one, the latest is always young.
     settled = max((one for one, stored in held.items() if stored.modified_ms <= delay_over_ms), default=EMPTY)
     spared = {held[one].name for one in held if one >= min(settled, successor.snapshot_id)}
     return [stored for stored in doomed if stored.name not in spared] if settled > EMPTY else []

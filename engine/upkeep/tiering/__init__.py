@@ -1,12 +1,12 @@
-"""Sealed segments to the remote table: KIP-405's Remote Log Manager.
+"""Copies sealed segments to the remote tier: KIP-405's Remote Log Manager.
 
-tier         one run of it
-schedule     where the list of due partitions lives
-tasks        of a partition: what is to be uploaded, and its upload
-uploads      in turns, committed as they come
-state        what a run knows of the topics and partitions that it works on
-remote_logs  what the remote tier says of topics, several at once
-rewritten    tables that others have rewritten, where nothing is to be uploaded
+tier         one run
+schedule     the stored list of due partitions
+tasks        the tasks for a partition: planning its uploads, and an upload
+uploads      runs uploads in turns, and commits them as they complete
+state        the state of a run: its topics and partitions
+remote_logs  reads the remote logs of several topics at once
+rewritten    reverts rewrites of tables by other programs if nothing is to be uploaded
 iceberg      the same segments as Iceberg tables
-point        restore points: descriptions of the cluster, by which it can be restored
+point        restore points: descriptions of the cluster, from which it can be restored
 """

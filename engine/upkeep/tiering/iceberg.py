@@ -1,7 +1,6 @@
 """The Iceberg tables of topics with ``remote.iceberg.table``, which follow their remote logs
-(``stratalog.tiering.iceberg_table``). Whatever has changed a remote log lets them follow; ``vacuum`` does for all
-topics what a run that died has left out.
-"""
+(``stratalog.tiering.iceberg_table``). Every change of a remote log updates them; ``vacuum`` updates those of all
+topics, as a run may have died before."""
 
 from __future__ import annotations
 
@@ -17,9 +16,8 @@ from stratalog.partitions.records import schema_of
 def follow(
     metadata: MetadataClient, storage: Storage, topic: TopicImage, config: TopicConfig, run: OperationRun
 ) -> bool:
-    """Bring the Iceberg table of a topic that has one to the state of its remote log; whether it was behind. An
-    error is a failure of the table, and keeps nothing else from being done.
-    """
+    """Update the Iceberg table of a topic, if it has one, to its remote log; returns whether it was outdated. An
+    error is a failure of the table, and stops nothing else."""
     name = config.remote_iceberg_table
     if not name or run.dry_run:
         return False
@@ -33,7 +31,7 @@ def follow(
 
 
 def expire(storage: Storage, topic: TopicImage, config: TopicConfig, before_ms: int, run: OperationRun) -> None:
-    """Forget the snapshots of a topic's Iceberg table that are older. Fails as ``follow`` does."""
+    """Expire older snapshots of a topic's Iceberg table. Errors: see ``follow``."""
     name = config.remote_iceberg_table
     if not name or run.dry_run:
         return

@@ -1,11 +1,11 @@
-"""Restore points: descriptions of the cluster in the remote tier, so that it can be restored from there alone.
+"""Restore points: descriptions of the cluster in the remote tier, from which alone it can be restored.
 
-A description is written before a tier run commits anything, so that every table belongs to a topic that is
-described; and when nothing has changed since the last one, a run costs one listing. Descriptions are created
-exclusively under ``<metadata offset>.<digest>`` and never changed: drivers that see the metadata at one offset
-write the same bytes, the greatest offset counts, and one that a late driver writes counts for nothing. They
-stand beside the tables, not in them: one object tells of all topics at one offset, also of those of which
-nothing is tiered."""
+A description is written before a tier run commits anything, so every table belongs to a described topic. If
+nothing has changed since the last one, that costs one listing. Descriptions are created exclusively under
+``<metadata offset>.<digest>`` and never changed: drivers that see the metadata at one offset write the same bytes,
+and the greatest offset counts, so a late driver's description has no effect. They are beside the tables, not in
+them: one object describes all topics at one offset, including those of which nothing is tiered.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ from stratalog.partitions.store import Store
 _KIND = "description"
 
 KEPT = 3
-"""The number of descriptions of a cluster that are kept."""
+"""The number of descriptions to keep per cluster."""
 
 
 def describe_first(metadata: MetadataClient, storage: Storage, image: ClusterImage) -> list[Failure]:
-    """Before anything is committed to a table, write the cluster's description where it says something new. That
-    it cannot be written is a failure, and keeps nothing from being tiered.
-    """
+    """Before anything is committed to a table, write the cluster's description if it has changed. If that fails,
+    it is a failure, but tiering continues."""
     remote = storage.remote_store("restore points are kept in the remote tier")
     try:
         if metadata.lacks_key:
             raise ClusterKeyError(
-                f"cluster {image.cluster_id!r} is signed, and this process does not have its key: its restore "
+                f"cluster {image.cluster_id!r} is signed, but this process does not have its key: its restore "
                 "point would be refused; set STRATALOG_CLUSTER_KEY, or use --cluster-key-file"
             )
         write_description(
@@ -60,11 +59,11 @@ def write_description(
     key: ClusterKey | None = None,
     committed: Callable[[], int] | None = None,
 ) -> bool:
-    """Write a description as of a metadata offset, signed with ``key``, unless the latest one is as new, or says
-    the same. ``committed`` reads how far the metadata go now; without it they go no further than ``offset``.
+    """Write a description as of a metadata offset, signed with ``key``, unless the latest one is as new, or equal.
+    ``committed`` reads the present end of the metadata; by default that is ``offset``.
 
-    Raises: CorruptionError for one above it that is of metadata which nobody has committed, UnsignedError for one
-        without the key's tag; the new one is written all the same.
+    Raises: CorruptionError if a later description is of metadata that was never committed, UnsignedError if one
+        lacks the key's tag; the new one is written all the same.
     """
     cluster_id = description.cluster_id
     present, strange = _listed(remote, cluster_id), None
@@ -90,8 +89,8 @@ def write_description(
 def _check_ours(
     remote: Store, cluster_id: str, latest: tuple[int, str], committed: int, key: ClusterKey | None
 ) -> None:
-    """Whether the latest description may be that of a driver which sees more of the metadata, up to ``committed``
-    now: it was listed before that was read.
+    """Check that the latest description, which was listed before ``committed`` was read, may come from a driver
+    that sees more of the metadata.
 
     Raises: CorruptionError, UnsignedError.
     """
@@ -100,7 +99,7 @@ def _check_ours(
     if latest[0] > committed:
         what = remote.uri_of(paths.description_path(cluster_id, *latest))
         raise CorruptionError(
-            f"{what} has metadata offset {latest[0]}, but the metadata end at {committed}: the metadata were "
+            f"{what} has metadata offset {latest[0]}, but the metadata ends at {committed}: the metadata was "
             "restored to an older state, or stratalog did not write this file. Delete it; otherwise a restore "
             "uses it as the latest"
         )
@@ -111,7 +110,7 @@ def _signed(description: ClusterDescription, offset: int, key: ClusterKey | None
 
 
 def read_description(remote: Store, cluster_id: str, key: ClusterKey | None = None) -> ClusterDescription:
-    """The latest description of a cluster. With ``key``, which is that cluster's, it has to be signed.
+    """The latest description of a cluster. With ``key``, that cluster's key, it must be signed.
 
     Raises: InvalidCallError for a cluster without a description, naming the clusters that have one;
         CorruptionError when it is damaged, UnsignedError; StorageError kinds.
@@ -119,7 +118,7 @@ def read_description(remote: Store, cluster_id: str, key: ClusterKey | None = No
     present = _listed(remote, cluster_id)
     if not present:
         known = sorted({stored.name.split("/")[1] for stored in remote.list(paths.DESCRIPTIONS)})
-        there = f"it describes {', '.join(known)}" if known else "it describes no cluster"
+        there = "it has none" if known else "it describes no cluster"
         raise InvalidCallError(
             f"{remote.uri} has no restore point of cluster {cluster_id!r}: {there}. The job tier writes them"
         )
@@ -139,8 +138,8 @@ def _read(
     found = decode(body, what)
     if digest(data) != expected or found.cluster_id != cluster_id:
         raise CorruptionError(
-            f"{what} is damaged, or stratalog did not write it: its name does not match its content. Delete it, "
-            "and the previous one is used"
+            f"{what} is damaged, or stratalog did not write it: its name does not match its content. Delete "
+            "it, so that the previous one is used"
         )
     return found
 

@@ -1,9 +1,8 @@
-"""Questions to the remote tier about several topics at once, without a wait for each of them.
+"""Requests to the remote tier about several topics at once, without waiting for each of them.
 
-Where the remote tier is down each question costs a deadline with all its retries. Topics are asked in waves, and
-when a whole wave has failed with what may pass, the rest is not asked any more. So a run over thousands of topics
-learns of an outage in the time of one question, and a few topics of which the remote is bad keep no other from
-being asked.
+While the remote tier is down, each request takes a full deadline with all its retries. Topics are requested in
+waves; if a whole wave fails with transient errors, the rest is not requested. So a run over thousands of topics
+detects an outage in the time of one request, and a few topics with a bad remote log do not stop the others.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WAVE = 16
-"""The number of items that are asked at once."""
+"""The number of items to request at once."""
 
 
 def ask_remote(storage: Storage, ask: Callable[[T], R], items: Iterable[T]) -> Iterator[Outcome[T, R]]:
-    """The answers of ``ask``, which asks the remote tier: one outcome an item, in any order."""
+    """The results of ``ask``, which reads the remote tier: one outcome per item, in any order."""
     waiting = list(items)
     while waiting:
         wave, waiting = waiting[:WAVE], waiting[WAVE:]
@@ -35,20 +34,23 @@ def ask_remote(storage: Storage, ask: Callable[[T], R], items: Iterable[T]) -> I
         yield from outcomes
         failed = [o.error for o in outcomes if isinstance(o, Failed) and isinstance(o.error, RetriableError)]
         if len(failed) == WAVE:
-            yield from (Failed(item, StorageError(f"not asked, as it is down: {failed[-1]}")) for item in waiting)
+            yield from (
+                Failed(item, StorageError(f"not asked, as the remote tier is down: {failed[-1]}"))
+                for item in waiting
+            )
             return
 
 
 def ask_for_logs(
     storage: Storage, image: ClusterImage, topics: Iterable[TopicImage]
 ) -> Iterator[Outcome[TopicImage, RemoteLog]]:
-    """The remote logs of those of the topics that are tiered: one outcome for each of them, in any order."""
+    """The remote logs of the topics that are tiered: one outcome per topic, in any order."""
     tiered = [topic for topic in topics if topic_config_of(image, topic).remote_storage_enable]
     return ask_remote(storage, lambda topic: storage.remote_table(topic).load(), tiered)
 
 
 def rewrites(image: ClusterImage, remotes: Mapping[str, RemoteLog]) -> list[str]:
-    """Rewrites by others of these topics' tables, for the notes of a report."""
+    """Notes about rewrites of these topics' tables by other programs."""
     return [
         f"{image.topics[topic_id].name}: {remote.rewrite}"
         for topic_id, remote in remotes.items()
@@ -59,8 +61,6 @@ def rewrites(image: ClusterImage, remotes: Mapping[str, RemoteLog]) -> list[str]
 def load_remotes(
     storage: Storage, image: ClusterImage, topics: Iterable[TopicImage], run: OperationRun
 ) -> dict[str, RemoteLog]:
-    """The remote logs of those of the topics that are tiered, by topic id. One that cannot be read is a
-    failure.
-    """
+    """The remote logs of the topics that are tiered, by topic id. An unreadable one is a failure."""
     answers = ask_for_logs(storage, image, topics)
     return {topic.topic_id: remote for topic, remote in run.done(answers, lambda topic: topic.name)}

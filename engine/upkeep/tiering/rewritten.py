@@ -1,6 +1,5 @@
-"""Tables that others have rewritten while nothing was to be uploaded: a run looks whether a table has a version
-that it does not know, which is one request, and reads those that have one.
-"""
+"""Reverts rewrites of tables by other programs while nothing is to be uploaded: checks by one request whether a
+table has an unknown version, and reads only those that have one."""
 
 from __future__ import annotations
 
@@ -15,9 +14,8 @@ from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 def take_rewrites_back(
     storage: Storage, topics: Iterable[TopicImage], known: Mapping[str, int], run: OperationRun
 ) -> dict[str, int]:
-    """Take the rewrites of these topics' tables back, each with a note. ``known`` versions, by topic id, had none.
-    Returns the versions that are known now. A table that cannot be read is a failure of its topic.
-    """
+    """Revert the rewrites of these topics' tables, with a note for each. The ``known`` versions, by topic id, have
+    none. Returns the versions that are known now. A table that cannot be read is a failure of its topic."""
 
     def look(topic: TopicImage) -> tuple[int, str]:
         table, version = storage.remote_table(topic), known.get(topic.topic_id)

@@ -1,6 +1,5 @@
-"""The list of partitions that are due for tiering (``stratalog.tiering.schedule``), as it is stored: a hint, of
-which ``stratalog.engine.driver.stored_schedule`` tells where it lives.
-"""
+"""Stores the list of partitions that are due for tiering (``stratalog.tiering.schedule``), as a hint
+(``stratalog.engine.driver.stored_schedule``)."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ from stratalog.tiering.schedule import Entry, Schedule, decode, encode
 
 @dataclass(frozen=True, slots=True)
 class KeptSchedule:
-    """The list as it was found; an empty one where none could be read."""
+    """The stored list; empty if none could be read."""
 
     schedule: Schedule = Schedule()  # noqa: RUF009 - immutable
     stored: StoredSchedule = StoredSchedule()  # noqa: RUF009 - immutable
 
 
 def load_schedule(storage: Storage, image: ClusterImage) -> KeptSchedule:
-    """The latest list; an empty one where no list can be read."""
+    """The latest list; empty if none can be read."""
     stored = load_stored(storage, image, REMOTE_LOG_MANAGER)
     return KeptSchedule(decode(stored.line), stored)
 
@@ -36,9 +35,8 @@ def save_schedule(
     leader_epochs: Mapping[TopicIdPartition, int],
     changes: Mapping[TopicIdPartition, Entry],
 ) -> str | None:
-    """Write the list of exactly these partitions, with ``changes`` made to what is there now, which is ``kept``
-    where nobody else has written since. Returns why it could not be written, None when it was.
-    """
+    """Write the list of exactly these partitions, with ``changes`` applied to the present one, which is ``kept``
+    if no other driver has written since. Returns the reason of a failure, None on success."""
 
     def changed(line: bytes) -> bytes:
         return encode(decode(line).assigned(leader_epochs).updated(changes))

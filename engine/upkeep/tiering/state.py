@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class TopicTiering:
-    """One topic. ``table`` and ``remote`` are None where its table cannot be read: ``error`` says why."""
+    """One topic. ``table`` and ``remote`` are None if its table cannot be read: ``error`` has the reason."""
 
     topic: TopicImage
     config: TopicConfig
@@ -41,16 +41,16 @@ class TopicTiering:
     remote: RemoteLog | None = None
     error: StratalogError | None = None
     ready: bool = False
-    """Whether the table was seen to take this topic's segments."""
+    """Whether the table is known to accept this topic's segments."""
     pending: list[tuple[PartitionTiering, Uploaded]] = field(default_factory=list)
-    """Uploaded, in order, and not committed yet."""
+    """Uploads that are not committed yet, in order."""
     notes: list[str] = field(default_factory=list)
-    """The changes of others to its table."""
+    """Notes about changes to its table by other programs."""
 
     def open(self, storage: Storage, *, dry_run: bool) -> None:
-        """Read the table, once; a topic that has none yet gets one, and what others have rewritten is taken back.
+        """Read the table, once; create a missing one, and revert rewrites by other programs.
 
-        Raises: as ``DeltaTopicTable.load``, ``ensure`` and ``undo_rewrites``.
+        Raises: see ``DeltaTopicTable.load``, ``ensure`` and ``undo_rewrites``.
         """
         table = storage.remote_table(self.topic)
         remote = table.load()
@@ -63,10 +63,10 @@ class TopicTiering:
         self.table, self.remote = table, remote
 
     def make_ready(self, metadata: MetadataClient) -> None:
-        """See that the table takes this topic's segments; once a run, and only where there are some. The schema is
-        that of now: it may have grown since the run began, and what was uploaded may be of the wider one.
+        """Make sure, once per run with uploads, that the table accepts this topic's segments. Uses the present
+        schema, as it may have grown since the run began, and uploads may have the wider one.
 
-        Raises: as ``DeltaTopicTable.ensure``.
+        Raises: see ``DeltaTopicTable.ensure``.
         """
         assert self.table is not None
         if not self.ready:
@@ -85,11 +85,11 @@ class TierRow(PartitionRow, frozen=True, kw_only=True):
     pending_bytes: int | None
     """Bytes that are not due yet."""
     backlog_bytes: int | None
-    """Bytes that are due, and not in the remote tier."""
+    """Bytes that are due, but not in the remote tier."""
     backlog_ms: int
-    """The age of the oldest of them."""
+    """The age of the oldest of these."""
     attempts: int
-    """Runs since the last one that did not fail."""
+    """The number of failed runs in a row."""
     failing_ms: int
     why: str | None
 
@@ -105,33 +105,33 @@ class PartitionTiering:
     of: TopicTiering
     replicas: PartitionReplicas
     entry: Entry
-    """As it was on the list before this run."""
+    """Its entry in the list before this run."""
     planned: PlannedUploads | None = None
     error: StratalogError | None = None
-    """The first thing that went wrong; nothing is begun after it."""
+    """The first error; nothing begins after it."""
     waiting: deque[Run] = field(default_factory=deque)
     in_flight: int = 0
     excused: bool = False
     """Whether ``error`` is reported with its topic."""
     uploaded: dict[int, Uploaded] = field(default_factory=dict)
-    """By first offset: what is there, and waits for the segments before it."""
+    """Uploads that wait for the segments before them, by first offset."""
     next_offset: int = 0
-    """The end of what was handed over to be committed."""
+    """The end of the uploads handed over to be committed."""
     committed: list[Uploaded] = field(default_factory=list)
     made: int = 0
-    """How many of them by commits of this run: another one may have been faster."""
+    """The number of these that this run has committed; another run may have been faster."""
 
     def __str__(self) -> str:
         return str(self.replicas)
 
     @property
     def key(self) -> TopicIdPartition:
-        """Which partition it is."""
+        """The partition's key."""
         return self.replicas.view.key
 
     @property
     def remote_end(self) -> int | None:
-        """The end of the remote log as this run knows it; None when nothing is tiered, or nobody knows."""
+        """The end of the remote log as far as this run knows; None if nothing is tiered, or it is unknown."""
         if self.committed:
             return self.committed[-1].segment.next_offset
         if self.of.remote is None:
@@ -140,7 +140,7 @@ class PartitionTiering:
 
     @property
     def backlog(self) -> list[Run]:
-        """The runs that were due and are not committed."""
+        """The due runs that are not committed."""
         if self.planned is None:
             return []
         done = {uploaded.segment.base_offset for uploaded in self.committed}
@@ -148,21 +148,22 @@ class PartitionTiering:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether uploads that were due were not begun, and nothing had failed."""
+        """Whether due uploads did not begin, although nothing had failed."""
         return bool(self.waiting) and self.error is None
 
     @property
     def quiet_until_ms(self) -> int:
-        """Until when nothing is to do, if the log stays as it is; 0: something was, or has failed."""
+        """The time until which nothing is due if the log does not change; 0 if something was due, or has
+        failed."""
         return self.planned.quiet_until_ms if self.planned is not None and self.error is None else 0
 
     def begin_again(self, replicas: PartitionReplicas) -> None:
-        """Begin again under another leader, whose plan is to be made yet. Committed uploads stay so."""
+        """Begin again under another leader, which needs a new plan. Committed uploads stay committed."""
         self.replicas, self.planned, self.error, self.excused = replicas, None, None, False
         self.waiting, self.in_flight, self.uploaded = deque(), 0, {}
 
     def hand_over(self) -> None:
-        """Give the topic to commit all uploads that follow without a gap on those handed over before."""
+        """Hand over to the topic all uploads that follow, without a gap, those handed over before."""
         while (upload := self.uploaded.pop(self.next_offset, None)) is not None:
             self.next_offset = upload.segment.next_offset
             self.of.pending.append((self, upload))
@@ -214,9 +215,8 @@ class PartitionTiering:
 
 
 def histories(metadata: MetadataClient, of: TopicTiering, parts: Iterable[PartitionTiering]) -> Histories:
-    """Whose history a commit of these partitions of a topic follows, and how it finds out who leads now. Nobody
-    does where the topic is gone, or not tiered any more.
-    """
+    """The history that a commit of these partitions of a topic follows, and a function that finds the present
+    leaders; none if the topic was deleted, or is no longer tiered."""
     topic_id = of.topic.topic_id
 
     def now() -> dict[int, Present]:

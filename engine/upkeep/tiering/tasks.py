@@ -1,4 +1,4 @@
-"""The tasks of a tier run: plan the uploads of a partition, and copy one segment to the remote tier."""
+"""The tasks of a tier run: planning the uploads of a partition, and copying one segment to the remote tier."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from stratalog.tiering.schedule import Entry
 
 @dataclass(frozen=True, slots=True)
 class PlanWork(PartitionWork):
-    """Find out what is due of one partition."""
+    """The work: plan the due uploads of one partition."""
 
     entry: Entry
     """Its entry in the list of due partitions."""
     segments: tuple[RemoteSegment, ...] | None
-    """Its remote log: the last segment, or all segments where that is not of the leader's history. None where the
-    remote log cannot be read: then the backlog is measured from where the list last saw it end."""
+    """Its remote log: the last segment, or all segments if that is not of the leader's history. None if the remote
+    log cannot be read: then the backlog counts from the end that the list last saw."""
     policy: MergePolicy
     lag: CopyLag
     expires_ms: int
-    """How long the brokers keep records that the remote keeps for longer; -1: no less long."""
+    """How long brokers keep records that the remote tier keeps longer; -1: just as long."""
     clock: Clock
     dry_run: bool = False
-    """Nothing is taken over."""
+    """The leader's epoch is not taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +57,23 @@ class PlannedUploads:
 
     plan: UploadPlan
     pending_bytes: int
-    """Bytes of the log behind the plan: not sealed yet, held back, or not committed."""
+    """Bytes of the log after the plan: not sealed yet, held back, or not committed."""
     lineage: Lineage = Lineage()  # noqa: RUF009 - immutable
-    """The leader's, as it was listed; empty where it was not looked up, for nothing is to do."""
+    """The leader's lineage as listed; empty if it was not needed because nothing is due."""
     foreign: bool = False
-    """Whether the remote log ends in segments that are not of this history: an unclean election has lost it."""
+    """Whether the remote log ends in segments of another history, which an unclean election has lost."""
     seen: str = ""
     quiet_until_ms: int = 0
-    """Both as in ``Entry``."""
+    """This field and the next: see ``Entry``."""
     why: str | None = None
     """Why nothing is due."""
 
 
 def plan_partition(work: PlanWork) -> PlannedUploads:
-    """Plan one partition. A partition that looks as it did when nothing was due costs one listing, and no look at
-    its root: an older copy of it that was put back would have to hold the very same files, and nothing is done.
+    """Plan one partition. If it looks the same as when nothing was due, that costs one listing, without a check of
+    the root: an older copy of it would have to hold exactly the same files, and nothing is done.
 
-    Raises: as ``leader_log``, ``check_reaches_remote``, ``check_agreed`` and ``earliest_pending_upload``.
+    Raises: see ``leader_log``, ``check_reaches_remote``, ``check_agreed`` and ``earliest_pending_upload``.
     """
     now_ms = work.clock.now_ms()
     leader = work.replicas.leader
@@ -142,7 +142,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
 
 
 def _seen(work: PlanWork, listing: Listing) -> str:
-    """A digest of all that a plan rests on, but for the time."""
+    """A digest of everything that a plan depends on, except the time."""
     last = [segment.path for segment in (work.segments or ())[-1:]]
     view = work.replicas.view
     rests_on = (
@@ -156,7 +156,7 @@ def _seen(work: PlanWork, listing: Listing) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UploadWork(PartitionWork):
-    """Bring one run of one partition to the remote tier."""
+    """The work: copy one run of one partition to the remote tier."""
 
     run: Run
     remote: Store
@@ -171,10 +171,10 @@ class UploadWork(PartitionWork):
 
 
 def upload_run(work: UploadWork) -> Uploaded:
-    """Upload one run. The deadline begins after the wait for the quota. An upload without an answer is left to
-    itself: it may still give the object its name, and the next run finds and checks it.
+    """Upload one run. The deadline begins after the wait for the quota. An upload without an answer is abandoned:
+    it may still give the object its name, and the next run finds and checks it.
 
-    Raises: StoreTimeoutError; as ``upload``.
+    Raises: StoreTimeoutError; see ``upload``.
     """
     if work.throttle is not None:
         work.throttle.spend(work.run.size_bytes)

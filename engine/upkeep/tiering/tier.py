@@ -1,16 +1,17 @@
-"""Tier: sealed segments into the remote table (KIP-405's Remote Log Manager, steps 2 and 3 of its task).
+"""Tier: copies sealed segments to the remote table (steps 2 and 3 of the task of KIP-405's Remote Log Manager).
 
-    1. the list of due partitions: who is on it, whose time has come
-    2. the table of each of their topics, read once
-    3. tasks: what is due of each partition, from the earliest on
-    4. tasks: upload it, in turns; commit it as it comes, per topic and batch (``uploads``). Where a leader's
-       bytes are not those that were written, it resigns, and 3 and 4 are done once more with its successor
-    5. the list again: when each of them is due next, and what failed, since when
-Copy, then commit; whatever deletes looks at the commit. A crash leaves files that the next run reuses. (Step 1 of
-KIP-405's task, which deletes, is ``retain``.)
+1. read the list of due partitions
+2. read the table of each of their topics, once
+3. tasks: plan the due uploads of each partition, in order
+4. tasks: upload them in turns, and commit them as they complete, per topic and batch (``uploads``). If a leader's
+bytes are not the written ones, it resigns, and steps 3 and 4 are repeated with its successor
+5. update the list: when each partition is due next, what failed, and since when
 
-While the remote tier is down every partition fails, is tried again at growing intervals, and its backlog is
-measured from where the list last saw its remote log end. Nothing else waits for it.
+Copy, then commit; deletion follows the commit. A crash leaves files that the next run reuses. (``retain`` does
+step 1 of KIP-405's task, which deletes.)
+
+While the remote tier is down, every partition fails and is retried at growing intervals, and its backlog counts
+from the end of its remote log that the list last saw. Nothing else waits for it.
 """
 
 from __future__ import annotations
@@ -52,14 +53,13 @@ def tier(
     over: Callable[[], bool] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Tier what is due of the topics (all tiered ones when None; of them the partitions in ``only``, where it is
-    given); with ``due`` only of partitions whose time has come. ``totals["next_ms"]`` says in how many
-    milliseconds the next one of them is due, None where none is on the list. A topic that was named and is not
-    copied is noted. Once ``over``, no upload begins but the first one; a partition that has not come to its end
-    then is due at once, and counts in ``totals["cut_off"]``.
+    """Tier the due segments of the topics (None: all tiered ones; only the partitions in ``only``, if given); with
+    ``due`` only of partitions that are due. ``totals["next_ms"]`` is the number of milliseconds until the next one
+    is due, None if the list is empty. A note names each requested topic that is not copied. When ``over`` returns
+    True, only the first upload begins; unfinished partitions are due at once, and count in ``totals["cut_off"]``.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
-        its partition in the report.
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of its
+        partition in the report.
     """
     with execution.run("tier", dry_run=dry_run) as run:
         image = metadata.image()
@@ -136,7 +136,7 @@ def _leader_epochs(topics: Iterable[TopicTiering]) -> dict[TopicIdPartition, int
 
 
 def _all(schedule: Schedule) -> list[TopicIdPartition]:
-    """Every partition, the longest due first."""
+    """Every partition, the longest overdue first."""
     return sorted(schedule.entries, key=lambda key: (schedule.entries[key].due_ms, key))
 
 
@@ -172,10 +172,9 @@ def _plan(
     dry_run: bool,
     run: OperationRun,
 ) -> None:
-    """Step 3. Where offsets seem to be missing, or are of another history, the table is read again, and all
-    segments of the partition are looked at: since it was read, another driver may have tiered what the leader has
-    let go of, and before that an unclean election may have lost what was tiered.
-    """
+    """Step 3. If offsets seem to be missing, or belong to another history, the table is read again with all
+    segments of the partition: since it was read, another driver may have tiered records that the leader has
+    deleted, and before, an unclean election may have lost tiered ones."""
     _plan_once(execution, parts, dry_run)
     gaps = [part for part in parts if isinstance(part.error, CorruptionError) and not part.excused]
     if not gaps:
@@ -256,9 +255,8 @@ def _upload_from_others(
     over: Callable[[], bool] | None,
     run: OperationRun,
 ) -> None:
-    """Leaders that were found damaged on the way resign; the other uploads come from those that lead then.
-    Where nobody else can lead, the partition has failed.
-    """
+    """Leaders that were found damaged meanwhile resign; the remaining uploads come from their successors. Without
+    a successor the partition has failed."""
     failed = [(part.replicas.view, part.error) for part in parts if part.error is not None]
     under = under_others(metadata, storage, failed, run)
     again = [part for part in parts if part.key in under]
@@ -271,9 +269,8 @@ def _upload_from_others(
 
 
 def _let_go(metadata: MetadataClient, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
-    """Commit, where nothing was uploaded in their place, that segments of lost histories leave the remote logs.
-    Says what left.
-    """
+    """Commit the removal of segments of lost histories from remote logs, if nothing was uploaded in their place,
+    with a note for each."""
     lost = [part for part in parts if part.planned is not None and part.planned.foreign]
     for part in lost:
         of = part.of
@@ -297,7 +294,7 @@ def _follow(
     *,
     every: bool,
 ) -> None:
-    """Bring the Iceberg tables to the state of the remote logs that have changed, or of ``every`` one."""
+    """Update the Iceberg tables of the remote logs that have changed, or of ``every`` one."""
     changed = [part.of for part in parts if every or part.committed or (part.planned and part.planned.foreign)]
     for of in {id(of): of for of in changed if of.table is not None}.values():
         follow(metadata, storage, of.topic, of.config, run)

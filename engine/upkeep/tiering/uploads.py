@@ -1,12 +1,12 @@
-"""The uploads of a tier run, and the commits that make them part of the remote log.
+"""The uploads of a tier run, and the commits that add them to the remote log.
 
-    1. lanes take uploads in turns: one segment of each partition, the longest due first, then the next one
-    2. an upload waits until the segments before it are there; then it is the topic's to commit
-    3. a committer commits what there is, a topic at a time, while other uploads go on; the commit asks who leads
-       now, and leaves out segments of a leader that has been deposed meanwhile
-A partition in which something failed begins nothing more; none does once a budget is used up, but for the first
-upload. Where an upload hangs, its lane waits for it until the
-deadline, while the other lanes go on.
+1. Lanes take uploads in turns: one segment of each partition, the longest overdue first, then the next one.
+2. An upload waits until the segments before it are uploaded; then its topic can commit it.
+3. A committer commits completed uploads, one topic at a time, while other uploads continue. The commit reads the
+present leaders, and leaves out segments of a leader that was deposed meanwhile.
+
+After a failure in a partition no further upload of it begins; after a budget is used up, only the first upload
+begins. If an upload hangs, its lane waits until the deadline, while the other lanes continue.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Batch = list[tuple[PartitionTiering, Uploaded]]
 
 LANES = 8
 WAVE = 4
-"""Uploads that a lane has under way at once, for each process that works. In this process it is one: the thread
-that waits for several works at one of them, and would hear of no other while that one hangs."""
+"""The number of concurrent uploads per lane and process. In this process it is one, as a thread that waits for
+several uploads, one of which hangs, would not notice that others have completed."""
 LOOKAHEAD = 16
-"""Most uploads of one partition under way at once: as many may turn out to be useless."""
+"""The greatest number of concurrent uploads of one partition, as all of them may turn out to be useless."""
 COMMIT_EVERY_S = 5.0
 COMMIT_FILES = 1000
 _NOWHERE = -1
@@ -54,7 +54,7 @@ class Uploads:
         partitions: Sequence[PartitionTiering],
         over: Callable[[], bool] | None = None,
     ) -> None:
-        """``partitions`` have plans, and are in the order in which they take turns; ``over`` as in ``tier``."""
+        """``partitions`` have plans, and take turns in this order; ``over``: see ``tier``."""
         config = cluster_config_of(image)
         self._metadata = metadata
         self._storage = storage
@@ -65,18 +65,18 @@ class Uploads:
         self._topics = list({id(part.of): part.of for part in self._parts.values()}.values())
         self._turns = deque(self._parts.values())
         self._changed = threading.Condition()
-        """Held to look at, or change, the state of partitions and topics."""
+        """Held to read or change the state of partitions and topics."""
         self._lanes = LANES
         self._broken = False
         self._over = over
         self._begun_any = False
         self.failures: list[Failure] = []
-        """Of what concerns more than one partition; the others stand with their partitions."""
+        """Failures that concern more than one partition; the partitions have the others."""
 
     def run(self) -> None:
-        """Upload and commit everything, as far as it goes."""
+        """Upload and commit everything, as far as possible."""
         if self._turns:
-            # The committer last: where it has begun, every lane has, and tells it when it ends.
+            # The committer comes last: when it begins, every lane has begun, and will notify it at its end.
             steps = [self._lane] * LANES + [self._commit_as_they_come]
             values(self._storage.threads.run(lambda step: step(), steps))
 
@@ -98,7 +98,7 @@ class Uploads:
                 self._changed.notify_all()
 
     def _take(self, most: int) -> list[UploadWork]:
-        """The next uploads, in turns; none when nothing is left that this lane could begin, or may."""
+        """The next uploads, in turns; empty if this lane cannot, or may not, begin any."""
         wave: list[UploadWork] = []
         with self._changed:
             while self._turns and len(wave) < most and not self._broken:
@@ -127,7 +127,7 @@ class Uploads:
         )
 
     def _arrived(self, outcome: Outcome[UploadWork, Uploaded]) -> None:
-        """One upload has ended."""
+        """Handle a completed upload."""
         with self._changed:
             part = self._parts[outcome.item.replicas.view.key]
             if part.in_flight == LOOKAHEAD and part.waiting:
@@ -159,16 +159,15 @@ class Uploads:
                     if not self._broken:
                         self._commit(topic)
         except BaseException:
-            self._broken = True  # what nobody will commit need not be uploaded
+            self._broken = True  # uploads that will not be committed are useless
             raise
 
     def _pending(self) -> int:
         return sum(len(topic.pending) for topic in self._topics)
 
     def _commit(self, topic: TopicTiering) -> None:
-        """Commit what is pending of a topic. Where that would break the log of one of its partitions, each
-        partition is committed by itself.
-        """
+        """Commit the pending uploads of a topic. If that would break the log of a partition, each partition is
+        committed separately."""
         with self._changed:
             batch, topic.pending = topic.pending, []
         if not batch:
@@ -191,10 +190,8 @@ class Uploads:
             self._failed(topic, batch, error)
 
     def _put(self, topic: TopicTiering, batch: Batch) -> None:
-        """One version of the table. Remote segments that a log start has passed leave it in the same one: the new
-        uploads need not follow them. Copies from a former leader stay out: they lie there, and the next run finds
-        them.
-        """
+        """Commit one version of the table. Remote segments below a log start leave it in the same version, so the
+        new uploads need not follow them. Copies from a former leader are left out; the next run finds them."""
         assert topic.table is not None
         assert topic.remote is not None
         parts = {part.key: part for part, _ in batch}.values()
@@ -218,7 +215,8 @@ class Uploads:
                     )
 
     def _failed(self, topic: TopicTiering, batch: Batch, error: StratalogError) -> None:
-        """The batch was not committed, nor will be what follows on it: the table would go on behind a gap."""
+        """Record that the batch was not committed, and that later uploads will not be: the table would continue
+        after a gap."""
         parts = {part.key: part for part, _ in batch}
         with self._changed:
             for part in parts.values():

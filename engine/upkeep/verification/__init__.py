@@ -1,9 +1,9 @@
-"""Replicas and the remote against each other, and everything against its checksums.
+"""Compares replicas and the remote tier with each other, and everything with its checksums.
 
-verify                       one run of it
-audit                        the steps, of some partitions: also a heal's
-structure, registers,        without reading records
+verify                       one run
+audit                        the steps for some partitions, also used by heal
+structure, registers,        checks without reading records
 snapshots, remote, metadata
-content                      every byte
-findings                     what was found, as values; copies of one file must be equal
+content                      checks every byte
+findings                     findings as values; copies of one file must be equal
 """

@@ -1,14 +1,14 @@
-"""Findings of partitions: of their replicas, and of their remote logs.
+"""Finds damage of partitions: of their replicas, and of their remote logs.
 
-1. tasks, one a partition: list all replicas, check names, sizes, contiguity, footers (``structure``,
-   ``registers``, ``snapshots``); then, read after the leaders were listed, what the remote tables list
-   (``remote``). Where many partitions of a topic are looked at, one walk through the topic's folder on each broker
-   lists them all; a partition with findings is listed again, each replica by itself
-2. partitions where something was found that is not sure are looked at again: two looks in a row must say it
-3. with ``deep``, tasks, one a group of files: every byte against its checksums (``content``)
-4. copies of one file must be equal (``findings``); and of remote segments that the leader has in other files, or
-   in other bytes, all records (``stratalog.engine.replicas.remote_records``)
-5. findings under a view that has passed say nothing: such partitions begin again
+1. tasks, one per partition: list all replicas, check names, sizes, contiguity, footers (``structure``,
+``registers``, ``snapshots``); then compare with the remote tables, which are read after the leaders were listed
+(``remote``). If many partitions of a topic are checked, one walk through the topic's folder on each broker lists
+them all; a partition with findings is listed again, replica by replica
+2. check partitions with uncertain findings again: two checks in a row must agree
+3. with ``deep``, tasks, one per group of files: every byte against its checksums (``content``)
+4. copies of one file must be equal (``findings``); if the leader has the records of remote segments in other
+files, or in other bytes, all records are compared (``stratalog.engine.replicas.remote_records``)
+5. discard findings under an outdated view: such partitions begin again
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ from stratalog.partitions.store import Store
 from stratalog.tiering.remote_file import remote_file
 
 _ROUNDS = 5
-"""How often a partition is looked at whose view, or of which what is found, keeps changing."""
+"""How often a partition is checked whose view, or whose findings, keep changing."""
 
 
 @dataclass(slots=True)
 class Audited:
-    """One partition, and everything that is wrong with it."""
+    """One partition, with all its findings."""
 
     work: StructureWork
     looked: PartitionStructure | None = None
     remote: RemotePartition | None = None
-    """Its segments in the remote table; None where the topic is not tiered, or that cannot be told."""
+    """Its segments in the remote table; None if the topic is not tiered, or that is unknown."""
     remote_unread: bool = False
     """Whether the remote table could not be read."""
     cold: tuple[HeldFile, ...] = ()
-    """The objects of the remote tier whose footers agree with the table."""
+    """The objects of the remote tier whose footers match the table."""
     findings: list[Finding] = field(default_factory=list)
     good: list[Copy] = field(default_factory=list)
-    """With ``deep``: the files of logs and remote of which every byte was read and found right, and which are
-    as their copies are."""
+    """With ``deep``: the files of logs and remote tier of which every byte was read and is intact, and which equal
+    their copies."""
     spare: list[Copy] = field(default_factory=list)
-    """With ``deep``: the files of replicas that no log uses, of which every byte was read and found right."""
+    """With ``deep``: the files of replicas that no log uses, of which every byte was read and is intact."""
 
     @property
     def replicas(self) -> PartitionReplicas:
@@ -85,11 +85,11 @@ def audit(
     deep: bool,
     only: Collection[TopicIdPartition] | None = None,
 ) -> list[Audited]:
-    """Look at the partitions of the topics (those in ``only``, where it is given), by topic and partition. A
+    """Check the partitions of the topics (only those in ``only``, if given); results by topic and partition. A
     topic whose remote table cannot be read is a failure.
 
-    Findings under a view that has passed meanwhile say nothing (a member that left the ISR may well be behind):
-    such a partition is looked at again, and left out when its topic is gone.
+    Findings under a view that is outdated by now mean nothing (a member that has left the ISR may well be behind):
+    such a partition is checked again, and left out if its topic was deleted.
     """
     audits: dict[TopicIdPartition, Audited] = {}
     for _ in range(_ROUNDS):
@@ -147,21 +147,21 @@ def failures_of(audits: Sequence[Audited]) -> list[Failure]:
 
 
 def found_in(audits: Sequence[Audited]) -> dict[TopicIdPartition, list[Failure]]:
-    """By partition: what was found. A list is empty where the partition is sound; one of which the remote log
-    could not be looked at is left out, unless something was found."""
+    """The findings by partition. The list is empty for an intact one; a partition whose remote log could not be
+    read is left out, unless something was found."""
     found = {each.replicas.view.key: failures_of([each]) for each in audits}
     unseen = {each.replicas.view.key for each in audits if each.remote_unread}
     return {key: failures for key, failures in found.items() if failures or key not in unseen}
 
 
 def rewrites_of(audits: Iterable[Audited]) -> dict[str, str]:
-    """Of topics by id, what others have made of their tables."""
+    """The rewrites of tables by other programs, by topic id."""
     parts = ((each.replicas.view.topic_id, each.remote) for each in audits)
     return {topic_id: part.rewrite for topic_id, part in parts if part is not None and part.rewrite}
 
 
 def notes_of(audits: Sequence[Audited]) -> list[str]:
-    """The findings that are no failures: of files that no log uses."""
+    """The findings that are no failures: about files that no log uses."""
     return [f"{found.where}: {found.error}" for each in audits for found in each.findings if found.unused]
 
 
@@ -175,7 +175,7 @@ def _audit_until_sure(
     audits: Mapping[TopicIdPartition, Audited],
     run: OperationRun,
 ) -> None:
-    """Steps 1 and 2. Findings that still differ from look to look in the last one are reported all the same."""
+    """Steps 1 and 2. Findings that still differ between checks at the end are reported anyway."""
     failed: dict[str, Failure] = {}
     walked = walk_topics(storage, image, [each.replicas for each in audits.values()])
     if walked:
@@ -236,8 +236,7 @@ def _load_remote(
     storage: Storage, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failed: dict[str, Failure]
 ) -> None:
     """The present remote segments of the partitions of tiered topics. A topic whose table cannot be read is in
-    ``failed``, and its brokers are looked at all the same.
-    """
+    ``failed``; its brokers are checked anyway."""
 
     def ask(topic: TopicImage) -> Callable[[int], RemotePartition]:
         table = storage.remote_table(topic)
@@ -264,9 +263,8 @@ def _load_remote(
 
 
 def _add_missing(storage: Storage, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited]) -> None:
-    """Remote objects that were gone when they were to be read: retention takes some away while a long run
-    lasts. Those that the table does not list any more are not missing.
-    """
+    """Report remote objects that were missing when they were to be read, if the table still lists them: retention
+    deletes some during a long run."""
     missing = {key: each for key, each in audits.items() if any(map(_is_gone, each.findings))}
     if missing:
         _load_remote(storage, image, missing, {})
@@ -314,7 +312,7 @@ def _read(execution: Execution, audits: Mapping[TopicIdPartition, Audited]) -> N
             if copy.place is not None:
                 where = str(each.replicas.replica(copy.place))
             each.findings.append(Finding(where, error, copy.place, damage))
-            # Nobody is to copy it, nor, while it is not known which of them is right, any other of that name.
+            # It must not be copied; nor, until it is known which one is right, any other file of that name.
             each.good = [one for one in each.good if one != copy and (agreed or one.held.name != held.name)]
     _compare_records(execution, audits, compared)
 
@@ -322,23 +320,24 @@ def _read(execution: Execution, audits: Mapping[TopicIdPartition, Audited]) -> N
 def _compare_records(
     execution: Execution, audits: Mapping[TopicIdPartition, Audited], works: Sequence[RecordsWork]
 ) -> None:
-    """Step 4, of records."""
+    """Step 4, for records."""
     for outcome in execution.tasks.run(compare_records, works):
         each = audits[outcome.item.replicas.view.key]
         where = f"{each.replicas} in the remote tier"
         match outcome:
             case Failed(_, CorruptionError()):
-                pass  # the pass over all bytes has told what is damaged
+                pass  # reading all bytes has reported the damage
             case Failed(_, error):
                 each.findings.append(Finding(where, error))
             case Done(work, first) if first is not None:
                 each.findings.append(Finding(where, other_records(str(work), first, each.replicas.view.leader)))
-                # Nobody is to copy either side while it is not known which of them is right.
+                # Neither side must be copied until it is known which one is right.
                 each.good = [copy for copy in each.good if copy.held.end <= first]
 
 
 def _records_work(each: Audited) -> RecordsWork | None:
-    """Of the remote segments that the leader has in other files, or in other bytes of a merged one."""
+    """The work of comparing remote segments whose records the leader has in other files, or in other bytes of a
+    merged one."""
     remote, leader = each.remote, each.replicas.view.leader
     if remote is None or each.looked is None or leader is None:
         return None

@@ -1,7 +1,7 @@
-"""Every byte of a partition's files, in groups of bounded size: all cores read one large replica.
+"""Reads every byte of a partition's files, in groups of bounded size, so that all cores read one large replica.
 
-A group is a piece of work by itself; what of a file is damaged is told with its offsets. A file that a merge or
-retention has taken away meanwhile is not missed, as long as the log still holds its records.
+A group is a separate piece of work; damage is reported with its offsets. A file that a merge or retention has
+deleted meanwhile is no finding, as long as the log still holds its records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class ReadWork:
     store: Store
     files: tuple[HeldFile, ...]
     of_log: bool
-    """Whether the log consists of them. Others (dead, hidden) are read to be known, and missed by nobody."""
+    """Whether the files are part of the log. Others (dead, hidden) are read to find good copies, and may be
+    missing."""
 
     @property
     def size_bytes(self) -> int:
@@ -47,7 +48,7 @@ class ReadWork:
 
     @property
     def where(self) -> str:
-        """The replica, as reports name it."""
+        """The name of the replica in reports."""
         if self.place is None:
             return f"{self.replicas} in the remote tier"
         return str(self.replicas.replica(self.place))
@@ -71,7 +72,7 @@ class ReadFiles:
 def groups_of(
     replicas: PartitionReplicas, place: Place, store: Store, files: Iterable[HeldFile], of_log: bool = True
 ) -> Iterator[ReadWork]:
-    """The files in order, in groups that are bounded in bytes and number; at least one file each."""
+    """The files in order, in groups bounded in bytes and number; at least one file each."""
     group: list[HeldFile] = []
     size = 0
     for held in files:
@@ -85,7 +86,7 @@ def groups_of(
 
 
 def read_files(work: ReadWork) -> ReadFiles:
-    """Read all files of the work; damage of one keeps no other from being read."""
+    """Read all files of the work; a damaged one does not stop the others."""
     good: list[tuple[HeldFile, int]] = []
     findings: list[Finding] = []
     for held in work.files:
@@ -112,7 +113,7 @@ def read_files(work: ReadWork) -> ReadFiles:
 
 
 def is_small(file: DataFile) -> bool:
-    """Whether the look at the footer of a file reads all of it, so that nobody need read it again."""
+    """Whether reading the footer reads the whole file, so that it need not be read again."""
     return file.object.size_bytes <= SMALL_BYTES
 
 
@@ -122,13 +123,13 @@ def check_file(store: Store, file: DataFile) -> CheckedSegment:
 
 
 def read_file(work: ReadWork, file: DataFile, checked: CheckedSegment) -> ReadFiles:
-    """The result of one file of the work that was checked."""
+    """The result of one file of the work that was checked completely."""
     footer = checked.segment.footer
     held = HeldFile(file, footer.base_offset, footer.next_offset)
     if not checked.bad:
         return ReadFiles(((held, checked.segment.crc32),), ())
     first, *others = checked.bad
-    damage = BadFile(file, held.start, held.end)  # the file's as a whole: told once
+    damage = BadFile(file, held.start, held.end)  # damage of the whole file is reported once
     return ReadFiles((), (_finding(work, first, damage), *(_finding(work, bad, None) for bad in others)))
 
 
@@ -147,7 +148,7 @@ def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
 
 
 def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | None]:
-    """The file as it was read, and what was found; nothing found where it has rightly gone meanwhile.
+    """The file as it was read, and the result of the check; None if it was deleted legitimately meanwhile.
 
     Raises: CorruptSegmentError; LogGapError when it is gone, and its records with it; RemoteObjectMissingError.
     """
@@ -166,8 +167,8 @@ def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | No
 
 
 def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
-    """The file of that name now; None where it is gone, and not needed: it is of a history that the replica has
-    left meanwhile, or the log goes on without it.
+    """The file that has that name now; None if it was deleted and is not needed: it belongs to a history that the
+    replica has left meanwhile, or the log does not need it any more.
 
     Raises: LogGapError; errors of listing the replica.
     """

@@ -1,4 +1,4 @@
-"""The findings of a partition: for people as errors, for a heal as damage. And the files that are known to be
+"""The findings of a partition: as errors for people, and as damage for a heal; and the files that are known to be
 good."""
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ _FOREIGN = "a foreign file: stratalog never writes such names, and leaves it unc
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong, and where."""
+    """Something that is wrong, and its place."""
 
     where: str
     error: StratalogError
     broker_id: Place = None
-    """Whose storage it is; None for the remote tier."""
+    """The broker whose storage it is; None for the remote tier."""
     damage: Damage | None = None
-    """None where no heal may help: it needs an operator."""
+    """None if no heal can help: it needs an operator."""
     log_is_whole: bool = False
-    """The log does not need the file: it is foreign, or was discarded."""
+    """Whether the log does not need the file, because it is foreign or was discarded."""
     of_snapshot: bool = False
-    """A snapshot of the replica is damaged, or gone: nobody steps aside for a whole copy."""
+    """Whether a snapshot of the replica is damaged or missing: copying an intact one requires no change of the
+    ISR."""
     unused: bool = False
-    """A file that no log uses: worth a note, and no failure."""
+    """Whether no log uses the file: it is a note, not a failure."""
 
     @property
     def is_sure(self) -> bool:
-        """Bytes and sizes of listed objects stay as they were found. All else is compared between listings, or
-        may pass."""
+        """Whether one look is enough: bytes and sizes of listed objects do not change. All else is compared
+        between listings, or may be transient."""
         return isinstance(self.error, CorruptSegmentError)
 
     @property
     def said(self) -> tuple[str, str]:
-        """Where, and what: the same of the same thing in every look."""
+        """Place and message, which are the same in every look for the same finding."""
         return self.where, str(self.error)
 
     @property
@@ -56,13 +57,13 @@ class Finding:
 
 
 def foreign_file(store: Store, stored: StoredObject) -> CorruptSegmentError:
-    """The error of an object in a folder of ours with a foreign name, or that is no file."""
+    """The error for an object in a folder of ours with a foreign name, or that is not a file."""
     what = f"{stored.special}: {LEFT_ALONE}" if stored.special else _FOREIGN
     return CorruptSegmentError(f"{store.uri_of(stored.name)} is {what}")
 
 
 def other_records(partition: str, first: int, leader: int | None) -> CorruptSegmentError:
-    """The error of a leader and a remote log that have different records from an offset on."""
+    """The error for a leader and a remote log that have different records from an offset on."""
     return CorruptSegmentError(
         f"{partition}: from offset {first} on, its leader, broker {leader}, and its remote log have different "
         f"records under the same leader epochs{_REMOTE_DIFFERS}"
@@ -70,19 +71,19 @@ def other_records(partition: str, first: int, leader: int | None) -> CorruptSegm
 
 
 def offsets(start: int, end: int) -> str:
-    """How messages name a range."""
+    """The text for a range in messages."""
     return f"offsets [{start}, {end})"
 
 
 def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bool, CorruptSegmentError]]:
-    """Copies of one name that differ from the others, though each by itself looks good; and whether most of
-    the others agree on what it should be. Without such a majority nobody can tell which one is right: then it
-    is those that differ from the leader's.
+    """Copies of one name that differ from the others, though each is intact by itself; and whether a majority of
+    the others agrees on the right content. Without such a majority the right one is unknown, and copies that
+    differ from the leader's are returned.
 
     The object of the remote tier is never outvoted: its own checksums hold, and all replicas may have been
-    put back from an older copy. Where the replicas agree on something else, nobody can tell either.
+    restored from an older copy. If the replicas agree on something else, the right content is unknown, too.
 
-    A merged segment of the remote tier is no copy: the same records may have been encoded there by themselves, so
+    A merged segment of the remote tier is not a copy: its records may have been encoded there independently, so
     they are compared as records (``audit``).
     """
     by_name: dict[DataName, list[Copy]] = {}
@@ -105,8 +106,8 @@ def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bo
                     copy,
                     agreed,
                     CorruptSegmentError(
-                        f"{copy.store.uri_of(held.file.object.name)}: {offsets(held.start, held.end)}: "
-                        f"{held.size_bytes} bytes, other ones than its copies ({', '.join(those)}) have"
+                        f"{copy.store.uri_of(held.file.object.name)}: {offsets(held.start, held.end)}: its "
+                        f"{held.size_bytes} bytes differ from those of its copies ({', '.join(those)})"
                         + ("" if agreed else _REMOTE_DIFFERS if remote_differs else _NO_MAJORITY)
                     ),
                 )

@@ -1,7 +1,7 @@
-"""The metadata log on its voters: what each of them holds, and with ``deep`` every byte of it.
+"""The metadata log on its voters: the content of each, and with ``deep`` every byte of it.
 
-Only a contradiction within a voter is a finding. A voter that is behind is no finding, for a majority is enough;
-nor is one whose broker is fenced, or that was wiped and waits to be replaced: ``stratalog quorum`` tells of them.
+Only a contradiction within a voter is a finding. A voter that is behind is not, as a majority is enough; nor is
+one whose broker is fenced, or that was wiped and waits to be replaced: ``stratalog quorum`` shows these.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from stratalog.snapshots.start_offset import check_invariant
 
 
 class VerifyRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition; of the metadata log, its voters are the replicas."""
+    """A partition; for the metadata log, the voters are the replicas."""
 
     replicas: int
-    """Those that were looked at."""
+    """The number of replicas that were checked."""
     files: int
     bytes: int
     remote_files: int
@@ -46,7 +46,7 @@ class VerifyRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def verify_metadata(metadata: MetadataClient, *, deep: bool) -> tuple[VerifyRow, list[Failure]]:
-    """The row of the metadata log, and what is wrong with it.
+    """The row of the metadata log, and its failures.
 
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds when it cannot be read at all.
     """
@@ -98,7 +98,7 @@ def _wrong(log: MetadataLog, listing: VoterListing, state: LogState, deep: bool)
             yield listing.unsigned
         check_voter(listing, state)
         for name in sorted(name for name in listing.files if position_of(name) > state.position):
-            _check_batch(log.cluster_id, listing, name)  # of a commit since then, or nobody's
+            _check_batch(log.cluster_id, listing, name)  # of a later commit, or of an abandoned one
         _check_start(log, listing, start, state)
         if deep:
             yield from _damaged(log.cluster_id, listing, live)
@@ -109,7 +109,7 @@ def _wrong(log: MetadataLog, listing: VoterListing, state: LogState, deep: bool)
 
 
 def _check_start(log: MetadataLog, listing: VoterListing, start: int, state: LogState) -> None:
-    """Raises: CorruptionError. A snapshot may be of more than was committed when the voter was not listed yet."""
+    """Raises: CorruptionError. A snapshot may cover more than was committed when the voter was not listed yet."""
     ends = [SnapshotId.of(name) for name in listing.checkpoints]
     committed = state.end
     if start > 0 and max(ends, default=SnapshotId(0, 0)).end_offset > committed:
@@ -118,7 +118,8 @@ def _check_start(log: MetadataLog, listing: VoterListing, start: int, state: Log
 
 
 def _damaged(cluster_id: str, listing: VoterListing, live: list[DataName]) -> Iterator[StratalogError]:
-    """Its snapshots, and the batches after the latest whole one: every byte, and that none is missing between.
+    """The errors of its snapshots, and of the batches after the latest intact one: every byte, and that none is
+    missing.
 
     Raises: SourceChangedError when one is deleted meanwhile; StorageError.
     """
@@ -145,7 +146,8 @@ def _damaged(cluster_id: str, listing: VoterListing, live: list[DataName]) -> It
 
 
 def _check_batch(cluster_id: str, listing: VoterListing, name: DataName) -> int:
-    """The end of a batch that is what it says. Raises: CorruptionError kinds; SourceChangedError, StorageError."""
+    """The end of a batch that matches its name. Raises: CorruptionError kinds; SourceChangedError,
+    StorageError."""
     data, what = listing.voter.read(name), f"{listing.voter}: {name}"
     check_signature_of(listing.voter.key, KIND, str(name), data, what)
     return decode_batch(cluster_id, name, data, what).next_offset

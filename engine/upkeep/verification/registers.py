@@ -1,6 +1,6 @@
-"""The small files of a replica: what it has joined, how far it is committed, where it starts.
+"""The registers of a replica: its joined epochs, high watermarks and local start.
 
-Their names say nearly all; what stands in them is compared here. A damaged one is not guessed at.
+Their names contain nearly everything; their content is compared here. A damaged one is not reconstructed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def check_registers(
     replica: Replica, objects: Sequence[StoredObject], leader: Replica | None, committed: int
 ) -> list[Finding]:
     """Read every register of a replica, whose folder was listed as ``objects``; epochs are compared with the
-    leader's of the same name. Those above the ``committed`` one are nobody's. One that cannot be read, and is made
-    up for by a later one, no log uses."""
+    leader's of the same name. Registers above the ``committed`` epoch are foreign. An unreadable one that a later
+    one replaces is not used by any log."""
     found: list[Finding] = []
     folder = replica.folder
 
@@ -49,7 +49,7 @@ def check_registers(
                 case EpochName(epoch) if epoch < joined:  # the greatest one was read with the lineage
                     _check_epoch(replica, name, leader)
         except SourceChangedError:
-            continue  # retention took it away
+            continue  # retention deleted it
         except CorruptionError as error:
             match name:
                 case EpochName(epoch) if not _is_whole(replica, name) and _is_whole(replica, EpochName(joined)):
@@ -74,7 +74,7 @@ def _is_whole(replica: Replica, name: EpochName) -> bool:
 
 
 def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> None:
-    """An epoch before the last one that was joined: it decides nothing any more, and must be whole."""
+    """Check an epoch before the last joined one: it decides nothing any more, but must be intact."""
     data = read_register(replica, name)
     parsed_epoch(replica, name, data)
     if leader is None or leader.broker_id == replica.broker_id:
@@ -83,7 +83,7 @@ def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> N
         expected = read_bounded(leader.store, leader.path(name), REGISTER_BYTES)
         parsed_epoch(leader, name, expected)
     except (FileNotFoundError, CorruptionError):
-        return  # the leader was not there in that epoch, or it is the leader's that is damaged
+        return  # the leader has not joined that epoch, or its own register is damaged
     if data != expected:
         raise CorruptionError(
             f"{replica.store.uri_of(replica.path(name))} has another lineage than the leader, broker "

@@ -1,4 +1,4 @@
-"""The remote part of a partition: the table against its objects, and both against the leader's log."""
+"""The remote part of a partition: compares the table with its objects, and both with the leader's log."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class RemotePartition:
     folder: str
     segments: tuple[RemoteSegment, ...]
     missing: frozenset[str]
-    """Paths that the table lists and the store does not hold at that size."""
+    """Paths that the table lists, but that the store does not hold with that size."""
     rewrite: str = ""
-    """Files that others have put into the table in place of segments, if any."""
+    """A description of files with which other programs have replaced segments, if any."""
 
     def lists(self, object_name: str) -> bool:
         """Whether the table lists an object, by its name in the store."""
@@ -44,12 +44,12 @@ class RemotePartition:
 
 @dataclass(frozen=True, slots=True)
 class RemoteWork(PartitionWork):
-    """Look at what the remote table lists of one partition."""
+    """The work: check the segments of one partition in the remote table."""
 
     part: RemotePartition
     leader: ReplicaLog | None
-    """The log to compare the end of the remote log with, listed before the table was read (what the leader has
-    dropped was remote by then); None where it cannot be relied on."""
+    """The log with which to compare the end of the remote log, listed before the table was read (records that the
+    leader has deleted were remote by then); None if it is unreliable."""
 
     def stores_used(self) -> Iterable[Store]:
         """See ``stratalog.engine.driver.tasks.Work``."""
@@ -57,7 +57,7 @@ class RemoteWork(PartitionWork):
 
 
 def check_remote(work: RemoteWork) -> tuple[tuple[HeldFile, ...], list[Finding]]:
-    """The task: the objects whose footers are as the table says, and what is wrong with the others."""
+    """The task: returns the objects whose footers match the table, and the findings about the others."""
     replicas, remote = work.replicas, work.part
     where = f"{replicas} in the remote tier"
     sound: list[HeldFile] = []
@@ -90,8 +90,9 @@ def _check_end(
         check_reaches_remote(replicas.view, replicas.leader, leader, tail)
         if segments and segments[0].base_offset > log_start:
             raise LogGapError(
-                f"{where}: the log starts at offset {log_start}, the remote log at {segments[0].base_offset}: "
-                "the records in between were never copied, and remain on the brokers"
+                f"{where}: the log starts at offset {log_start}, but the remote log at "
+                f"{segments[0].base_offset}: the records in between were never copied, and remain on the "
+                "brokers"
             )
         earliest_pending_upload(leader, segments, log_start, str(replicas))
     except StratalogError as error:
@@ -120,5 +121,6 @@ def _check_statistics(where: str, segment: RemoteSegment, found: Segment) -> Non
     if segment.min_timestamp_ms * 1000 > low or segment.max_timestamp_ms * 1000 < high:
         raise CorruptionError(
             f"{where}: the table's statistics of {segment.path} exclude some of its timestamps: they have "
-            f"[{segment.min_timestamp_ms}, {segment.max_timestamp_ms}] ms, its records have [{low}, {high}] us"
+            f"[{segment.min_timestamp_ms}, {segment.max_timestamp_ms}] ms, but its records have [{low}, "
+            f"{high}] us"
         )

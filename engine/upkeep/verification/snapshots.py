@@ -1,7 +1,8 @@
-"""The snapshots of a partition's replicas: that they stand for what left the log, and with ``deep`` every byte.
+"""The snapshots of a partition's replicas: checks that they replace the records that left the log, and with
+``deep`` every byte.
 
-A damaged one is no damage of the log. Readers pass over it, and a heal replaces it with a whole copy of
-another replica, and superseded by ``stratalog snapshot``.
+A damaged snapshot is no damage of the log. Readers skip it; heal replaces it with an intact copy from another
+replica, or ``stratalog snapshot`` makes a new one.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ MENDED = (
 def check_snapshots(
     replica: Replica, listing: Listing, lineage: Lineage, log_start: int, high_watermark: int
 ) -> list[Finding]:
-    """Of a replica whose log starts at ``log_start``, where snapshots stand for what left it: one of its history
-    ends between that and the ``high_watermark`` (KIP-630, "Validation of Snapshot and Log").
-    """
+    """The findings about a replica whose log starts at ``log_start``, if snapshots replace the records before: one
+    of its history must end between that and the ``high_watermark`` (KIP-630, "Validation of Snapshot and Log")."""
     names = [name for name, _ in listing.checkpoints if lineage.epoch_at(name.end_offset - 1) == name.epoch]
     try:
         check_invariant(log_start, high_watermark, map(SnapshotId.of, names), str(replica))
@@ -36,8 +36,8 @@ def check_snapshots(
 
 
 def read_snapshots(replica: Replica, listing: Listing) -> list[Finding]:
-    """Every byte of its snapshots, those of a history that was given up too: they are nobody's loss, and damage
-    all the same."""
+    """Check every byte of its snapshots, including those of an abandoned history: they are no loss, but still
+    damage."""
     findings: list[Finding] = []
     for _, stored in listing.checkpoints:
         try:

@@ -1,13 +1,12 @@
-"""The replicas of a partition, from listings and footers: names, sizes, contiguity, registers. No records
-are read.
+"""The replicas of a partition, by listings and footers: names, sizes, contiguity, registers. No records are read.
 
 Every replica is listed, followers before their leader; a follower that has not joined its leader's epoch is
-looked at as if it had. Every file of a log says in its footer where it ends, so that a hole is seen which a
-listing alone cannot show.
+checked as if it had. Every file of a log has its end in its footer, which reveals gaps that a listing cannot show.
 
-The order of the listings says what two replicas must have of each other: a leader holds all that was seen of a
-follower before, a follower all that was known to be committed before. So a look in which a replica
-had to be listed once more begins again, and a member that seems to be short is listed again behind its leader.
+The order of the listings determines what two replicas must have in common: a leader holds everything that a
+follower was seen to have before, and a follower everything that was known to be committed before. So a check in
+which a replica had to be listed twice begins again, and a member that seems to be short is listed again after its
+leader.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class StructureWork(PartitionWork):
-    """Look at all replicas of one partition."""
+    """The work: check all replicas of one partition."""
 
     deep: bool
-    """Also read the registers, and leave differences between copies to those who read all bytes."""
+    """Also read the registers, and leave differences between copies to the check of all bytes."""
     snapshots: bool
-    """cleanup.policy=snapshot: snapshots stand for what left the log."""
+    """cleanup.policy=snapshot: snapshots replace the records that left the log."""
     listed: Mapping[int, Sequence[StoredObject]] = field(default_factory=dict, repr=False)
-    """Of brokers whose folders somebody has just walked through: what is in the replica's. The walks were no
-    snapshots, and in no order: findings must be confirmed without them."""
+    """The objects of brokers whose folders were just walked. Walks are no snapshots, and have no order: findings
+    must be confirmed without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +63,14 @@ class ReplicaStructure:
     broker_id: int
     lineage: Lineage
     epochs: frozenset[int]
-    """Those whose registers it has; the greatest is ``joined_epoch``."""
+    """The epochs whose registers it has; the greatest is ``joined_epoch``."""
     joined_epoch: int
     local_start: int
     high_watermark: int
     end: int
-    """Where its last file ends, gaps or not."""
+    """The end of its last file, with or without gaps."""
     live: tuple[HeldFile, ...]
-    """The files of its log whose footers can be believed, those behind a gap too."""
+    """The files of its log with reliable footers, including those after a gap."""
     spare: tuple[HeldFile, ...]
     """Its other data files: of other histories, or hidden by merged segments."""
     bad: tuple[BadFile, ...]
@@ -79,20 +78,21 @@ class ReplicaStructure:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStructure:
-    """One partition. ``lineage`` is its leader's, as far as anybody knows it."""
+    """One partition. ``lineage`` is its leader's, as far as it is known."""
 
     replicas: tuple[ReplicaStructure, ...]
     findings: tuple[Finding, ...]
     lineage: Lineage
     leader_log: ReplicaLog | None
-    """As it was listed; None where it is damaged, or was not seen: it is no measure for the remote tier then."""
+    """The leader's log as listed; None if it is damaged, or was not seen: then the remote tier is not compared
+    with it."""
     read: tuple[tuple[int, ReadFiles], ...] = ()
-    """With ``deep``, by broker: the small files of the log, of which the look at the footer has read all bytes."""
+    """With ``deep``, by broker: the small files of the log, of which reading the footer has read all bytes."""
 
 
 @dataclass(slots=True)
 class _SeenReplica:
-    """A replica in the course of the look."""
+    """A replica during the check."""
 
     replica: Replica
     objects: Sequence[StoredObject]
@@ -102,8 +102,8 @@ class _SeenReplica:
 
 
 class _Footers:
-    """The footers of a replica's files, each read once in a look, as it is stored now; with ``deep`` by a read of
-    all bytes of a small file."""
+    """The footers of a replica's files as stored now, each read once per check; with ``deep``, small files are
+    read completely."""
 
     def __init__(self, replica: Replica, *, deep: bool) -> None:
         self._replica = replica
@@ -123,9 +123,9 @@ class _Footers:
         return self._found[file]
 
     def end_of(self, file: DataFile) -> int:
-        """Where an append ends; behind its first record, if nobody can tell."""
+        """The end of an append; if it is unknown, the offset after its first record."""
         for end_of in (lambda file: self.of(file).next_offset, self._replica.end_of_append):
-            with suppress(CorruptSegmentError):  # it is found later; here the log shall go on to it
+            with suppress(CorruptSegmentError):  # it is reported later; here the log continues after it
                 return end_of(file)
         return file.name.base_offset + 1
 
@@ -135,7 +135,7 @@ def partition_structure(work: StructureWork) -> PartitionStructure:
     for _ in range(_ATTEMPTS):
         try:
             return _partition_structure(work)
-        except SourceChangedError as error:  # retention or a merge took a file away: list all of them again
+        except SourceChangedError as error:  # retention or a merge deleted a file: list all of them again
             changed = error
     vanish = SourceChangedError(
         f"{work}: its files are deleted faster than they can be read: {changed}; try again"
@@ -195,7 +195,7 @@ def _partition_structure(work: StructureWork) -> PartitionStructure:
 
 
 def _read_of(replicas: PartitionReplicas, look: ReplicaStructure, footers: _Footers) -> Iterator[ReadFiles]:
-    """The files of a replica's log that were read completely for their footers."""
+    """The files of a replica's log that reading the footers has read completely."""
     store = replicas.replica(look.broker_id).store
     for held in look.live:
         if (checked := footers.checked.get(held.file)) is not None:
@@ -205,7 +205,7 @@ def _read_of(replicas: PartitionReplicas, look: ReplicaStructure, footers: _Foot
 def _list(
     replica: Replica, listed: Sequence[StoredObject] | None, epoch: int, findings: list[Finding]
 ) -> _SeenReplica:
-    """``epoch`` is the view's: findings under a view that has passed are looked at again (``audit``)."""
+    """One replica. ``epoch`` is the view's: findings under an outdated view are checked again (``audit``)."""
     with errors_of(replica):
         objects = replica.store.list(replica.folder) if listed is None else listed
         if listed is None:
@@ -234,7 +234,7 @@ def _greatest_epoch(listing: Listing) -> int:
 
 
 def _reference(replicas: PartitionReplicas, seen: Mapping[int, _SeenReplica]) -> Lineage:
-    """The leader's lineage; where it cannot be read, the latest one that a member of the ISR has joined."""
+    """The leader's lineage; if that cannot be read, the latest one that a member of the ISR has joined."""
     view = replicas.view
     leader = seen.get(view.leader) if view.leader is not None else None
     if leader is not None and leader.lineage is not None:
@@ -247,7 +247,7 @@ def _reference(replicas: PartitionReplicas, seen: Mapping[int, _SeenReplica]) ->
 def _replica_structure(
     found: _SeenReplica, reference: Lineage, footers: _Footers, findings: list[Finding]
 ) -> ReplicaStructure:
-    """Raises: SourceChangedError; errors of looking at the replica."""
+    """Raises: SourceChangedError; errors of reading the replica."""
     replica, listing = found.replica, found.listing
     lineage = found.lineage
     if lineage is None or lineage.latest_epoch < reference.latest_epoch:
@@ -296,8 +296,7 @@ def _unread(file: DataFile) -> HeldFile:
 
 
 def _bad(file: DataFile, files: Iterable[DataFile], log: ReplicaLog) -> BadFile:
-    """The offsets lost with a file that does not say where it ends: up to the next one, or to the committed
-    end."""
+    """The offsets lost with a file whose end is unknown: up to the next file, or to the committed end."""
     base, end = file.name.base_offset, file.name.next_offset
     if end is None:
         later = [other.name.base_offset for other in files if other.name.base_offset > base]
@@ -309,11 +308,11 @@ def _said(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSegme
     return CorruptSegmentError(f"{offsets(bad.start, bad.end)}: {error}")
 
 
-# ------------------------------------------------------------------------------ what is not there
+# ------------------------------------------------------------------------------ missing records
 
 
 def _find_lost(replicas: PartitionReplicas, log: ReplicaLog, findings: list[Finding]) -> None:
-    """Of a leader whose own files do not tell that it has lost records."""
+    """Find a leader that has lost records although its own files do not show it."""
     try:
         check_not_lost(replicas, log)
     except StratalogError as error:
@@ -328,7 +327,7 @@ def _find_short(
     reference: Lineage,
     findings: list[Finding],
 ) -> None:
-    """Gaps, and ends that are short of what the replica itself or another one knows to have been there."""
+    """Find gaps, and ends that are below an offset that the replica or another one knows to have existed."""
     for broker, found in looks.items():
         replica, log, look = seen[broker].replica, seen[broker].log, found
         assert log is not None
@@ -340,7 +339,7 @@ def _find_short(
             must_reach, why = max((must_reach, why), known, key=lambda each: each[0])
         else:
             if broker in replicas.view.isr and leader.high_watermark > max(must_reach, look.end):
-                # It may have passed what was listed of the follower before.
+                # It may have passed the follower's earlier listing.
                 try:
                     again = _SeenReplica(replica, (), replica.list(anew=True), seen[broker].lineage)
                     look = _replica_structure(again, reference, _Footers(replica, deep=False), [])
@@ -352,7 +351,7 @@ def _find_short(
                 must_reach, why = leader.high_watermark, "it is in sync, and the leader's high watermark is"
             if found.lineage != leader.lineage and found.joined_epoch == leader.joined_epoch:
                 error = CorruptionError(f"{replica} has another lineage than its leader: {found.lineage}")
-                # A member may be the one that is right: nobody takes its register away.
+                # A member may be the one that is right, so its register stays.
                 damage = None if broker in replicas.view.isr else BadEpoch(found.joined_epoch)
                 findings.append(Finding(str(replica), error, broker, damage))
         if _has_not_begun(look, log) and must_reach <= replicas.view.log_start_offset:
@@ -361,7 +360,7 @@ def _find_short(
 
 
 def _has_not_begun(look: ReplicaStructure, log: ReplicaLog) -> bool:
-    """Whether a replica of a log that begins above 0 has neither had a record of it nor learnt where it begins."""
+    """Whether the log begins above 0, and the replica has neither had a record of it nor its start."""
     return look.end == 0 and log.claimed_high_watermark == 0
 
 
@@ -371,10 +370,10 @@ def _known_of(
     looks: Iterable[ReplicaStructure],
     leader: ReplicaStructure,
 ) -> Iterator[tuple[int, str]]:
-    """Up to where others prove that the leader's log went. All that a follower holds came from the leader once
-    both have joined the view's epoch. Before that it may have more, from the leader before, which nobody has
-    acknowledged: then a member of the ISR proves what it knows to be committed.
-    """
+    """The offsets that the leader's log must have reached, as others prove, with the reason. Once both have joined
+    the view's epoch, everything that a follower holds came from the leader. Before, it may have more from the
+    previous leader, which was never acknowledged; then a member of the ISR proves only what it knows to be
+    committed."""
     for other in looks:
         log = seen[other.broker_id].log
         if other is leader or log is None:
@@ -386,7 +385,7 @@ def _known_of(
 
 
 def _gaps(replica: Replica, look: ReplicaStructure, must_reach: int, why: str) -> list[Finding]:
-    """Every stretch between the local log start and ``must_reach`` that no file holds."""
+    """Every range between the local log start and ``must_reach`` that no file holds."""
     found: list[Finding] = []
 
     def note(start: int, end: int, error: StratalogError) -> None:
@@ -397,8 +396,8 @@ def _gaps(replica: Replica, look: ReplicaStructure, must_reach: int, why: str) -
     for start, end, file in sorted(held, key=lambda each: each[0]):
         if start > position:
             error = LogGapError(
-                f"{replica}: {offsets(position, start)} are missing: {last} ends at {position}, the next file "
-                f"starts at {start}, {replica.store.uri_of(file.object.name)}"
+                f"{replica}: {offsets(position, start)} are missing: {last} ends at {position}, but the next "
+                f"file starts at {start}, {replica.store.uri_of(file.object.name)}"
             )
             note(position, start, error)
         if end > position:
@@ -410,9 +409,9 @@ def _gaps(replica: Replica, look: ReplicaStructure, must_reach: int, why: str) -
 
 
 def _one_file_for_two(replicas: PartitionReplicas, looks: Iterable[ReplicaStructure]) -> Iterator[Finding]:
-    """Files of two replicas that are one: hard links, or one folder that is mounted in two places. Files of their
-    own never share inode and mtime, part of which is drawn. The leader's counts as the one; else the first.
-    """
+    """Files of two replicas that are the same file: hard links, or one folder mounted in two places. Separate
+    files never share inode and mtime, as a part of the mtime is random. The leader's counts as the original,
+    otherwise the first."""
     held: dict[tuple[DataName, str], ReplicaStructure] = {}
     for look in sorted(looks, key=lambda look: look.broker_id != replicas.view.leader):
         replica = replicas.replica(look.broker_id)

@@ -1,10 +1,11 @@
-"""Verify: every replica and the remote against each other.
+"""Verify: compares every replica and the remote tier with each other.
 
-    1. the partitions of the topics (``audit``)
-    2. the metadata log on its voters (``metadata``)
+1. the partitions of the topics (``audit``)
+2. the metadata log on its voters (``metadata``)
 
 No log is changed. Damage is a failure of the report, with the replica, the file and the offsets; a damaged file
-that no log uses is a note. Damage is remembered, and a finding of ``health``, until a look has seen it gone.
+that no log uses is a note. Damage is stored, and stays a finding of ``health`` until a later check finds it
+repaired.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def verify(
     *,
     deep: bool = False,
 ) -> Report:
-    """Verify the topics (when None all, and the metadata log, which is named as ``__cluster_metadata``): names,
-    sizes, contiguity and footers; with ``deep`` also every byte. Of all topics, partitions of the engine's own
-    ones that hold nothing have no row: most never do.
+    """Verify the topics (None: all, and the metadata log, which is named ``__cluster_metadata``): names, sizes,
+    contiguity and footers; with ``deep`` also every byte. For all topics, empty partitions of the engine's own
+    topics have no rows, as most never hold anything.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
