@@ -46,7 +46,7 @@ help: ## this list
 setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into .venv, Spark's extra jars into .cache
 
 # Not part of setup: one needs Node, the other Go, which compiles it for two minutes.
-servers: ## servers of Azure's and Google's kind, and axe-core, into .cache; without them, their tests are skipped
+servers: $(VENV)/.installed ## servers of Azure's and Google's kind, axe-core, DuckDB and a checker of histories, into .cache; without them, their tests are skipped
 	@mkdir -p $(SERVERS); : >> $(LOG)
 	@[[ -x $(SERVERS)/node_modules/.bin/azurite-blob ]] || ( $(QUIETLY) "servers: Azurite" \
 	  npm install --silent --no-fund --no-audit --prefix $(SERVERS) azurite@3.35.0 ) || echo "no Azurite: its tests are skipped" >&2
@@ -54,6 +54,11 @@ servers: ## servers of Azure's and Google's kind, and axe-core, into .cache; wit
 	  npm install --silent --no-fund --no-audit --prefix $(SERVERS) axe-core@4.14.1 ) || echo "no axe-core: its tests are skipped" >&2
 	@[[ -x $(SERVERS)/fake-gcs-server ]] || ( $(QUIETLY) "servers: fake-gcs-server" env GOBIN=$(CURDIR)/$(SERVERS) \
 	  go install github.com/fsouza/fake-gcs-server@v1.56.1 ) || echo "no fake-gcs-server: its tests are skipped" >&2
+	@[[ -d $(SERVERS)/duckdb ]] || ( $(QUIETLY) "servers: DuckDB" $(PIP) install --target $(SERVERS)/duckdb \
+	  duckdb==1.5.5 duckdb-extension-delta==1.5.5 duckdb-extension-iceberg==1.5.5 duckdb-extension-avro==1.5.5 pytz==2026.6 ) \
+	  || echo "no DuckDB: its tests are skipped" >&2
+	@( $(QUIETLY) "servers: the checker of histories" go -C tests/linearizability/checker build -o $(CURDIR)/$(SERVERS)/linearizable . ) \
+	  || echo "no checker of histories: its tests are skipped" >&2
 
 check: $(VENV)/.installed lint ## format, lint, types, and the tests that are quick and need neither a JVM nor a server
 	@STRATALOG_TEST_DEPTH=check $(BIN)/python -m pytest -n auto --maxprocesses 8

@@ -13,9 +13,9 @@ start of the session.
     appending       append, against repartition + write.parquet; the peak memory of a Python worker
     replicated      append with acks=all to three replicas, against writing the same Parquet three times
     hot             one partition of gigabytes in memory: copies with one core, and with all
-    idle            one run of everything over ten thousand idle partitions, and over those of which some changed
+    idle            one run of maintain over ten thousand idle partitions, and over some that have changed
     calls           storage calls of the protocol's operations, against the least possible
-    counting        a store that tells of every call
+    counting        a store that reports every call
     remote_log      opening and planning over a hundred thousand remote segments
     scanning        scan, against spark.read.parquet; one column of twenty, against all
     mirroring       a topic of a Kafka mirrored here, against Kafka's MirrorMaker; what kill -9 leaves of each

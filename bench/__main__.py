@@ -14,8 +14,8 @@ Settings come from the environment (or ``make bench NAME=value``):
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
     KAFKA       a Kafka to compare with: own (fetched from Maven Central, 50 MB, and started for it), or the
                 host:port of one that runs, which is enough for scans; without it these lines are left out
-    ONLY        some of calls,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
-                kafka,mirror,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
+    ONLY        some of calls,latency,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,plan,
+                ranges,kafka,mirror,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from bench import (
     idle,
     kafka,
     large_cluster,
+    latency,
     mirroring,
     opening,
     page,
@@ -70,10 +71,11 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2
 
-WITHOUT_SPARK = {"idle", "mirror", "restore", "growth", "costs"}
+WITHOUT_SPARK = {"latency", "idle", "mirror", "restore", "growth", "costs"}
 
 _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "calls": (calls.calls,),
+    "latency": (latency.latency,),
     "append": (appending.append,),
     "append3": (replicated.append3,),
     "typed": (typed.typed,),
@@ -111,7 +113,7 @@ def main() -> int:
     try:
         options = bench_options(os.environ, Path("bench-data"))
         if options.folder.exists():
-            raise InvalidCallError(f"BENCH_DIR {options.folder} is there: name a folder that is not, or remove it")
+            raise InvalidCallError(f"BENCH_DIR {options.folder} exists: name a folder that does not, or remove it")
         options.folder.mkdir(parents=True)
     except (InvalidCallError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -131,7 +133,7 @@ def main() -> int:
 
 
 def _settings(options: BenchOptions) -> dict[str, str]:
-    """Of the session: Spark's Kafka connector beside the jars that all sessions have, where it is used."""
+    """Spark settings of the session: its Kafka connector, if used, beside the jars of all sessions."""
     if options.kafka is None or "kafka" not in options.only:
         return {}
     return {"spark.driver.extraClassPath": os.pathsep.join([class_path(jar_folder()), connector_class_path()])}
@@ -168,7 +170,7 @@ def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
 
 
 def _begun(options: BenchOptions) -> Bench:
-    """With a session, unless nothing that is asked for needs one."""
+    """The benchmark's ground, with a session unless no selected benchmark needs one."""
     if set(options.only) <= WITHOUT_SPARK:
         return Bench(None, options)
     sessions: list[SparkSession] = []

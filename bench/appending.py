@@ -21,11 +21,11 @@ from stratalog.partitions.records import physical_schema
 AT_LEAST = 0.6
 WORKER_BYTES = 1024**3
 ZSTD_LEVEL = "1"
-"""What our segments are written with; Parquet's Java writer would take 3."""
+"""The zstd level of our segments; Parquet's Java writer would use 3."""
 
 
 def append(bench: Bench) -> list[Line]:
-    """To all partitions, then to one, whose worker is watched."""
+    """Append to all partitions, then to one, with the memory of its worker."""
     lines = []
     for partitions in dict.fromkeys((bench.options.partitions, 1)):
         what = "1 partition" if partitions == 1 else f"{partitions} partitions"
@@ -70,7 +70,7 @@ def append(bench: Bench) -> list[Line]:
 
 
 def _digest(bench: Bench) -> float:
-    """Processor seconds of the digest of all records, without whatever reads them."""
+    """Processor seconds of the digest of all records, without reading them."""
     bench.records()
     digest = RecordsDigest(physical_schema(), timestamps=True)
     seconds = 0.0

@@ -28,9 +28,9 @@ from stratalog.partitions.producers import Acks
 from stratalog.partitions.records import physical_schema
 
 SOURCE_FILES = 16
-"""Slices of the records, for tasks to share and for parts of them to be taken."""
+"""The number of slices of the records, so that tasks share them, and a benchmark can use a part."""
 COLUMNS = 20
-"""Of the typed topic."""
+"""The number of columns of the typed topic."""
 TOPIC = "bench"
 TMPFS = Path("/dev/shm")
 
@@ -62,11 +62,11 @@ class Bench:
 
     @property
     def folder(self) -> Path:
-        """Everything that is written lies in it."""
+        """The folder with everything that is written."""
         return self.options.folder
 
     def say(self, text: str) -> None:
-        """Tell a person who waits what is going on."""
+        """Show the progress to the user."""
         print(f"bench: {text}", file=sys.stderr, flush=True)
 
     def records(self, slices: Sequence[int] = range(SOURCE_FILES)) -> DataFrame:
@@ -81,7 +81,8 @@ class Bench:
         return self.spark.read.parquet(*(files[index] for index in slices))
 
     def cluster(self, name: str, brokers: int = 1, within: Path | None = None) -> BenchCluster:
-        """A new cluster in a folder of its own below ``within`` (None: ``folder``), with a folder as its tier."""
+        """A new cluster in its own folder below ``within`` (None: ``folder``), with a folder as its remote
+        tier."""
         folder = (self.folder if within is None else within) / name
         (folder / "remote").mkdir(parents=True)
         for broker in range(1, brokers + 1):
@@ -90,9 +91,8 @@ class Bench:
         return BenchCluster(Cluster.format(file, self.session), folder, name, brokers)
 
     def filled(self, partitions: int) -> BenchCluster:
-        """A cluster of two brokers with all records in ``TOPIC``, which has two replicas, the followers
-        empty still. Made at first use, and shared by benchmarks that leave the leaders as they are.
-        """
+        """A cluster of two brokers with all records in ``TOPIC``, which has two replicas; the followers are still
+        empty. Made at first use, and shared by benchmarks that do not change the leaders."""
         if partitions not in self._shared:
             made = self.cluster(f"filled-{partitions}", brokers=2)
             made.create_topic(partitions, replicas=2)
@@ -102,7 +102,7 @@ class Bench:
         return self._shared[partitions]
 
     def remove_filled(self) -> None:
-        """Free the disk of what was shared."""
+        """Free the disk of the shared clusters."""
         for made in self._shared.values():
             made.remove()
         self._shared.clear()
@@ -122,14 +122,14 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class BenchCluster:
-    """A cluster that lies in a folder."""
+    """A cluster in a folder."""
 
     cluster: Cluster
     folder: Path
     name: str
     brokers: int
     drivers: list[Cluster] = field(default_factory=list)
-    """Opened besides ``cluster``."""
+    """The drivers besides ``cluster``."""
 
     def create_topic(
         self, partitions: int, replicas: int = 1, value: str | None = None, compression: str = "zstd"
@@ -141,7 +141,7 @@ class BenchCluster:
         )
 
     def driver(self, spark: SparkSession | None = None) -> Cluster:
-        """Another driver, which knows nothing yet, as a job does that has just been started."""
+        """Another driver, which has cached nothing, like a job that has just started."""
         self.drivers.append(Cluster.open(self.folder / "cluster.toml", spark))
         return self.drivers[-1]
 
@@ -159,11 +159,11 @@ class BenchCluster:
         ).raise_for_failures()
 
     def tiered(self) -> None:
-        """Let ``TOPIC`` be tiered; every append is a sealed segment, as large as it is."""
+        """Make ``TOPIC`` tiered, with every append as a sealed segment of its own size."""
         self.cluster.topics.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "65536"})
 
     def remote_folders(self) -> list[Path]:
-        """What lies in the remote tier."""
+        """The folders of the remote tier."""
         return list((self.folder / "remote").glob(f"{TOPIC}-*"))
 
     def replicas(self, *, leading: bool) -> list[Path]:
@@ -177,7 +177,7 @@ class BenchCluster:
         return found
 
     def remove(self) -> None:
-        """Free the disk, when no driver keeps a log short any more."""
+        """Free the disk, once no driver keeps a log short any more."""
         for driver in (self.cluster, *self.drivers):
             driver.close()
         shutil.rmtree(self.folder)
@@ -212,9 +212,8 @@ def record_batch(values: pa.Array) -> pa.RecordBatch:
 
 @contextmanager
 def stages_of(spark: SparkSession) -> Iterator[list[Any]]:
-    """The stages that the jobs of the block have run, in their order, as Spark's own ``StageData``; they are there
-    afterwards. Of the jobs of this thread.
-    """
+    """The stages that the jobs of the block, in this thread, have run, in order, as Spark's ``StageData``;
+    available after the block."""
     context = spark.sparkContext
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     group, stages = random_id(), list[Any]()
@@ -232,7 +231,7 @@ def stages_of(spark: SparkSession) -> Iterator[list[Any]]:
 def in_memory(size_bytes: int) -> Iterator[Path]:
     """A folder in memory, which is removed afterwards.
 
-    Raises: InvalidCallError where there is none, or no room for so many bytes.
+    Raises: InvalidCallError without such a file system, or without ``size_bytes`` bytes of room.
     """
     if not TMPFS.is_dir():
         raise InvalidCallError(f"{TMPFS} is no folder: this benchmark needs a file system in memory")
@@ -254,7 +253,7 @@ def data_files(folders: Iterable[Path]) -> list[Path]:
 
 
 def copy_durably(files: Mapping[Path, Sequence[Path]]) -> None:
-    """What ``replicate`` is measured against: ``cp`` of files into folders, then fsync of each copy."""
+    """Copy files into folders by ``cp``, then fsync each copy: the peer of ``replicate``."""
     for folder, sources in files.items():
         subprocess.run(["cp", "--", *map(str, sources), str(folder)], check=True)
     for folder, sources in files.items():

@@ -1,4 +1,4 @@
-"""A thousand partitions that a broker gets at once, small ones: what a bootstrap costs beside the bytes."""
+"""A thousand small partitions that a broker gets at once: the cost of a bootstrap besides the bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARTITIONS = 1_000
 REPLICAS = 2
 LOST = 2
 PARTITION_BYTES = 256 * 1024
-"""What a partition takes in all, in files of a few kilobytes."""
+"""The size of a partition, in files of a few kilobytes."""
 NOTE = (
     "Everything is tiered but for one append. On folders a listing is two scans that agree, hence two calls; of "
     "the remote tier each partition needs the footer of its last segment, and the topic one load of its table."

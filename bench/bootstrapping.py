@@ -15,7 +15,7 @@ SCALES = (1, 4, 16)
 
 BYTES_RATIO = Limit(1.0, at_most=True)
 GROWTH = Limit(1.5, at_most=True)
-"""How much longer the bootstrap may take with sixteen times as much in the tier."""
+"""How much longer the bootstrap may take with sixteen times as much data in the tier."""
 LOST = 2
 
 
@@ -30,7 +30,7 @@ def bootstrap(bench: Bench) -> list[Line]:
     tiered = 0
     for scale in SCALES:
         bench.say(f"bootstrap, {scale}x tiered")
-        # What was the tail at the smaller scale is tiered now, too.
+        # The tail at the smaller scale is now tiered, too.
         made.append(bench.records(range(tiered, scale)), acks="all")
         made.cluster.tier().raise_for_failures()
         made.append(bench.records([0]), acks="all")
@@ -76,9 +76,8 @@ def bootstrap(bench: Bench) -> list[Line]:
 
 
 def _drop_first_records(bench: Bench, made: BenchCluster) -> None:
-    """Let a first little of the log be in the remote tier only: a follower that finds the whole log on its
-    leader's disk has no need of the tier (KIP-1023), and copies it.
-    """
+    """Move the first records of the log to the remote tier only: a follower that finds the whole log on its
+    leader's disk does not need the tier (KIP-1023), and copies it."""
     for _ in range(2):  # the last file of a log always stays
         made.append(bench.records([0]).limit(100 * bench.options.partitions), acks="all")
     made.cluster.tier().raise_for_failures()

@@ -1,10 +1,10 @@
-"""How many storage calls the protocol's operations make, against the least that it can do with.
+"""The number of storage calls of the protocol's operations, against the least possible.
 
-Counted with the product's own code on stores in memory, by a driver that has opened the cluster and read the
-metadata, and knows of no partition yet: what a job does first. Locally a listing is scanned at least twice, for
-no file system lists a folder at once; on object stores every call is one request.
+Counted with the product's own code on stores in memory, for a driver that has opened the cluster and read the
+metadata, but knows no partition yet, like a job that has just started. Locally a listing is scanned at least
+twice, as no file system lists a folder atomically; on object stores every call is one request.
 
-What a run costs once is told apart from what each partition costs, and each file, by running at several sizes.
+Running at several sizes separates the cost of a run from the cost per partition and per file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RUN, PARTITION, FILE = PER = ("a run", "a partition", "a file")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Calls that an operation makes for every run, partition or file; ``least`` where it could do with fewer."""
+    """Calls that an operation makes per run, partition or file; ``least`` if it could do with fewer."""
 
     per: str
     kind: str
@@ -56,20 +56,20 @@ class Scenario:
 
     what: str
     prepare: Callable[[CountedCluster, int, int], None]
-    """Brings so many partitions, with so many files each, to where the operation begins."""
+    """Prepares a number of partitions, with a number of files each, for the operation."""
     run: Callable[[Cluster, int], Report]
-    """The operation, by a driver, on so many partitions."""
+    """The operation, by a driver, on a number of partitions."""
     calls: tuple[Call, ...]
     per: tuple[str, ...] = (RUN, PARTITION)
     again: bool = False
-    """The driver has run it once before."""
+    """Whether the driver has run it once before."""
 
     def expected(self, per: str) -> Counter[str]:
-        """How often each kind is called for every ``per``."""
+        """The expected number of calls of each kind for every ``per``."""
         return self._summed(per, lambda call: call.number)
 
     def least(self, per: str) -> Counter[str]:
-        """How often it would have to be."""
+        """The least possible number of calls of each kind for every ``per``."""
         return self._summed(per, lambda call: call.number if call.least is None else call.least)
 
     def _summed(self, per: str, number: Callable[[Call], int]) -> Counter[str]:
@@ -90,7 +90,7 @@ class Scenario:
             return made.calls_of(lambda: self.run(driver, partitions).raise_for_failures())
 
     def measured(self) -> dict[str, Counter[str]]:
-        """What is called for every run, partition and file: the differences between runs of several sizes."""
+        """The calls per run, partition and file: the differences between runs of several sizes."""
         one = self.counted(1, 1)
         more_partitions = _difference(self.counted(2, 1), one)
         more_files = _difference(self.counted(1, 2), one) if FILE in self.per else Counter[str]()
@@ -103,7 +103,7 @@ class Scenario:
 
 
 class CountedCluster:
-    """Three brokers in memory, whose calls are noted while something runs."""
+    """Three brokers in memory, whose calls are counted during a run."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "remote").mkdir()
@@ -114,8 +114,8 @@ class CountedCluster:
         self.cluster = with_parts(Cluster, new_id=self._new_id, opener=self._open).format(self._file)
 
     def driver(self) -> Cluster:
-        """A driver of its own, which has read the metadata and no partition. It serves followers one after the
-        other: side by side, both may read the footer that neither has yet."""
+        """A separate driver, which has read the metadata and no partition. It serves followers one after the
+        other, as in parallel both may read the same footer."""
         ports = open_ports(
             load_cluster_file(self._file), clock=SystemClock(), new_id=self._new_id, opener=self._open, key=None
         )
@@ -135,10 +135,10 @@ class CountedCluster:
         return Counter(noted)
 
     def _new_id(self) -> str:
-        return f"{next(self._numbers):032x}"  # placement rests on ids: nothing here is left to chance
+        return f"{next(self._numbers):032x}"  # placement depends on ids, so they are deterministic
 
     def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
-        # As of a bucket: what tells whether two files are one, or a folder takes files, is asked of folders alone.
+        # As for a bucket: checks whether two files are one, or a folder takes files, apply only to folders.
         address = uri if uri.endswith("/remote") else uri.replace("file://", "memory://")
         return CountingStore(self._roots.setdefault(uri, MemoryStore(address, clock)), self._note)
 
@@ -154,7 +154,7 @@ def append_one(cluster: Cluster, partitions: Iterable[int], acks: Acks = "all", 
 
 
 def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:
-    """As ``append_one``, in a transaction."""
+    """Like ``append_one``, in a transaction."""
     record = record_batch(pa.array([b"one"], pa.binary()))
     with cluster.transactions.begin("calls") as transaction:
         transaction.append_batches(TOPIC, {partition: [record] for partition in partitions})
@@ -163,14 +163,14 @@ def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:
 
 
 def _filled(made: CountedCluster, partitions: int, files: int = 1) -> None:
-    """All replicas hold the same one file, and the metadata know of it."""
+    """All replicas hold the same one file, and the metadata records it."""
     made.cluster.topics.create(TOPIC, partitions=partitions, replication_factor=BROKERS)
     made.append(partitions)
     made.cluster.replicate().raise_for_failures()
 
 
 def _behind(made: CountedCluster, partitions: int, files: int) -> None:
-    """The leaders hold so many files more than their followers."""
+    """The leaders hold this number of files more than their followers."""
     _filled(made, partitions)
     for _ in range(files):
         made.append(partitions, acks="leader")
@@ -186,7 +186,7 @@ def _one_out(made: CountedCluster, partitions: int, files: int) -> None:
 
 
 def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
-    """All that is sealed is in the remote tier, and the list of due partitions says so."""
+    """All sealed segments are in the remote tier, and the list of due partitions says so."""
     made.cluster.topics.create(
         TOPIC,
         partitions=partitions,
@@ -199,7 +199,7 @@ def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
 
 
 def _transacted(made: CountedCluster, partitions: int, files: int) -> None:
-    """As ``_filled``, with a small ``__transaction_state``."""
+    """Like ``_filled``, with a small ``__transaction_state``."""
     made.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     _filled(made, partitions)
 
@@ -232,7 +232,7 @@ _CLAIM = (
         LIST,
         2,
         "a metadata epoch is claimed: the greatest claim before (a read as well: is there anything to "
-        "commit?), and what it goes on from (!)",
+        "commit?), and what it continues from (!)",
     ),
     Call(RUN, CREATE, 1, "the claim"),
 )
@@ -278,7 +278,7 @@ _APPEND_AGAIN = (
 
 
 def _times(number: int, calls: Iterable[Call], per: str, what: str) -> tuple[Call, ...]:
-    """What several appends make, as a part of something else."""
+    """The calls of several appends, as a part of another operation."""
     return tuple(
         Call(
             per,
@@ -362,7 +362,7 @@ SCENARIOS = (
             *_CLAIM,
             Call(RUN, CREATE, 2, "two commits for all partitions: adding, in the ISR (!)"),
             Call(RUN, LIST, 2, "the voter after each of them: it is in its log (!)"),
-            Call(RUN, LIST, 2, "the metadata after each of them: the view to go on in", least=0),
+            Call(RUN, LIST, 2, "the metadata after each of them: the view to continue in", least=0),
             Call(RUN, READ, 6, "the root of the voter after each of these listings", least=4),
             Call(
                 PARTITION,
@@ -394,7 +394,7 @@ SCENARIOS = (
 
 
 def calls(bench: Bench) -> list[Line]:
-    """The calls of every scenario, as they are made now, against the least possible."""
+    """The present calls of every scenario, against the least possible."""
     bench.say("calls")
     lines = []
     for scenario in SCENARIOS:

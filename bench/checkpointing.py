@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 CLUSTER = "bench"
 CODEC_TIMES = 3
 SHAPE = Limit(1.25, at_most=True)
-"""Of ten times as many partitions in ten times the time, which would be 1: what machines differ by from run to
-run."""
+"""The greatest ratio of the time per partition to that for a tenth of the partitions, which would be 1; machines
+vary from run to run."""
 SHAPE_NOTE = (
     "To reach: the time for each partition, as a part of that on the image before, a tenth as large; 1 is linear."
 )
@@ -51,18 +51,18 @@ _ROWS_AT_ONCE = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a piece of work took."""
+    """The cost of a piece of work."""
 
     seconds: float
     peak_bytes: int | None
-    """Of the whole process; None where the system does not tell."""
+    """The peak memory of the whole process; None if the system does not report it."""
     size_bytes: int
-    """Of the snapshot."""
+    """The size of the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """Of an image of so many partitions."""
+    """The measurements of an image with this number of partitions."""
 
     partitions: int
     generated: Taken
@@ -71,7 +71,7 @@ class Checkpointing:
 
 
 def checkpoints(bench: Bench) -> list[Line]:
-    """At a hundredth, a tenth, and all of the partitions."""
+    """Measure with a hundredth, a tenth, and all of the partitions."""
     largest = bench.options.metadata_partitions
     measured: list[Checkpointing] = []
     for partitions in (max(1, largest // 100), max(1, largest // 10), largest):
@@ -84,7 +84,7 @@ def checkpoints(bench: Bench) -> list[Line]:
 
 
 def generate(folder: Path, partitions: int) -> Taken:
-    """Take a snapshot as often as there are turns; the first one stays, and knows what it took of memory."""
+    """Take a snapshot in each turn; the first one stays, and reports its memory."""
     image = folded(_first(), example_records(partitions))
     state = LogState(image=image, lineage=Lineage(((_EPOCH, 0),)), epoch=_EPOCH)
     peaks: list[int | None] = []
@@ -119,7 +119,7 @@ def load(folder: Path, partitions: int) -> tuple[Taken, float]:
 
 
 def decode_all(voter: Voter, name: str) -> list[SnapshotRecord]:
-    """The records of the file, and nothing about them is checked."""
+    """The records of the file, without any check."""
     file = pq.ParquetFile(pa.BufferReader(voter.store.read(name)))
     return [
         decode(value)
@@ -129,7 +129,7 @@ def decode_all(voter: Voter, name: str) -> list[SnapshotRecord]:
 
 
 def checkpoint_lines(measured: Sequence[Checkpointing]) -> list[Line]:
-    """As lines; the first size has nothing to be compared with."""
+    """The measurements as lines; the first size has no ratio."""
     lines: list[Line] = []
     before: Mapping[str, float] = {}
     for one in measured:

@@ -130,7 +130,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def gate(kind: type[Gate], host: str, port: int, port_behind: int) -> Iterator[None]:
-    """What is asked of ``port`` goes to ``port_behind``."""
+    """Forward requests from ``port`` to ``port_behind``."""
     handler = type("_Opened", (kind,), {"behind": (host, port_behind), "making": threading.Lock()})
     server = _Server((host, port), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -53,9 +53,9 @@ OTHER_SETTINGS = (
 
 @contextmanager
 def running_azure() -> Iterator[CloudEndpoint]:
-    """Azurite, with nothing in it; what it was given is gone afterwards.
+    """Azurite, empty at the start; its content is removed afterwards.
 
-    Raises: EnvironmentUnusableError when there is none, or it does not start.
+    Raises: EnvironmentUnusableError when it is not installed, or does not start.
     """
     port, behind = free_ports(2)
     arguments = [f"--blobHost={HOST}", f"--blobPort={behind}", "--inMemoryPersistence", "--silent"]
@@ -67,7 +67,7 @@ def running_azure() -> Iterator[CloudEndpoint]:
     endpoint = CloudEndpoint("azure", url, {"AZURE_STORAGE_CONNECTION_STRING": connection})
     accounts = {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}
     with (
-        _server([str(AZURITE), *arguments], accounts, f"http://{HOST}:{behind}/{ACCOUNT}"),
+        serving([str(AZURITE), *arguments], accounts, f"http://{HOST}:{behind}/{ACCOUNT}"),
         gate(AzureGate, HOST, port, behind),
     ):
         from azure.storage.blob import BlobServiceClient
@@ -79,9 +79,9 @@ def running_azure() -> Iterator[CloudEndpoint]:
 
 @contextmanager
 def running_gcs() -> Iterator[CloudEndpoint]:
-    """fake-gcs-server, with nothing in it; what it was given is gone afterwards.
+    """fake-gcs-server, empty at the start; its content is removed afterwards.
 
-    Raises: EnvironmentUnusableError when there is none, or it does not start.
+    Raises: EnvironmentUnusableError when it is not installed, or does not start.
     """
     port, behind = free_ports(2)
     url = f"http://{HOST}:{port}"
@@ -94,7 +94,7 @@ def running_gcs() -> Iterator[CloudEndpoint]:
     ]
     endpoint = CloudEndpoint("gcs", url, {"STORAGE_EMULATOR_HOST": url})
     with (
-        _server([str(FAKE_GCS), *arguments, "-log-level=error"], {}, f"http://{HOST}:{behind}/storage/v1/b"),
+        serving([str(FAKE_GCS), *arguments, "-log-level=error"], {}, f"http://{HOST}:{behind}/storage/v1/b"),
         gate(GcsGate, HOST, port, behind),
     ):
         about = f'{{"name": "{BUCKET}"}}'.encode()
@@ -106,7 +106,7 @@ def running_gcs() -> Iterator[CloudEndpoint]:
 
 
 @contextmanager
-def _server(command: Sequence[str], environment: Mapping[str, str], url: str) -> Iterator[None]:
+def serving(command: Sequence[str], environment: Mapping[str, str], url: str) -> Iterator[None]:
     """A process that answers at ``url``, until the end of the block."""
     program = Path(command[0])
     if not program.exists():
@@ -129,7 +129,7 @@ def _answers(url: str) -> bool:
     try:
         urllib.request.urlopen(url, timeout=1).close()
     except urllib.error.HTTPError:
-        return True  # it refuses, so it is there
+        return True  # it refuses, so it is running
     except OSError:
         return False
     return True

@@ -1,5 +1,5 @@
-"""Replicate, and tier to a folder, against ``cp`` + fsync of the same files; and what it costs to check what is
-copied."""
+"""Replicate, and tier to a folder, against ``cp`` + fsync of the same files; and the cost of checking the
+copies."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ CHECKS = (
 
 
 def replicate(bench: Bench) -> list[Line]:
-    """All partitions side by side, then one: to members of the ISR that are behind by all of it, and to such as
-    had it and have lost it.
-    """
+    """All partitions in parallel, then one: to members of the ISR that have nothing yet, and to members that have
+    lost everything."""
     lines = []
     for partitions in dict.fromkeys((bench.options.partitions, 1)):
         made = bench.filled(partitions)
@@ -46,7 +45,7 @@ def replicate(bench: Bench) -> list[Line]:
 
         def replicate_behind(made: BenchCluster = made, again: Callable[[], float] = replicate_all) -> float:
             for folder in made.replicas(leading=True):
-                for register in folder.glob("*.hw"):  # so that nothing was proved yet, as after the append
+                for register in folder.glob("*.hw"):  # nothing is proved yet, as after the append
                     register.unlink()
             return again()
 
@@ -123,7 +122,7 @@ def _copy_unseen(source: int, target: int, size_bytes: int) -> None:
 def _checked(operation: Callable[[], Report], total: str, expected: int) -> float:
     """Seconds of an operation that moved all of the bytes."""
     reports: list[Report] = []
-    os.sync()  # what others have written before is not ours to wait for
+    os.sync()  # do not wait for earlier writes of other programs
     seconds = seconds_of(lambda: reports.append(operation()))
     report = reports[0].raise_for_failures()
     if report.totals[total] != expected:

@@ -1,4 +1,4 @@
-"""What a cluster costs a day: requests, bytes and machines times a list of prices. Pure.
+"""The cost of a cluster per day: requests, bytes and machines times a list of prices. Pure.
 
 The formulas are on the page ``docs/costs.md``; the requests of our operations are measured (``bench/costs.py``).
 """
@@ -16,9 +16,9 @@ import msgspec
 PRICES = Path(__file__).with_name("prices.toml")
 DAY_S, HOURS, MONTH_DAYS = 86_400, 24, 30.4
 MANY = 100
-"""Partitions among which what a run costs once is shared, where dollars a GiB are told."""
+"""The number of partitions that share the cost of a run in figures of dollars per GiB."""
 TEN = 10
-"""Partitions of the topic whose day is told."""
+"""The number of partitions of the topic in figures per day."""
 GIB_PER_MIB, GB_PER_GIB = 1 / 1024, 1.0737
 
 
@@ -74,7 +74,7 @@ class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     partitions: int
     mib_s: float
-    """Appended in a second, to all partitions together."""
+    """MiB appended per second, to all partitions together."""
 
 
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +91,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests by what they cost: those at the price of a PUT, those at that of a GET."""
+    """Requests by price: those at the price of a PUT, and those at that of a GET."""
 
     puts: float = 0.0
     gets: float = 0.0
@@ -100,7 +100,7 @@ class Requests:
         return Requests(self.puts + other.puts, self.gets + other.gets)
 
     def times(self, number: float) -> Requests:
-        """As many, that often."""
+        """These requests, a number of times."""
         return Requests(self.puts * number, self.gets * number)
 
     def dollars(self, bucket: Bucket) -> float:
@@ -116,29 +116,28 @@ class Operation:
     partition: Requests
 
     def of(self, partitions: float) -> Requests:
-        """One run over so many partitions."""
+        """The requests of one run over a number of partitions."""
         return self.run + self.partition.times(partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was counted."""
+    """The measured requests."""
 
     appends: Mapping[float, Operation]
-    """By their MiB a partition."""
+    """Appends, by their MiB per partition."""
     merged: Requests
-    """Of a merge, for each append that it takes in."""
+    """The requests of a merge, per merged append."""
     replicated: Operation
-    """Replicate and tier in a round of maintain, of partitions that have changed since the last one."""
+    """Replicate and tier in a round of maintain, for partitions that have changed since the last one."""
     checked: Operation
-    """Merge and retain, of such partitions."""
+    """Merge and retain, for such partitions."""
     segment: Requests
-    """The tiering of a segment."""
+    """The requests of tiering a segment."""
 
     def append(self, mib: float) -> Operation:
-        """An append of that size a partition: as the next larger one that was measured, or as the largest, again
-        and again.
-        """
+        """An append of that size per partition: taken from the next larger measured one, or from the largest,
+        repeated."""
         larger = [size for size in sorted(self.appends) if size >= mib]
         if larger:
             return self.appends[larger[0]]
@@ -231,7 +230,7 @@ def objects_per_gib(prices: Prices) -> float:
 
 
 def break_even_mib(prices: Prices, measured: Measured, dollars_a_gib: float) -> float | None:
-    """The size a partition from which on appends cost no more in requests; None where no measured one does."""
+    """The size per partition from which on appends cost no more in requests; None if no measured one does."""
     below = 0.0
     for size, operation in sorted(measured.appends.items()):
         each = per_gib(prices, operation, 1, MANY) / dollars_a_gib
@@ -242,7 +241,7 @@ def break_even_mib(prices: Prices, measured: Measured, dollars_a_gib: float) -> 
 
 
 def diskless_requests(prices: Prices, shape: Shape) -> Requests:
-    """Of a day of diskless topics; merging is left out."""
+    """The requests of a day of diskless topics, without merging."""
     by_time = _diskless_machines(prices, shape) * 1000 / prices.diskless.interval_ms
     objects = max(by_time, shape.mib_s / prices.diskless.object_mib) * DAY_S
     return Requests(puts=objects, gets=3 * objects)
@@ -277,7 +276,7 @@ def _machines(prices: Prices, wanted: float, least: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RequestLine:
-    """What an operation asks of a bucket, and what that costs."""
+    """The requests of an operation to a bucket, and their cost."""
 
     headings: ClassVar[tuple[str, ...]] = (
         "operation",
@@ -320,7 +319,7 @@ class AppendLine:
 
 @dataclass(frozen=True, slots=True)
 class BreakEvenLine:
-    """From which size on appends cost no more than what another system pays for a GiB."""
+    """The size from which on appends cost no more than another system's, per GiB."""
 
     headings: ClassVar[tuple[str, ...]] = ("beside", "dollars a GiB", "as much at MiB a partition and append")
 
@@ -328,7 +327,7 @@ class BreakEvenLine:
     gib: float
     mib: float | None
     most: float
-    """The largest size that was measured."""
+    """The largest measured size."""
     note: str = ""
 
     @property
@@ -348,7 +347,7 @@ class ClusterLine:
     what: str
     costs: Costs
     tb_day: float
-    """Appended in a day."""
+    """TB appended per day."""
     note: str = ""
 
     @property

@@ -1,8 +1,8 @@
-"""What a cluster in buckets costs: the requests of its operations, counted on a real S3 server, and the prices of
+"""The cost of a cluster in buckets: the requests of its operations, counted on a real S3 server, and the prices of
 ``bench/prices.toml``. Written into docs/costs.md.
 
-Counted are the calls of the S3 client, retries left out, by what a bucket's operator bills for them. Three
-brokers are prefixes of one bucket; a multipart upload is completed exclusively, as Amazon's are.
+The calls of the S3 client are counted, without retries, as a bucket's operator bills them. Three brokers are
+prefixes of one bucket; multipart uploads are completed exclusively, as on Amazon's S3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A store that tells of every call: what it costs where each one is a request that somebody bills."""
+"""A store that reports every call, to count those that an object store would bill as requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CountingStore:
         return self.inner.stat(name)
 
     def open(self, source_object: StoredObject) -> BinaryIO:
-        """See ``Store.open``. Counted as one read: what is opened here are small files, for their footers."""
+        """See ``Store.open``. Counted as one read: only small files are opened here, for their footers."""
         self._told(READ, source_object.name)
         return self.inner.open(source_object)
 
@@ -95,7 +95,7 @@ class CountingStore:
 
 
 class _Staged:
-    """Staged bytes; their naming is told of."""
+    """Staged bytes; giving them a name is reported."""
 
     def __init__(self, inner: StagedCopy | StagedWriter, named: Callable[[], None]) -> None:
         self._inner = inner

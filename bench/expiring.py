@@ -18,13 +18,13 @@ from stratalog.tiering.plan import expired_segments
 SEGMENTS = 10_000
 THREADS = 8
 NOTE = (
-    "In bulk: one request deletes a thousand objects, one page of a listing names a thousand. The peer is told "
+    "In bulk: one request deletes a thousand objects, one page of a listing names a thousand. The peer knows "
     "the names, and sends the same deletions."
 )
 
 
 def expiring(bench: Bench) -> list[Line]:
-    """What retain does with them once their delay is over, against plain bulk deletions; each once."""
+    """Retain, once their delay is over, against plain bulk deletions; each once."""
     bench.say(f"remote log, {SEGMENTS:,} expired segments on an S3 server")
     with fresh_server(bench.folder / "s3-expiring") as endpoint:
         options = StoreOptions(endpoint_url=endpoint.url)

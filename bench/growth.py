@@ -1,9 +1,9 @@
-"""How the cost of each operation grows with what is there, or with what it moves. Without Spark, with three
-replicas, on a file system in memory where there is one.
+"""How the cost of each operation grows with the existing data, or with the data that it moves. Without Spark, with
+three replicas, on a file system in memory where there is one.
 
 The appends, group commits and metadata commits are real ones. Long logs of merged segments, backlogs of appends,
 and footers with many producers are laid out as files: the same bytes as an append writes, each with a footer of
-its own, in the folders of all replicas. ``verify`` goes over what was laid out, and finds nothing.
+its own, in the folders of all replicas. ``verify`` checks these files, and finds nothing.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from stratalog.partitions.store import Store, StoreCounts, StoreOptions, open_st
 
 REPLICAS = 3
 RECORDS = 100
-"""Of each append, and of each segment."""
+"""The number of records of each append, and of each segment."""
 PARTITIONS_BY_SIZE = 4
-"""A topic has up to so many partitions for each unit of the largest size."""
+"""The number of partitions of a topic per unit of the largest size."""
 LEAST_SIZE = 20
 SECONDS, SECONDS_EACH = 60, 0.05
-"""What is repeated one after the other ends early when it takes longer: so long in all, and on average."""
+"""Limits of repeated work: total seconds, and seconds on average."""
 NEW_PROCESSES = 3
 WARM = "warm"
-"""A topic on which a process does first what it is measured at: what it imports is no part of the cost."""
+"""A topic for a first run in each process, as imports are not part of the cost."""
 _TIERED = {"remote.storage.enable": "true", "segment.bytes": "1"}
 _BYTES_BY_SIZE = 256 * 1024
 
@@ -98,7 +98,7 @@ def appends(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
 
 
 def segments(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
-    """A partition of n merged segments. What it holds is sealed: a merge finds nothing to do."""
+    """A partition of n merged segments, all sealed: a merge finds nothing to do."""
     with _cluster(bench, folder, {"segment.bytes": "1"}) as made:
         made.cluster.topics.create(WARM, partitions=1, replication_factor=REPLICAS, configs=_TIERED)
         append(made.cluster, WARM)
@@ -127,7 +127,7 @@ def segments(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
 
 
 def backlogs(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
-    """What moves n files: linear is as good as it gets."""
+    """Operations that move n files: at best linear."""
     with _cluster(bench, folder) as made:
         lay_out(made, size, merged=False, followers=False)
         behind = made.cluster
@@ -214,7 +214,8 @@ def _cost(cluster: Cluster, work: Callable[[], object], turns: int = TURNS) -> C
 
 
 def _one_after_the_other(cluster: Cluster, work: Callable[[], object], times: int) -> list[Cost]:
-    """So many in a row, or as many as there is time for. What grows would take hours at the largest sizes."""
+    """Run the work a number of times, or as often as there is time for: operations whose cost grows would take
+    hours at the largest sizes."""
     end = time.perf_counter() + max(SECONDS, times * SECONDS_EACH)
     taken: list[Cost] = []
     while len(taken) < times and (time.perf_counter() < end or len(taken) < LEAST_SIZE):
@@ -273,7 +274,7 @@ def _opened(made: BenchCluster) -> Cost:
     return _counted(cpu_s, sum((store.counts for store in stores), StoreCounts()))
 
 
-# ---------------------------------------------------------------------------- what is measured on
+# ---------------------------------------------------------------------------- the ground
 
 
 @contextmanager
@@ -313,9 +314,8 @@ def _batch() -> pa.RecordBatch:
 
 
 def lay_out(made: BenchCluster, files: int, *, merged: bool, followers: bool = True, producers: int = 0) -> int:
-    """So many files behind a real append: merged segments or appends, on the followers, too, or on the leader
-    alone. ``producers`` stand in the footer of each. Returns the log end offset.
-    """
+    """Lay out a number of files after a real append: merged segments or appends, on the followers, too, or only on
+    the leader. ``producers`` are in the footer of each. Returns the log end offset."""
     append(made.cluster)
     [view] = made.cluster.image.views(TOPIC)
     [leader] = made.replicas(leading=True)

@@ -1,4 +1,4 @@
-"""How a cost grows: measured at several sizes, fitted, and told in a line. Pure."""
+"""Fits how a cost grows with the size, and describes it in a line. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one operation takes."""
+    """The cost of one operation."""
 
     cpu_s: float
     requests: int
@@ -36,7 +36,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class GrowthLine:
-    """The costs of one operation by the size of what is there, or of what it moves."""
+    """The costs of one operation by the size of the existing data, or of the data that it moves."""
 
     headings: ClassVar[tuple[str, ...]] = (
         *("operation", "size", "CPU", "k", "requests", "k", "bytes", "k", "times", "does"),
@@ -49,7 +49,7 @@ class GrowthLine:
 
     @property
     def verdict(self) -> str:
-        """What the worst of its costs does at the last two sizes."""
+        """The growth of the worst cost between the last two sizes."""
         last = {size: self.costs[size] for size in [*self.costs][-2:]}
         worst = max(exponent({size: part(cost) for size, cost in last.items()}) for part in _PARTS)
         if worst <= FLAT:
@@ -83,7 +83,7 @@ class GrowthLine:
 
 
 _LEAST_S = 1e-6
-"""Of CPU: the clock of a process may stand still in a short operation."""
+"""The least CPU seconds, as the clock of a process may not advance in a short operation."""
 _PARTS: tuple[Callable[[Cost], float], ...] = (
     lambda cost: max(cost.cpu_s, _LEAST_S),
     lambda cost: max(cost.requests, 1),

@@ -68,7 +68,8 @@ def hot(bench: Bench) -> list[Line]:
 
 
 def _fill(made: BenchCluster, size_bytes: int) -> None:
-    """So many bytes of values that no codec has touched, in ``FILES`` appends that only the leader has."""
+    """Append this number of bytes of values, which no codec compresses, in ``FILES`` appends that only the leader
+    has."""
     rows = max(1, size_bytes // RECORD_BYTES // FILES // BATCHES)
     random = np.random.default_rng(_SEED)
     offsets = np.arange(0, (rows + 1) * RECORD_BYTES, RECORD_BYTES, dtype=np.int32)

@@ -1,14 +1,14 @@
 """A producer for an hour, with nothing beside it but ``maintain``: does a log that keeps itself stay as it began?
 
-    python -m bench.hour                              an hour: a line a minute, then the end against the beginning
-    python -m bench.hour --seconds 300                shorter
+    python -m bench.hour                              an hour: a line per minute, then the end against the
+    beginning python -m bench.hour --seconds 300                shorter
     python -m bench.hour --file-delete-delay 10000    ms; other topic configs stay as they are by default
 
 ``--rate`` small appends a second (5), each to one of ``--partitions`` partitions (20) in turn, with three replicas
 and acks=all, on a file system in memory where there is one; a consumer group commits every ``--commit-every``
-seconds (5; 0: never). ``maintain --every 30s`` runs in a process of its own. An append that comes too late for its
-turn is made at once: fewer appends in a minute than the rate says are told by their number. At the end a deep
-``verify`` goes over everything, and records are counted. Without Spark; no part of ``make bench``.
+seconds (5; 0: never). ``maintain --every 30s`` runs in a process of its own. A late append is made at once; the
+number of appends per minute shows whether the rate was reached. At the end a deep ``verify`` checks everything,
+and records are counted. Without Spark; no part of ``make bench``.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ MINUTE_S = 60
 ENDS = 5
 """Minutes of the beginning, and of the end, that are compared; of a shorter run a third."""
 WARM_UP = 3
-"""Turns over all partitions that come before: what a process does once is no part of an append."""
+"""Turns over all partitions before the measurement, as the first work of a process is not part of an append."""
 
 
 @dataclass(slots=True)
 class Minute:
-    """What was measured in a minute, and what was there at its end."""
+    """The measurements of a minute, and the state at its end."""
 
     headings: ClassVar[tuple[str, ...]] = (
         *("minute", "appends", "median ms", "p99 ms", "CPU ms", "commit ms", "files", "most", "group's"),
@@ -71,7 +71,7 @@ class Minute:
 
     @property
     def cpu_s_each(self) -> float:
-        """Of an append."""
+        """CPU seconds per append."""
         return self.cpu_s / max(1, len(self.append_s))
 
     @property
@@ -114,12 +114,12 @@ class Change:
 
 
 def middle(values: Sequence[float]) -> float:
-    """The median; 0.0 of nothing."""
+    """The median; 0.0 without values."""
     return statistics.median(values) if values else 0.0
 
 
 def p99(values: Sequence[float]) -> float:
-    """What one in a hundred is at or above; 0.0 of nothing."""
+    """The 99th percentile; 0.0 without values."""
     return sorted(values)[min(len(values) - 1, len(values) * 99 // 100)] if values else 0.0
 
 
@@ -216,9 +216,7 @@ def _resident_mb(process: int) -> float:
 
 @contextmanager
 def _maintaining(made: BenchCluster, every: str) -> Iterator[subprocess.Popen[bytes]]:
-    """``maintain`` as a user runs it; interrupted at the end. Of its lines the last one and the failures are
-    told.
-    """
+    """``maintain`` as a user runs it; interrupted at the end. Only its last line and its failures are printed."""
     file = str(made.folder / "cluster.toml")
     log = made.folder / "maintain.log"
     command = [sys.executable, "-m", "stratalog.jobs.maintain", "--cluster", file, "--every", every]

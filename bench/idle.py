@@ -7,8 +7,8 @@ append leaves it, on all replicas.
 
 On folders all are tiered, by rounds of ``maintain``. In buckets that would be half a million requests before the
 run that counts. So there a few partitions of another topic are tiered, and maintained until nothing is due; the
-others have no tier, and are put past S3. ``maintain`` is told of them what it has kept of these few (``settle``):
-if anything of it were wrong, it would have something to do, and the benchmark would fail.
+others have no tier, and are put past S3. For these, ``maintain`` gets the state that it has stored for those few
+(``settle``): if that were wrong, it would have something to do, and the benchmark would fail.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from stratalog.partitions.store import Store
 
 REPLICAS = 3
 FOLDER_BYTES = 16 * 1024
-"""What a replica's folder of three small files takes."""
+"""The size of a replica's folder of three small files."""
 REMOTE_BYTES = 8 * 1024
-"""What a partition's one segment takes in the remote tier, with the folder that it lies in."""
+"""The size of a partition's one segment in the remote tier, with its folder."""
 CHANGED = 100
 SEEN, SEEN_PARTITIONS = "seen", 5
 """The topic whose partitions are maintained before the others are there."""
 ROUNDS = 10
-"""Of ``maintain``, after which nothing may be due any more."""
+"""Rounds of ``maintain`` after which nothing may be due any more."""
 THREADS = 16
 _CONFIGS = {
     "remote.storage.enable": "true",
@@ -89,7 +89,7 @@ class Run:
     requests: int
     peak_mb: float
     items: int
-    """Partitions that anything was done for, or looked at."""
+    """The number of partitions that the run processed, or looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +218,8 @@ def _segment(view: PartitionView) -> bytes:
 
 
 def settle(file: Path) -> None:
-    """Let ``maintain`` know of the partitions of ``TOPIC`` what its rounds have kept of the first one of ``SEEN``:
-    for which of its steps nothing is due as long as a partition looks as it does now.
-    """
+    """Store for the partitions of ``TOPIC`` the state that rounds of ``maintain`` have stored for the first one of
+    ``SEEN``: the steps for which nothing is due while a partition looks the same."""
     ports = open_driver(file)
     image = ports.metadata.image()
     ends = {key: entry.remote_end for key, entry in load_schedule(ports.storage, image).schedule.entries.items()}
@@ -240,7 +239,7 @@ def settle(file: Path) -> None:
 
 
 def until_idle(cluster: Cluster) -> int:
-    """Rounds of ``maintain`` until one has nothing to do; how many."""
+    """Run ``maintain`` until a round has nothing to do; returns the number of rounds."""
     for done in range(1, ROUNDS + 1):
         if not items_of(_maintain(cluster)):
             return done
@@ -254,17 +253,17 @@ def items_of(report: Report) -> int:
 
 
 def maintain(file: Path) -> Run:
-    """By a driver that knows nothing."""
+    """A run of maintain by a driver that knows nothing."""
     return _measured(file, _maintain)
 
 
 def replicate(file: Path) -> Run:
-    """The same."""
+    """A run of replicate by such a driver."""
     return _measured(file, lambda cluster: cluster.replicate())
 
 
 def tier(file: Path) -> Run:
-    """The same."""
+    """A run of tier by such a driver."""
     return _measured(file, lambda cluster: cluster.tier())
 
 
@@ -284,7 +283,8 @@ def _measured(file: Path, job: Callable[[Cluster], Report]) -> Run:
 
 
 def _peak_mb() -> float:
-    """Of this process since its program began; getrusage would tell of the process that forked it, too."""
+    """The peak memory of this process since its program began; getrusage would include the process that forked
+    it."""
     [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024 / 1e6
 

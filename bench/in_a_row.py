@@ -5,7 +5,8 @@
     python -m bench.in_a_row --file-delete-delay 10000        ms; other topic configs stay as they are by default
 
 Three replicas and acks=all, on a file system in memory where there is one, by one process, with nothing beside it.
-At the end a deep ``verify`` goes over everything. Without Spark; no part of ``make bench``.
+The last line compares the processor time of an append with that of one to a new partition, in turns. At the end a
+deep ``verify`` goes over everything. Without Spark; no part of ``make bench``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from bench.options import bench_options
 
 LAST = 500
 """Appends of a median."""
+FIRST, TURNS = 10, 200
+"""How many appends the compared partition has had before, and how many paired turns there are."""
 
 
 def run(made: BenchCluster, appends: int, every: int) -> list[str]:
@@ -39,6 +42,21 @@ def run(made: BenchCluster, appends: int, every: int) -> list[str]:
             lines.append(f"{number:>9,} {of_all:>7.0f} {middle(taken[-LAST:]) * 1000:>10.1f} {files(made):>7,}")
             print(lines[-1], flush=True)
     return lines
+
+
+def compared(made: BenchCluster, turns: int) -> str:
+    """The processor time of an append to the partition, against that of an append to a new one."""
+    for _ in range(FIRST):
+        append(made.cluster, partition=1)
+    used: list[list[float]] = [[], []]
+    for _ in range(turns):
+        for partition in (0, 1):
+            began_s = time.process_time()
+            append(made.cluster, partition=partition)
+            used[partition].append(time.process_time() - began_s)
+    long, short = (middle(each) for each in used)
+    ratio = long / short if short else 1.0
+    return f"processor time: {long * 1000:.2f} ms, to a new partition {short * 1000:.2f} ms, ratio {ratio:.2f}"
 
 
 def files(made: BenchCluster) -> int:
@@ -58,9 +76,10 @@ def main() -> int:
     configs = {} if given.file_delete_delay is None else {"file.delete.delay.ms": str(given.file_delete_delay)}
     with tempfile.TemporaryDirectory(prefix="stratalog-row-", dir=TMPFS if TMPFS.is_dir() else None) as folder:
         made = Bench(None, bench_options({}, Path(folder))).cluster("row", brokers=REPLICAS)
-        made.cluster.topics.create(TOPIC, partitions=1, replication_factor=REPLICAS, configs=configs)
+        made.cluster.topics.create(TOPIC, partitions=2, replication_factor=REPLICAS, configs=configs)
         print(f"{'appends':>9} {'seconds':>7} {'median ms':>10} {'files':>7}", flush=True)
         run(made, given.appends, given.every)
+        print(compared(made, TURNS), flush=True)
         made.driver().verify(deep=True).raise_for_failures()
         made.remove()
     return 0

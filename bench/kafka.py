@@ -22,7 +22,7 @@ from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.identity import random_id
 
 AT_LEAST = 4.0
-"""Of the scan."""
+"""The least ratio for the scan."""
 
 
 def kafka(bench: Bench) -> list[Line]:

@@ -78,7 +78,7 @@ class KafkaNode:
             self._process.wait()
 
     def kill(self) -> None:
-        """The process is gone."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -96,8 +96,8 @@ def running_kafka(
     settings: Mapping[str, str] | None = None,
     of_jars: Sequence[str] = ("kafka-broker",),
 ) -> Iterator[str]:
-    """Start a broker with its data in ``folder``, which must be there; its ``host:port``. It makes topics that are
-    written to, of so many ``partitions``; ``settings`` are more of its configs. It ends afterwards.
+    """Start a broker with its data in the existing ``folder``; yields its ``host:port``, and stops it afterwards.
+    It creates a topic at the first write, with this number of ``partitions``; ``settings`` are further configs.
 
     Raises: EnvironmentUnusableError when its jars cannot be fetched, or it does not start.
     """

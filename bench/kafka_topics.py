@@ -19,7 +19,7 @@ Places = dict[bytes, list[tuple[int, int]]]
 
 
 def _client(server: str) -> dict[str, Any]:
-    """A client that tells of nothing, for brokers come and go."""
+    """A client that logs nothing, as brokers come and go."""
     return {"bootstrap.servers": server, "log_level": 0}
 
 
@@ -54,9 +54,8 @@ def fill(server: str, topic: str, partitions: int, records: Iterable[tuple[bytes
 
 
 def fill_by_transactions(server: str, topic: str, partitions: int, size: int, transactions: int) -> int:
-    """Transactions of ``size`` small records each, every fourth of them aborted; how many records are committed.
-    Keys are numbers.
-    """
+    """Append transactions of ``size`` small records each, every fourth of them aborted; returns the number of
+    committed records. Keys are numbers."""
     producer = Producer({**_client(server), "linger.ms": 5, "transactional.id": topic})
     producer.init_transactions(WAIT_S)
     numbers, committed = count(), 0
@@ -74,7 +73,7 @@ def fill_by_transactions(server: str, topic: str, partitions: int, size: int, tr
 
 
 def log_ends(server: str, topic: str, partitions: int) -> list[int]:
-    """Where the partitions' logs end for readers; nothing while the topic is not there."""
+    """The ends of the partitions' logs for readers; empty while the topic does not exist."""
     there = _admin(server).list_topics(timeout=WAIT_S).topics.get(topic)
     if there is None or len(there.partitions) < partitions:
         return []

@@ -1,7 +1,7 @@
 """KIP-630's own example: 100 brokers, topics of ten partitions with three replicas; 1,000,000 partitions of them.
 
-What one small record does to such a cluster: its bytes beside those of one record a partition (KIP-630,
-"Motivation"), its replay, the reads after it, and what an ordinary commit costs.
+The effect of one small record on such a cluster: its bytes, against one record per partition (KIP-630,
+"Motivation"), its replay, the reads after it, and the cost of an ordinary commit.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ BROKERS = 100
 PARTITIONS_PER_TOPIC = 10
 REPLICAS = 3
 SMALL = 10_000
-"""Partitions of the cluster that a commit on a large one is compared with."""
+"""The number of partitions of the cluster with which a commit on a large one is compared."""
 INTERACTIVE_S = 1.0
-"""What a person waits for without losing the thread."""
+"""The longest interactive wait, in seconds."""
 FENCED = 5
 COMMITS = 1000
 NOTE = (
@@ -52,7 +52,7 @@ _RECORDS_AT_ONCE = 10_000
 
 
 def metadata(bench: Bench) -> list[Line]:
-    """What one small record costs a cluster of so many partitions."""
+    """The cost of one small record for a cluster with many partitions."""
     partitions = bench.options.metadata_partitions
     bench.say(f"an image of {partitions:,} partitions")
     return fencing_lines(in_child(measure_fencing, partitions), in_child(measure_fencing, min(SMALL, partitions)))
@@ -60,21 +60,21 @@ def metadata(bench: Bench) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """What was measured on an image of so many partitions; in bytes and seconds."""
+    """The measurements on an image with this number of partitions; in bytes and seconds."""
 
     partitions: int
     changed: int
-    """Partitions that the broker led, or was in the ISR of."""
+    """The number of partitions that the broker led, or in whose ISR it was."""
     record_bytes: int
     bytes_per_partition: int
-    """Of one record for each of ``changed``."""
+    """The bytes of one record for each of ``changed``."""
     replay_s: float
     views_s: float
-    """The partitions of a topic with their brokers."""
+    """Reading the partitions of a topic with their brokers."""
     led_s: float
-    """All partitions that a broker leads."""
+    """Finding all partitions that a broker leads."""
     commit_s: float
-    """Of one ``AlterPartition``, decided and folded."""
+    """One ``AlterPartition``, decided and folded."""
 
 
 def example_records(partitions: int, brokers: int = BROKERS) -> Iterator[MetadataRecord]:
@@ -93,7 +93,7 @@ def example_records(partitions: int, brokers: int = BROKERS) -> Iterator[Metadat
 
 
 def topic_records(partitions: int, brokers: range) -> Iterator[MetadataRecord]:
-    """So many partitions in topics of ten, spread over registered brokers."""
+    """The records for a number of partitions in topics of ten, spread over registered brokers."""
     rng = random.Random(_SEED + 1)
     for topic in range(-(-partitions // PARTITIONS_PER_TOPIC)):
         topic_id = _id(rng)
@@ -106,7 +106,7 @@ def topic_records(partitions: int, brokers: range) -> Iterator[MetadataRecord]:
 
 
 def folded(image: ClusterImage, records: Iterator[MetadataRecord]) -> ClusterImage:
-    """The image after these records, of which a few are in memory at a time."""
+    """The image after these records, with a few of them in memory at a time."""
     while some := list(islice(records, _RECORDS_AT_ONCE)):
         image = apply(image, image.next_offset, some)
     return image
@@ -155,9 +155,8 @@ def partitions_led(image: ClusterImage, broker_id: int) -> list[tuple[str, int]]
 
 
 def commit_each(image: ClusterImage, commits: int) -> ClusterImage:
-    """So many commands one after the other, each on what the one before left: one takes the last member out of an
-    ISR, the next one adds it, a third one makes it a member again, and so on.
-    """
+    """Run a number of commands, each on the result of the previous one: one takes the last member out of an ISR,
+    the next one adds it, a third one makes it a member again, and so on."""
     topic = image.topic("topic-000000")
     for number in range(commits):
         partition = image.partition(topic.topic_id, number % len(topic.partitions))
@@ -182,7 +181,7 @@ def commit_each(image: ClusterImage, commits: int) -> ClusterImage:
 
 
 def one_record_each(before: ClusterImage, after: ClusterImage) -> Iterator[PartitionChangeRecord]:
-    """What would have to be written if nothing were derived."""
+    """The records that would be necessary if nothing were derived."""
     for topic_id, topic in before.topics.items():
         for old, new in zip(topic.partitions, after.topics[topic_id].partitions, strict=True):
             if old != new:
@@ -191,7 +190,7 @@ def one_record_each(before: ClusterImage, after: ClusterImage) -> Iterator[Parti
 
 
 def fencing_lines(large: Fencing, small: Fencing) -> list[Line]:
-    """As lines."""
+    """The measurements as lines."""
     return [
         Line(
             f"fence a broker, {large.partitions:,} partitions",

@@ -1,4 +1,4 @@
-"""Turns and clocks. What is told of several turns is their median, and from where to where they went."""
+"""Turns and clocks. Of several turns, the median and the range are reported."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import ParamSpec, Self, TypeVar
 
 TURNS = 5
-"""At least, so that one slow turn is seen for what it is."""
+"""The least number of turns, so that one slow turn is recognized."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Timed = Callable[[], float]
-"""Prepares, does its work, and says how many seconds the work took."""
+"""Prepares, does its work, and returns the seconds that the work took."""
 
 
 class Spread(float):
-    """What several turns gave: the median as a number, and the range as text. Two spreads are divided turn by
-    turn: a ratio is of what was measured side by side.
-    """
+    """The result of several turns: the median as a number, and the range as text. Two spreads are divided turn by
+    turn, as a ratio compares adjacent measurements."""
 
     turns: tuple[float, ...]
 
@@ -51,30 +50,30 @@ class Spread(float):
 
 
 def in_turn(*works: Timed) -> list[Spread]:
-    """The seconds of each. Ours, the peer, ours, the peer: what slows the machine for a while slows both."""
+    """The seconds of each, alternating: ours, the peer, ours, the peer. A slow phase of the machine affects
+    both."""
     rounds = [[work() for work in works] for _ in range(TURNS)]
     return [Spread(times) for times in zip(*rounds, strict=True)]
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """How long one piece of work takes."""
+    """The seconds that a piece of work takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def thread_seconds_of(work: Callable[[], object]) -> float:
-    """What a piece of work uses of a core in the calling thread."""
+    """The processor seconds that a piece of work uses in the calling thread."""
     began = time.thread_time()
     work()
     return time.thread_time() - began
 
 
 def cpu_seconds_of(work: Callable[[], object], besides: str = "") -> float:
-    """What a piece of work uses of the cores, here and in all processes below this one, the session's JVM and its
-    workers among them; apart from those whose program is ``besides``, a server that is measured against. What ends
-    before the work does is not counted: of several times the longest is the right one.
-    """
+    """The processor seconds that a piece of work uses in this process and all processes below, including the
+    session's JVM and its workers, except processes of the program ``besides``, such as a server. Processes that
+    end before the work are not counted, so of several measurements the longest is right."""
     before = _ticks(besides)
     work()
     after = _ticks(besides)
@@ -82,7 +81,7 @@ def cpu_seconds_of(work: Callable[[], object], besides: str = "") -> float:
 
 
 def _ticks(besides: str) -> dict[int, int]:
-    """Of each process of this family."""
+    """The processor ticks of each process of this family."""
     own: dict[int, int] = {}
     children: defaultdict[int, list[int]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -101,8 +100,7 @@ def _ticks(besides: str) -> dict[int, int]:
 
 
 def in_child(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What ``work``, a function of a module, comes to in a process of its own: what others have left in the memory
-    of this one neither helps nor slows it.
-    """
+    """The result of ``work``, a function of a module, in a separate process, so that the memory of this one
+    neither helps nor slows it."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, args, kwargs)

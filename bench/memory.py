@@ -23,7 +23,7 @@ class Peak:
 
 @contextmanager
 def worker_peak() -> Iterator[Peak]:
-    """Watch the workers while something runs; ``bytes`` is there afterwards."""
+    """Watch the workers during the block; ``bytes`` is set afterwards."""
     peak = Peak()
     ended = threading.Event()
 
@@ -48,7 +48,7 @@ def worker_peak() -> Iterator[Peak]:
 
 @contextmanager
 def own_peak() -> Iterator[Peak]:
-    """The same of this process, all that it holds already included."""
+    """The same for this process, including everything that it already holds."""
     peak = Peak()
     _count_from_here(_PROC / "self")
     yield peak

@@ -1,7 +1,7 @@
 """Kafka's own MirrorMaker, a process of its own from one broker to another, as its documentation starts it.
 
-Its settings are its defaults, but for what one broker of each cluster asks for (one replica of all topics), what
-is not compared (heartbeats, ACLs), a task for each of two cores, and reading what is committed, as ours does.
+Its settings are the defaults, except: one replica of all topics, as each cluster has one broker; no heartbeats and
+ACLs, which are not compared; a task for each of two cores; and reading only committed records, as ours does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REPLICATED = (
     *("", "checkpoints.topic.", "heartbeats.topic.", "offset-syncs.topic."),
     *("offset.storage.", "status.storage.", "config.storage."),
 )
-"""What has a replication factor."""
+"""The topics with a replication factor."""
 _LOG_SETTINGS = """<Configuration>
 <Appenders><Console name="out"><PatternLayout pattern="%p %c{1} %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers>
@@ -28,7 +28,7 @@ _LOG_SETTINGS = """<Configuration>
 
 
 class MirrorMaker:
-    """A MirrorMaker of one topic; made, and not started yet."""
+    """A MirrorMaker for one topic; not started yet."""
 
     def __init__(self, folder: Path, source: str, target: str, alias: str, topic: str, more: str = "") -> None:
         """``source`` and ``target`` are ``host:port``. Under another ``alias`` of the source it begins anew: what
@@ -47,7 +47,7 @@ class MirrorMaker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns at once; it works after some seconds."""
+        """Start it, without waiting; it works after some seconds."""
         command: list[str | Path] = [find_java(os.environ).executable, "-Xms256m", "-Xmx2g"]
         command += [
             "-cp",
@@ -59,7 +59,7 @@ class MirrorMaker:
             self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=self._folder)
 
     def processor_s(self) -> float:
-        """What the process has used of the cores."""
+        """The processor seconds that the process has used."""
         if self._process is None:
             return 0.0
         _, _, fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")
@@ -67,7 +67,7 @@ class MirrorMaker:
         return (int(utime) + int(stime)) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
-        """The process is gone, by ``kill -9``."""
+        """Kill the process with ``kill -9``."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

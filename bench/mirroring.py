@@ -35,15 +35,15 @@ from stratalog.bridges.mirror.compare import records_of
 from stratalog.partitions.errors import CorruptionError, EnvironmentUnusableError, UnknownTopicOrPartitionError
 
 AT_LEAST = 3.0
-"""Of MirrorMaker's rate."""
+"""The least ratio to MirrorMaker's rate."""
 KILLED = "killed"
 KILLED_PARTITIONS = 4
 _TRANSACTION, _TRANSACTIONS = 1000, 400
 _SLOW = "4MB"
-"""A second, of about 8 in a partition, while the first process lives."""
+"""The throttle per second, of about 8 MB in a partition, while the first process lives."""
 _WITHIN_S = 900.0
 _QUIET_S = 15.0
-"""Nothing more comes when nothing came for so long."""
+"""After this number of seconds without records, none are expected any more."""
 _EXACTLY_ONCE = """target.exactly.once.source.support = enabled
 dedicated.mode.enable.internal.rest = true
 listeners = http://127.0.0.1:0
@@ -52,7 +52,7 @@ _SEED = 382
 
 
 def mirror(bench: Bench) -> list[Line]:
-    """Speed, offsets, and what a kill leaves."""
+    """Speed, offsets, and the state after a kill."""
     if bench.options.kafka != OWN_KAFKA:
         bench.say("mirror: left out; KAFKA=own starts the brokers that it needs")
         return []
@@ -66,15 +66,15 @@ def mirror(bench: Bench) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What a copy holds of the source's committed records."""
+    """The source's committed records in a copy."""
 
     records: int
     kept: int
-    """At the partition and the offset that they have there."""
+    """The number at the partition and offset of the source."""
     repeated: int
     lost: int
     killed_at: float
-    """The part of it that was there when the first process was killed."""
+    """The fraction that was copied when the first process was killed."""
 
     def __str__(self) -> str:
         return f"{self.kept:,} at their offset, {self.repeated:,} twice, {self.lost:,} lost"
@@ -85,10 +85,10 @@ class _Both:
         self._bench, self._source, self._target = bench, source, target
         self._numbers = count()
         self._processor_s: tuple[list[float], list[float]] = [], []
-        """Of our turns, and of MirrorMaker's."""
+        """The processor seconds of our turns, and of MirrorMaker's."""
 
     def speed(self) -> list[Line]:
-        """Records a second, and a second of a core."""
+        """Records per second, and per second of a core."""
         options = self._bench.options
         self._bench.say(f"mirror: {options.records:,} records into the source")
         kafka_topics.create(self._source, TOPIC, options.partitions)
@@ -148,7 +148,7 @@ class _Both:
         return MirrorMaker(self._bench.folder / alias, self._source, self._target, alias, topic, more)
 
     def _wait_for(self, maker: MirrorMaker, partitions: int, offsets: int) -> tuple[int, float]:
-        """Until the target has so many; how many it had, and when."""
+        """Wait until the target has this number of offsets; returns the number that it had, and the time."""
         give_up = time.monotonic() + _WITHIN_S
         while True:
             held = sum(kafka_topics.log_ends(self._target, maker.topic, partitions))
@@ -159,7 +159,7 @@ class _Both:
             time.sleep(0.05)
 
     def kills(self) -> list[Line]:
-        """What is there afterwards, here and in MirrorMaker's copy."""
+        """The state afterwards, here and in MirrorMaker's copy."""
         self._bench.say("mirror: transactions into the source")
         kafka_topics.create(self._source, KILLED, KILLED_PARTITIONS)
         kafka_topics.fill_by_transactions(self._source, KILLED, KILLED_PARTITIONS, _TRANSACTION, _TRANSACTIONS)
@@ -247,7 +247,7 @@ def _places_here(cluster: Cluster) -> Places:
 
 
 def copy_of(there: Places, copied: Places, killed_at: float) -> Copy:
-    """How the records that are ``there`` came over."""
+    """Compare the records in the source, ``there``, with the copy."""
     kept = sum(where[0] in copied.get(key, ()) for key, where in there.items())
     repeated = sum(len(places) - 1 for places in copied.values())
     return Copy(len(there), kept, repeated, len(there.keys() - copied.keys()), killed_at)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 VOTERS = range(1, REPLICAS + 1)
 TAIL = 20
-"""Commits after what is remembered; fewer than make a driver remember anew."""
+"""The number of commits after the cached state; fewer than would renew the cache."""
 ALLOWED_S = 0.1
 NOTE = f"Both with {TAIL} commits that came after what is remembered; to reach: the peer and 100 ms."
 
@@ -37,18 +37,18 @@ _CONFIG = "segment.bytes"
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Of a cluster with so many partitions, in seconds."""
+    """The seconds of opening a cluster with this number of partitions."""
 
     partitions: int
     forgotten_s: float
-    """Without anything remembered: from a snapshot. Once."""
+    """The seconds of one opening without a cache, from a snapshot."""
     remembered_s: float
     empty_s: float
     cache_bytes: int
 
 
 def opening(bench: Bench) -> list[Line]:
-    """At a hundredth, a tenth, and all of the partitions."""
+    """Measure with a hundredth, a tenth, and all of the partitions."""
     assert TAIL < SAVE_AFTER
     largest = bench.options.metadata_partitions
     measured: list[Opening] = []
@@ -73,7 +73,7 @@ def measure_opening(folder: Path, partitions: int) -> Opening:
 
 
 def _made(folder: Path, partitions: int) -> tuple[Path, float]:
-    """The file of a cluster that is remembered up to its tail, and how long it took to open it before that."""
+    """The file of a cluster that is cached up to its tail, and the seconds of opening it before."""
     file = _format(folder)
     if partitions > 0:
         _fill(file.parent.name, {broker: LocalStore(str(folder / str(broker))) for broker in VOTERS}, partitions)
@@ -96,9 +96,8 @@ def _format(folder: Path) -> Path:
 
 
 def _fill(cluster_id: str, stores: dict[int, Store], partitions: int) -> None:
-    """Let the cluster have so many partitions, as if the log up to there had been deleted by now: every voter has
-    a snapshot of them.
-    """
+    """Create the given number of partitions, as if the log up to there had been deleted: every voter has a
+    snapshot of them."""
     found = find_log(cluster_id, VOTERS, stores)
     state = replace(found.state, image=folded(found.state.image, topic_records(partitions, VOTERS)))
     first, *others = found.voters
@@ -117,7 +116,7 @@ def _seconds(file: Path, partitions: int) -> float:
 
 
 def opening_lines(measured: Sequence[Opening]) -> list[Line]:
-    """As lines."""
+    """The measurements as lines."""
     return [
         Line(
             f"open, {one.partitions:,} partitions remembered in {size_text(one.cache_bytes)}; none",

@@ -1,4 +1,4 @@
-"""What to measure, from the environment: ``BYTES=200MB ONLY=scan,append python -m bench``. Pure."""
+"""Selects the benchmarks, from the environment: ``BYTES=200MB ONLY=scan,append python -m bench``. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
 
 NAMES = (
-    *("calls", "append", "append3", "typed", "replicate", "hot", "idle", "tier", "remote_log", "scan"),
+    *("calls", "latency", "append", "append3", "typed", "replicate", "hot", "idle", "tier", "remote_log", "scan"),
     "pruned",
     *("plan", "ranges", "kafka", "mirror", "stream"),
     *("remote_reads", "bootstrap", "restore", "quorum", "metadata", "replay", "state", "growth", "costs"),
@@ -23,29 +23,29 @@ SMALLEST_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What to measure, and where."""
+    """Selects the benchmarks and their sizes."""
 
     bytes: int
-    """Of the records' values, which are 1 KiB each."""
+    """The bytes of the records' values, which are 1 KiB each."""
     partitions: int
     folder: Path
-    """Made for the run, and removed after it; must not be there before."""
+    """The folder, which is made for the run and removed after it; it must not exist before."""
     only: tuple[str, ...]
     idle_partitions: int = 10_000
     restore_partitions: int = 10_000
-    """Of the largest cluster that is restored."""
+    """The number of partitions of the largest restored cluster."""
     metadata_partitions: int = 1_000_000
-    """Of the largest image of a cluster."""
+    """The number of partitions of the largest image of a cluster."""
     commits: int = 100_000
-    """Small ones, which are replayed."""
+    """The number of small commits to replay."""
     growth: int = 1_000
-    """The largest size at which operations are measured for how their costs grow."""
+    """The largest size for measuring how the cost of operations grows."""
     kafka: str | None = None
     """``host:port`` of a broker to compare with; ``OWN_KAFKA``: one that is started for it; None: none at all."""
 
     @property
     def records(self) -> int:
-        """How many records make up the bytes."""
+        """The number of records with that many bytes."""
         return self.bytes // RECORD_BYTES
 
 

@@ -21,9 +21,9 @@ from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment_writer import SegmentWriter
 
 SEGMENTS = 9
-"""Merged ones, of each partition; an append follows them."""
+"""The number of merged segments of each partition; an append follows them."""
 RECORDS = 10
-"""Of each file."""
+"""The number of records of each file."""
 SECONDS = 10.0
 NOTE = (
     "Nine merged segments and an append in each partition, as merges leave them: the names of segments say where "

@@ -40,14 +40,14 @@ VOTERS = 3
 DRIVERS = (1, 4, 16)
 COMMITS = 100
 SECONDS = 5.0
-"""So long many drivers commit as fast as they can."""
+"""How long many drivers commit as fast as they can."""
 READY_WITHIN_S = 120.0
 
 _CLUSTER = "bench"
 _CONFIG = "segment.bytes"
 
 Root = tuple[str, StoreOptions]
-"""Where a voter is; a process opens it for itself."""
+"""The root of a voter; each process opens it."""
 
 
 def quorum(bench: Bench) -> list[Line]:
@@ -104,7 +104,7 @@ def commit_line(roots: Sequence[Root]) -> Line:
 
 
 def drivers_lines(roots: Sequence[Root], where: str) -> list[Line]:
-    """What several drivers commit together."""
+    """The joint rate of several drivers."""
     lines = []
     claiming = claims_per_second(roots)
     for drivers in DRIVERS:
@@ -133,7 +133,7 @@ def claims_per_second(roots: Sequence[Root], seconds: float = SECONDS) -> float:
 
 
 def commands_of(roots: Sequence[Root], drivers: int, seconds: float = SECONDS) -> list[int]:
-    """How many commands each of so many drivers has acknowledged after that time."""
+    """The number of commands that each driver has acknowledged after that time."""
     spawn = multiprocessing.get_context("spawn")
     together, counts = spawn.Barrier(drivers), spawn.SimpleQueue()
     processes = [

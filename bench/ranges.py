@@ -15,7 +15,7 @@ from bench.scanning import bytes_read
 from bench.table import Limit, Line
 
 PART = 100
-"""One in so many offsets is read."""
+"""One in this number of offsets is read."""
 COST = Limit(0.03, at_most=True)
 CORES = os.cpu_count() or 1
 HOT_AT_LEAST = Limit(1.6)
@@ -28,7 +28,7 @@ _ONE_TASK = {"spark.sql.files.maxPartitionBytes": str(2**40), "spark.sql.files.m
 
 
 def ranges(bench: Bench) -> list[Line]:
-    """A hundredth of each partition, from the middle of it."""
+    """Read a hundredth of each partition, from its middle."""
     made = bench.filled(bench.options.partitions)
     made.cluster.replicate().raise_for_failures()
     ends = {one.partition: one.end for one in made.cluster.plan_read(TOPIC).partitions}
@@ -86,6 +86,6 @@ def hot_scan(bench: Bench) -> list[Line]:
 
 
 def _lengths(frame: DataFrame) -> int:
-    """Reads every value; how many records there are."""
+    """Reads every value; returns the number of records."""
     row = frame.agg(F.count("*"), F.sum(F.length("value"))).collect()[0]
     return int(row[0])

@@ -28,11 +28,11 @@ from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 SIZES = (1_000, 10_000, 100_000)
 PARTITIONS = 10
 RECORDS = 10
-"""Of each segment."""
+"""The number of records of each segment."""
 SECONDS = 10.0
-"""Within which the largest is opened and planned."""
+"""The seconds within which the largest table must be opened and planned."""
 GROWTH = 12.0
-"""At most so many times as long for ten times the segments: ten, and what two measurements differ by."""
+"""The greatest ratio of times for ten times the segments: ten, and the noise of two measurements."""
 NOTE = (
     "From nothing known: the log of the table, its fold, the segments that a read of all offsets takes, what has "
     "expired. The peer is deltalake's list of the same files."
@@ -42,7 +42,7 @@ _DEFAULTS = StoreOptions()
 
 
 def remote_log(bench: Bench) -> list[Line]:
-    """On a folder: what a bucket takes longer is a handful of requests."""
+    """On a folder: a bucket only adds a handful of requests."""
     lines: list[Line] = []
     before: float | None = None
     for count in SIZES:
@@ -79,7 +79,7 @@ def _plan(table: DeltaTopicTable, count: int) -> None:
 
 
 def filled(store: Store, count: int, options: StoreOptions = _DEFAULTS) -> DeltaTopicTable:
-    """A table that lists so many segments, behind a checkpoint; there are no objects."""
+    """A table that lists a number of segments, after a checkpoint; there are no objects."""
     table = DeltaTopicTable(
         store,
         topic="t",

@@ -1,4 +1,4 @@
-"""Reading what is in the remote tier only: the first record, and all of them."""
+"""Reads of records that are only in the remote tier: the first record, and all of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def remote_reads(bench: Bench) -> list[Line]:
 
 
 def _first(bench: Bench, made: BenchCluster) -> Line:
-    """By a driver that knows nothing yet."""
+    """Read the first record by a driver that knows nothing yet."""
 
     def fetch() -> None:
         fetched = made.driver(bench.spark).fetch(TOPIC, 0, 0, max_bytes=1)

@@ -1,7 +1,7 @@
-"""Replaying many small commits, against loading one snapshot of what they lead to (KIP-630, "Motivation").
+"""Replaying many small commits, against loading one snapshot of the resulting state (KIP-630, "Motivation").
 
 The commits are files as voters have them, made without waiting for the disk; each moves the log start of one
-partition. Both are what a driver does that opens the cluster and remembers nothing.
+partition. A driver that opens the cluster without a cache does one or the other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LINEAGE = Lineage(((_EPOCH, 0),))
 
 @dataclass(frozen=True, slots=True)
 class Replaying:
-    """Of so many commits; in seconds and bytes."""
+    """The measurements for a number of commits; in seconds and bytes."""
 
     commits: int
     replay_s: float
@@ -57,14 +57,14 @@ class Log:
     """A log of one voter, whose first batch made a cluster."""
 
     folder: Path
-    """In which its files are."""
+    """The folder of its files."""
     start: int
     """The offset of the first commit."""
     topic_ids: tuple[str, ...]
 
 
 def replay(bench: Bench) -> list[Line]:
-    """Of all the commits."""
+    """Replay all the commits."""
     commits = bench.options.commits
     folder = bench.folder / "replay"
     bench.say(f"making {commits:,} commits")
@@ -132,7 +132,7 @@ def _voter(root: Path) -> Voter:
 
 
 def replay_line(one: Replaying) -> Line:
-    """As a line."""
+    """The measurement as a line."""
     return Line(
         f"load a snapshot; replay {one.commits:,} commits",
         f"{one.load_s:.3f} s, {size_text(one.load_bytes)}",

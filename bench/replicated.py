@@ -19,8 +19,8 @@ AT_MOST = Limit(1.3, at_most=True)
 
 
 def append3(bench: Bench) -> list[Line]:
-    """From a DataFrame to acknowledged offsets. The second peer is told for what it is: it lets ``cp`` make two
-    of the three."""
+    """From a DataFrame to acknowledged offsets. The second peer lets ``cp`` make two of the three copies, and has
+    no limit."""
     partitions = bench.options.partitions
     bench.records()
     bench.say(f"append3, {partitions} partitions")

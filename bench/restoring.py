@@ -32,7 +32,7 @@ REPLICAS = 3
 SIZES = (10, 1_000)
 """Partitions; the last size is an option."""
 PARTITION_BYTES = 256 * 1024
-"""What a partition takes in all, in files of a few kilobytes."""
+"""The size of a partition, in files of a few kilobytes."""
 AT_ONCE = 1_000
 ON_S3 = (10, 1_000)
 TRIED_EVERY_S = 0.2
@@ -45,7 +45,7 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class RestoreLine:
-    """The restore of a cluster of so many partitions."""
+    """The restore of a cluster with this number of partitions."""
 
     headings: ClassVar[tuple[str, ...]] = (
         *("partitions", "first acknowledged append", "all replicas in the ISR", "CPU"),
@@ -147,9 +147,8 @@ def _tiered(bench: Bench, folder: Path, partitions: int) -> BenchCluster:
 
 
 def _first_append(file: Path, partition: int, over: threading.Event) -> float:
-    """When an append to the partition was acknowledged by a driver that tries again and again; at the latest the
-    try after the end of the restore has to be.
-    """
+    """The time when an append to the partition was acknowledged, by a driver that tries again and again; the try
+    after the end of the restore must succeed."""
     while not over.wait(TRIED_EVERY_S):
         try:
             append_one(Cluster.open(file), [partition]).raise_for_failures()

@@ -26,7 +26,7 @@ REGION = "us-east-1"
 ACCESS_KEY = "stratalog-test"
 SECRET_KEY = "stratalog-test-secret"
 SERVER = "weed"
-"""Its program."""
+"""The server's program."""
 START_ATTEMPTS = 3
 _GRPC_ABOVE = 10_000
 """From the port of a filer to that of its gRPC, as its clients reckon."""
@@ -63,8 +63,8 @@ class S3Endpoint:
 @contextmanager
 def running_server(folder: Path, users: Sequence[str] = ()) -> Iterator[S3Endpoint]:
     """Start a server with its data in ``folder``, make the buckets, and end it afterwards. Another one may be
-    started there then: it has what this one had. ``users`` have the access keys that they are named, the secret of
-    all, and no rights but those that bucket policies give to ``principal``.
+    started there then, with the same content. ``users`` have their names as access keys, a common secret, and only
+    the rights that bucket policies give to ``principal``.
 
     Raises: EnvironmentUnusableError when there is none, or it does not start.
     """
@@ -124,11 +124,11 @@ def credentials() -> dict[str, str]:
 
 
 OTHER_CREDENTIALS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-"""Variables that would lead clients elsewhere: take them out of the environment."""
+"""Variables that would redirect clients: remove them from the environment."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on just now."""
+    """Ports that no process uses at the moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -137,12 +137,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def principal(user: str) -> str:
-    """How a bucket policy names a user."""
+    """The name of a user in a bucket policy."""
     return f"arn:aws:iam::000000000000:user/{user}"
 
 
 def _identities(users: Sequence[str]) -> dict[str, object]:
-    """Who may what; and keys for encryption, made when they are first named, and gone with the server."""
+    """The users' rights; and keys for encryption, which are made at first use, and lost with the server."""
     actions = {ACCESS_KEY: ["Admin", "Read", "Write", "List"]} | {user: list[str]() for user in users}
     return {
         "identities": [
@@ -209,7 +209,7 @@ def _ready(server: subprocess.Popen[bytes], endpoint: S3Endpoint) -> bool:
 
 
 def _end(server: subprocess.Popen[bytes], ports: dict[str, int]) -> None:
-    """Its data go with the temporary folder, so it need not shut down in good order, which takes 15 s."""
+    """Kill it: its data is removed with the temporary folder, and a proper shutdown takes 15 s."""
     server.kill()
     server.wait()
     for port in ports.values():

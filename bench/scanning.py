@@ -105,7 +105,7 @@ def pruned(bench: Bench) -> list[Line]:
 
 
 def bytes_read(bench: Bench, run: Callable[[], None]) -> int:
-    """What the tasks of ``run`` read, as Spark counts it where it reads ranges one after the other."""
+    """The bytes that the tasks of ``run`` read, as Spark counts them if it reads ranges one after the other."""
     bench.spark.conf.set(VECTORED_READS, "false")
     try:
         with stages_of(bench.spark) as stages:

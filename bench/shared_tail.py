@@ -39,9 +39,9 @@ SPLIT = 20
 INDEX_BYTES = 8
 """The length of the index, at the end of an object."""
 INDEX_READ = 64 * 1024
-"""Read at once from the end: an index of a thousand partitions."""
+"""The size of the first read from the end: an index of a thousand partitions."""
 Batches = Mapping[int, tuple[int, bytes]]
-"""By partition: how many records, and their bytes, in which no offset stands."""
+"""By partition: the number of records, and their bytes, which contain no offsets."""
 
 
 class Entry(NamedTuple):
@@ -88,7 +88,7 @@ class SharedTail:
         return self.leader.create(tail_name(self.number + 1), data)
 
     def catch_up(self) -> None:
-        """What others have appended: one listing, and the index of each new object."""
+        """Learn the appends of others: one listing, and the index of each new object."""
         for stored in self.leader.list(FOLDER, _last(self.number)):
             if stored.name.endswith(".tail"):
                 for entry in index_of(self.leader, stored.name, stored.size_bytes):
@@ -96,7 +96,7 @@ class SharedTail:
                 self.number += 1
 
     def tail(self, partition: int) -> Iterator[bytes]:
-        """What a reader of one partition asks for: a listing, the index of each object, a range of some."""
+        """The requests of a reader of one partition: a listing, the index of each object, a range of some."""
         for stored in self.leader.list(FOLDER):
             if stored.name.endswith(".tail"):
                 for entry in index_of(self.leader, stored.name, stored.size_bytes):
@@ -187,11 +187,11 @@ class Brokers:
             store.create("broker.json", b"{}")
 
     def driver(self) -> SharedTail:
-        """A driver that has seen nothing yet."""
+        """A driver without any knowledge."""
         return SharedTail(self.stores[0], self.stores[1:])
 
     def counted(self, work: Callable[[], object]) -> Requests:
-        """What some work asks for."""
+        """The requests of some work."""
         self.calls.clear()
         work()
         return requests_of(self.calls)
@@ -203,7 +203,7 @@ def batches(partitions: int) -> Batches:
 
 
 def shared_run(partitions: int) -> Requests:
-    """A run over partitions of one broker, by a driver that has made one before."""
+    """The requests of a run over partitions of one broker, by a driver that has made one before."""
     brokers = Brokers()
     driver = brokers.driver()
     driver.append(batches(partitions))
@@ -211,7 +211,7 @@ def shared_run(partitions: int) -> Requests:
 
 
 def raced(drivers: int) -> float:
-    """How often an object was written for each run that was acknowledged: all try the same numbers at once."""
+    """The number of written objects per acknowledged run: all drivers try the same numbers at once."""
     brokers = Brokers()
     pending, written = [brokers.driver() for _ in range(drivers)], 0
     data = encode(batches(1), 1)
@@ -225,7 +225,8 @@ def raced(drivers: int) -> float:
 
 
 def of_tail(runs: int, partitions: int) -> tuple[Requests, Requests]:
-    """A read of one partition from a tail of so many runs, by a new reader; and a split, of all partitions."""
+    """A read of one partition from a tail of this number of runs, by a new reader; and a split, of all
+    partitions."""
     brokers = Brokers()
     driver = brokers.driver()
     for _ in range(runs):
@@ -251,7 +252,7 @@ def today(replicas: int) -> tuple[Requests, Requests]:
 
 
 def parts(mib: float, replicas: int) -> Requests:
-    """What large objects take besides: parts of 16 MiB where they are written, copies of 64 MiB above 4 MiB."""
+    """The additional requests of large objects: parts of 16 MiB when written, copies of 64 MiB above 4 MiB."""
     written = math.ceil(mib / 16) + 1 if mib > 16 else 0
     copied = math.ceil(mib / 64) + 1 if mib > 4 else 0
     return Requests(puts=written + copied * (replicas - 1))

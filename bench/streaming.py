@@ -1,4 +1,4 @@
-"""A stream of micro-batches: what a trigger costs that finds nothing, and how fast a full one is."""
+"""A stream of micro-batches: the cost of a trigger without records, and the speed of a full one."""
 
 from __future__ import annotations
 

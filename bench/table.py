@@ -23,12 +23,12 @@ class Row(Protocol):
 
     @property
     def note(self) -> str:
-        """What a reader has to know to judge the line; or nothing."""
+        """A note that a reader needs to judge the line; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a ratio must reach, or stay within."""
+    """The limit of a ratio, from below or above."""
 
     value: float
     at_most: bool = False
@@ -44,7 +44,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One comparison. A line without a limit is told for what it is."""
+    """One comparison. A line without a limit is only reported."""
 
     headings: ClassVar[tuple[str, ...]] = ("what", "ours", "peer", "ratio", "to reach", "")
 
@@ -54,7 +54,7 @@ class Line:
     ratio: float | None = None
     limit: Limit | None = None
     note: str = ""
-    """What a reader has to know to judge the line."""
+    """A note that a reader needs to judge the line."""
 
     @property
     def verdict(self) -> str:
@@ -91,9 +91,8 @@ def ratio_text(ratio: float) -> str:
 
 
 def render(lines: Sequence[Row]) -> str:
-    """The lines as Markdown tables, aligned to be read as they are; notes below each. Lines that stand together
-    and have the same headings are one table.
-    """
+    """The lines as Markdown tables, aligned; notes below each. Adjacent lines with the same headings are one
+    table."""
     return "\n\n".join(_table(headings, [*rows]) for headings, rows in groupby(lines, lambda line: line.headings))
 
 

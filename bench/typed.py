@@ -139,9 +139,8 @@ def _bytes(bench: Bench) -> list[Line]:
 
 
 def _one_partition(bench: Bench) -> list[Line]:
-    """What all cores do for one partition, as processor time by time; the JVM's part of it, before and after the
-    shuffle. The rest is Python's.
-    """
+    """The processor seconds that all cores spend on one partition, per second of time; the JVM's part of them,
+    before and after the shuffle. The rest is Python's."""
     count = bench.options.records
     times: list[float] = []
     tasks: list[tuple[float, float]] = []

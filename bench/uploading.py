@@ -24,7 +24,7 @@ from stratalog.engine.driver.report import Report
 
 AT_LEAST = 0.8
 CPU_SECONDS = Limit(0.6, at_most=True)
-"""Of one core for ``CPU_BYTES``, whose time is what is left of it for other work at 200 MB/s."""
+"""Seconds of one core for ``CPU_BYTES``; the rest of the core is left for other work at 200 MB/s."""
 CPU_BYTES = 200_000_000
 CPU = (
     "User and system time of the driver, the JVM and the workers, without the server's. Connections are not "
@@ -99,7 +99,7 @@ def reach_servers() -> None:
 
 @contextmanager
 def fresh_server(folder: Path) -> Iterator[S3Endpoint]:
-    """A server with nothing in it, whose data are gone afterwards."""
+    """An empty server, whose data is removed afterwards."""
     folder.mkdir(parents=True)
     try:
         with running_server(folder) as endpoint:
@@ -109,7 +109,7 @@ def fresh_server(folder: Path) -> Iterator[S3Endpoint]:
 
 
 def upload_files(endpoint: S3Endpoint, files: Sequence[Path]) -> None:
-    """What tiering is measured against: every file a multipart upload, all parts of all files in a pool."""
+    """Upload every file by a multipart upload, all parts of all files in a pool: the peer of tiering."""
     client = botocore.session.Session().create_client(
         "s3",
         endpoint_url=endpoint.url,

@@ -10,6 +10,7 @@
     page       the state of the cluster as a page of HTML
     rights     ``cluster.policy``
     policy     the least rights of a role, as a policy of each storage
+    server     what the page and ``serve`` have in common
     jobs       their jobs
 
 A bridge imports the core; the core imports no bridge, and finds it by name (``stratalog.engine.config.bridges``).

@@ -12,13 +12,14 @@ from stratalog.bridges.export.kafka_target import open_target
 from stratalog.bridges.export.options import ExportOptions
 from stratalog.bridges.formats.decoder import Decoded
 from stratalog.bridges.formats.opening import typed_values
-from stratalog.bridges.formats.registry import PREFIX
+from stratalog.bridges.formats.registry import divided
 from stratalog.bridges.live.boundary import look_live
 from stratalog.bridges.live.plan import plan_live
 from stratalog.bridges.mirror import compare as comparing
 from stratalog.bridges.mirror import mirror as mirroring
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.bridges.mirror.source import MirrorSource
 from stratalog.engine.cluster.arguments import TopicNames, names, option_text, session
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.recorded import operation
@@ -26,8 +27,9 @@ from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.reading.bounds import Bound, in_zone
 from stratalog.engine.reading.client import client_metadata
-from stratalog.partitions.errors import EnvironmentUnusableError
+from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.numbers import whole_or_none
+from stratalog.partitions.store import StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,9 +52,16 @@ class Kafka:
     def mirror(
         self,
         topics: TopicNames,
-        bootstrap: str,
+        bootstrap: str | None = None,
         *,
         configs: Mapping[str, str] | None = None,
+        tier: str | None = None,
+        layout: str | None = None,
+        tier_prefix: str | None = None,
+        tier_keys: Mapping[str, str] | None = None,
+        tier_endpoint_url: str | None = None,
+        tier_region: str | None = None,
+        offline: str | None = None,
         replication_factor: int | None = None,
         archive: bool = False,
         rename: Mapping[str, str] | None = None,
@@ -69,6 +78,9 @@ class Kafka:
         of mirrors may run. If there is much new data, the executors of the cluster's session read and append.
         Values that do not match their schema are kept in ``value._undecoded`` and counted.
 
+        With a ``tier``, the segments that the brokers have uploaded are read from their bucket, and the brokers
+        are read for the rest. The report names each other range that was read through the brokers, and why.
+
         See ``stratalog.bridges.mirror.mirror``.
 
             cluster.mirror(["trips"], "kafka-1:9092")
@@ -76,9 +88,17 @@ class Kafka:
         Args:
             bootstrap: brokers of the source, comma-separated
             configs: configs of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
+            tier: the bucket or folder of the source's tiered storage (KIP-405), from which to read history
+            layout: the plugin that writes the tier: aiven, local, or one of an installed package
+            tier_prefix: what the plugin puts before each name
+            tier_keys: the plugin's private keys: files by key ids
+            tier_endpoint_url: the endpoint of the tier's own server of object storage
+            tier_region: the S3 region of the tier
+            offline: instead of brokers: the bucket or folder with the log of __remote_log_metadata, of a cluster
+                that is gone
             replication_factor: for topics that are created
             archive: for topics that are created: keep records that the source deletes
-            rename: names here of topics that are created, by their names in the source; later runs know them
+            rename: other names for topics that the mirror creates, by source name; later runs remember them
             groups: False: do not copy the offsets of consumer groups
             value_format: decode values by the schema file (default: keep bytes)
             schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set
@@ -87,9 +107,15 @@ class Kafka:
 
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, also for a topic that is
             mirrored under another name than ``rename`` says; UnknownTopicOrPartitionError; RetriableError if the
-            source does not answer.
+            source does not answer; with a tier as ``KafkaTier.open``.
         """
-        there, registry = _divided(configs)
+        there, registry = divided(configs)
+        if (bootstrap is None) == (offline is None):
+            raise InvalidCallError("give either the source's brokers, or offline, the metadata of its tier")
+        if tier is None and (layout or tier_prefix or tier_keys or tier_endpoint_url or tier_region or offline):
+            raise InvalidCallError("the layout, prefix, keys and metadata of a tier need its address: give tier")
+        if tier is not None and layout is None:
+            raise InvalidCallError("a tier needs its layout, the plugin that writes it: aiven, or local")
         options = MirrorOptions(
             replication_factor=whole_or_none(replication_factor, "replication_factor"),
             archive=archive,
@@ -98,9 +124,28 @@ class Kafka:
             values=typed_values(value_format, schema_file, message, registry),
             throttle_bytes_per_s=throttle_bytes_per_s,
             budget_s=budget_s,
+            tier=tier is not None,
             dry_run=dry_run,
         )
-        with closing(open_source(bootstrap, there)) as source:
+
+        def opened() -> MirrorSource:
+            if tier is None or layout is None:
+                return open_source(bootstrap or "", there)
+            from stratalog.bridges.kafka_tier.mirrored import open_tiered
+
+            return open_tiered(
+                tier,
+                layout,
+                bootstrap=bootstrap,
+                configs=there,
+                metadata=offline,
+                prefix=tier_prefix or "",
+                keys=tier_keys,
+                storage=StoreOptions(tier_endpoint_url, tier_region),
+                image=self._ports.metadata.image(),
+            )
+
+        with closing(opened()) as source:
             return mirroring.mirror(
                 *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
                 source,
@@ -145,9 +190,9 @@ class Kafka:
             schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set
             message: with protobuf: the values' message type in the descriptor set
 
-        Raises: as ``mirror``.
+        Raises: see ``mirror``.
         """
-        there, registry = _divided(configs)
+        there, registry = divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
         with closing(open_source(bootstrap, there)) as source:
             return comparing.compare(
@@ -180,7 +225,7 @@ class Kafka:
 
             cluster.read_live("trips", "kafka-1:9092").groupBy("value").count()
 
-        Raises: as ``mirror``; InvalidCallError for a topic that is not a mirror; SourceTruncatedError if an
+        Raises: see ``mirror``; InvalidCallError for a topic that is not a mirror; SourceTruncatedError if an
             unclean election at the source has replaced mirrored records; OffsetOutOfRangeError.
         """
         spark = session(self._spark, "reading")
@@ -188,7 +233,7 @@ class Kafka:
         from stratalog.engine.spark.time_zone import session_zone
 
         zone = partial(session_zone, spark)
-        there, registry = _divided(configs)
+        there, registry = divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
         with closing(open_source(bootstrap, there)) as source:
             live = look_live(
@@ -232,12 +277,12 @@ class Kafka:
             writer = cluster.for_each_live_batch("trips", "kafka-1:9092", upsert, startingOffsets="earliest")
             writer.option("checkpointLocation", path).start()
 
-        Raises: as ``read_live``; InvalidCallError naming the option.
+        Raises: see ``read_live``; InvalidCallError naming the option.
         """
         spark = session(self._spark, "a stream's batch")
         from stratalog.bridges.live.stream import for_each_live_batch
 
-        there, registry = _divided(configs)
+        there, registry = divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
         given = {name: option_text(value) for name, value in options.items()}
         source = open_source(bootstrap, there)
@@ -292,7 +337,7 @@ class Kafka:
             pace: space records by their timestamps, N times as fast (1, 10)
             dry_run: list the offsets that would be exported; write nothing
 
-        Raises: as ``mirror``.
+        Raises: see ``mirror``.
         """
         options = ExportOptions(
             name=name,
@@ -371,10 +416,3 @@ class Kafka:
             client,
             Groups(self._ports, None).delete,
         )
-
-
-def _divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """The configs of the brokers, and those of the schema registry."""
-    given = configs or {}
-    of_registry = {name: value for name, value in given.items() if name.startswith(PREFIX)}
-    return {name: value for name, value in given.items() if name not in of_registry}, of_registry

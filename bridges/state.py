@@ -40,16 +40,16 @@ class StatePages:
         tls_client_ca: str | None = None,
         every_s: float | None = 30.0,
     ) -> PageServer:
-        """Serve the page of ``report``, read only. It reloads itself while somebody looks at it, and has what a
-        file cannot have: a look at records, the versions of remote tables, and figures over time. It runs in
+        """Serve the page of ``report``, read only. It reloads itself while it is viewed, and has more than the
+        file of ``report``: some records, the versions of remote tables, and figures over time. It runs in
         threads of this process until it is closed::
 
             with cluster.serve_page("127.0.0.1:8080") as page:
                 print(page.url)
                 page.wait()
 
-        It looks at the cluster each ``every_s`` seconds; None: when ``page.look()`` is called. Each look costs
-        what ``health`` costs. Beyond loopback it demands a ``token``, or certificates that ``tls_client_ca`` has
+        It reads the cluster every ``every_s`` seconds; None: only when ``page.look()`` is called. Each time costs
+        as much as ``health``. Beyond loopback it demands a ``token``, or certificates that ``tls_client_ca`` has
         signed. See ``stratalog.bridges.page.served.server.PageOptions``.
 
         Raises: InvalidCallError, also for an address that is taken, or that other machines reach without either.

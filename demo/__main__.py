@@ -2,11 +2,11 @@
 
 Jobs that move DataFrames, and one of replication, run under spark-submit; the others run without a JVM.
 
-Ends with 0 only when the log equals its source row for row, in Spark and in two other readers of the remote
+The exit status is 0 only if the log equals its source row for row, in Spark and in two other readers of the remote
 table, and every step has really done something.
 
-``--store``: the remote tier and one broker are in buckets of a real server on this machine, which the demo
-starts and ends. Its credentials are in the environment alone.
+``--store``: the remote tier and one broker are in buckets of a real server on this machine, which the demo starts
+and stops. Its credentials are only in the environment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOST_BROKER = "2"
 CONFIGS = {
     "remote.storage.enable": "true",
     "retention.ms": "-1",
-    "segment.bytes": "300000",  # sizes as for a log of seven megabytes: each of the bounds is met
+    "segment.bytes": "300000",  # sizes for a log of seven megabytes, so that each bound is reached
     "local.retention.bytes": "300000",
     "file.delete.delay.ms": "0",
 }
@@ -38,7 +38,7 @@ _EARLIEST_PENDING = "follower.fetch.last.tiered.offset.enable"
 
 
 def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
-    """Run all steps; returns what is not as it should be. ``server``: the remote tier and one broker are there.
+    """Run all steps; returns the problems found. ``server`` has the remote tier and one broker.
 
     Raises: StepFailedError when a step fails.
     """
@@ -83,7 +83,7 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
     steps.begin()
     if server is not None:
         steps.remark(
-            f"{server.endpoint} ends with the demo; to run this again, put another server's address in its"
+            f"{server.endpoint} stops with the demo; to run this again, put another server's address in its"
         )
         steps.remark(
             f"place, with {' and '.join(server.place.buckets)} empty, and its credentials in the environment"
@@ -108,11 +108,11 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
     check(merged.sum("segments") > 0, "nothing was merged")
     job("replicate the segments", "replicate")
     tiered = job("tier sealed segments", "tier")
-    pending = tiered.sum("pending_bytes", TOPIC)  # the history goes on, and is tiered as well
+    pending = tiered.sum("pending_bytes", TOPIC)  # the history also grows, and is tiered
     check(tiered.sum("uploaded_files") > 0, "nothing was tiered")
     check(pending > 0, "nothing is pending")
     job("retain: move local starts", "retain")
-    dropped = job("retain: delete what they left", "retain")
+    dropped = job("retain: delete the files that left the log", "retain")
     check(dropped.sum("deleted_bytes") > 0, "nothing was dropped")
 
     lose("")
@@ -129,7 +129,7 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
     job("set it to false", "topics", "alter-configs", "--cluster-wide", "--set", f"{_EARLIEST_PENDING}=false")
     full = job("bootstrap from local start", "bootstrap", LOST_BROKER)
     with_it, without = short.sum("copied_bytes", TOPIC), full.sum("copied_bytes", TOPIC)
-    check(with_it == pending, f"{with_it} bytes were copied, {pending} were not tiered yet")
+    check(with_it == pending, f"{with_it} bytes were copied, but {pending} were not tiered yet")
     check(without > with_it, "bootstrapping from the earliest pending upload offset has saved nothing")
 
     verified = job("verify every byte", "verify", "--deep")

@@ -1,10 +1,10 @@
-"""Source, log and remote table, row for row. Imports nothing of stratalog: what anybody's Spark would do.
+"""Compares source, log and remote table, row for row. Imports nothing of stratalog: any Spark could do this.
 
     spark-submit ... compare.py --source DIR --read DIR --remote DIR --topic NAME [--store s3 --endpoint http://...]
-``--source`` has the Parquet files that were appended, ``--read`` what a read of the topic gave, ``--remote``
-the tables of all topics, each in a folder that begins with its name, or the like in a bucket of the server at
-``--endpoint``, which is of the kind ``--store``. Prints one object, the last line of standard output, and ends
-with 1 when anything differs.
+``--source`` has the Parquet files that were appended, ``--read`` the result of a read of the topic, ``--remote``
+the tables of all topics, each in a folder that begins with its name, or the same in a bucket of the server at
+``--endpoint``, of the kind ``--store``. Prints one JSON object, the last line of standard output; the exit status
+is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLACE = ["partition", "offset"]
 
 
 class Checks:
-    """What was compared, and how many rows differ."""
+    """The comparisons that were made, and the number of differing rows."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -42,7 +42,7 @@ class Checks:
 
 
 def multiplicities(**frames: DataFrame) -> DataFrame:
-    """Every different row of the frames, and per frame how often it occurs there. They have the same columns."""
+    """Every distinct row of the frames, with its count in each frame. They have the same columns."""
     columns = next(iter(frames.values())).columns
     marked = (
         frame.select(*columns, *(F.lit(int(other == name)).alias(other) for other in frames))
@@ -52,7 +52,7 @@ def multiplicities(**frames: DataFrame) -> DataFrame:
 
 
 def differing(rows: DataFrame, *conditions: str) -> list[int]:
-    """How many of the rows meet each condition."""
+    """For each condition, the number of rows that meet it."""
     found = rows.agg(*(F.count_if(F.expr(condition)) for condition in conditions)).first()
     assert found is not None
     return list(found)
@@ -64,7 +64,7 @@ def flat(log: DataFrame) -> DataFrame:
 
 
 def holes(log: DataFrame) -> int:
-    """Partitions whose offsets are not 0, 1, 2 ... each once."""
+    """The number of partitions whose offsets are not 0, 1, 2 ..., each once."""
     found = log.groupBy("partition").agg(
         F.count("*").alias("n"),
         F.countDistinct("offset").alias("d"),
@@ -76,18 +76,18 @@ def holes(log: DataFrame) -> int:
 
 @dataclass(frozen=True)
 class Access:
-    """How three readers reach a server."""
+    """The settings with which three readers reach a server."""
 
     files: Mapping[str, Any]
-    """Of the file system that fsspec has for the address."""
+    """For fsspec's file system of the address."""
     hadoop: Mapping[str, str]
-    """Of Hadoop's connector, for Spark."""
+    """For Hadoop's connector, which Spark uses."""
     delta: Mapping[str, str]
-    """Of delta-rs."""
+    """For delta-rs."""
 
 
 def access(store: str, endpoint: str) -> Access:
-    """The settings for a server without TLS; S3's credentials are in the environment, and so is Azure's key."""
+    """The settings for a server without TLS; S3's credentials and Azure's key are in the environment."""
     if store in ("s3", "s3fs"):
         s3a = {"endpoint": endpoint, "endpoint.region": "us-east-1", "path.style.access": "true"}
         return Access(
@@ -104,7 +104,7 @@ def access(store: str, endpoint: str) -> Access:
                 "fs.gs.storage.root.url": f"{endpoint}/",
                 "fs.gs.auth.null.enable": "true",
                 "fs.gs.auth.service.account.enable": "false",
-                # Hadoop's defaults of these have units, which this connector takes for no numbers.
+                # Hadoop's defaults for these have units, which this connector does not accept as numbers.
                 "fs.gs.block.size": "67108864",
                 "fs.gs.inputstream.inplace.seek.limit": "8388608",
                 "fs.gs.inputstream.min.range.request.size": "2097152",
@@ -154,7 +154,7 @@ def table_of(topic: str, remote: str, files: Mapping[str, Any]) -> str:
 
 
 def session(hadoop: Mapping[str, str]) -> SparkSession:
-    """Spark as it is submitted, and what it needs to find the server."""
+    """A Spark session with the settings to reach the server."""
     builder = SparkSession.builder.config("spark.sql.shuffle.partitions", "8")
     return builder.config(map={f"spark.hadoop.{name}": value for name, value in hadoop.items()}).getOrCreate()
 

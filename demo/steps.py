@@ -1,4 +1,4 @@
-"""The steps of the demo: commands as a person would type them, their reports, and the table of all."""
+"""The steps of the demo: commands as an operator types them, their reports, and the table of all."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Totals = dict[str, int]
 
 
 class StepFailedError(Exception):
-    """A step ended otherwise than it should have."""
+    """A step did not end as required."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step that was carried out; ``wall_s`` includes the start of the process, and of Spark where it starts."""
+    """A completed step; ``wall_s`` includes the start of the process, and of Spark if it starts."""
 
     title: str
     report: Mapping[str, Any]
@@ -46,14 +46,14 @@ class Done:
         return rows
 
     def sum(self, column: str, topic: str | None = None) -> int:
-        """The sum of a column of its rows; of those of ``topic``, where one is given."""
+        """The sum of a column of its rows; only of ``topic``, if given."""
         rows = [row for row in self.rows if topic in (None, row.get("topic"))]
         return sum(row[column] for row in rows if isinstance(row.get(column), int))
 
 
 @dataclass(slots=True)
 class Steps:
-    """Runs commands in the project's root, prints each as it is, and writes them down in ``log``."""
+    """Runs commands in the project's root, prints each unchanged, and writes them into ``log``."""
 
     root: Path
     log: Path
@@ -72,11 +72,11 @@ class Steps:
             self._write(f"export {name}={shlex.quote(value)}  # {why}")
 
     def remark(self, text: str) -> None:
-        """What a person should know who runs the commands again."""
+        """A remark for users who run the commands again."""
         self._write(f"# {text}")
 
     def shell(self, command: Sequence[str], title: str | None = None) -> None:
-        """A command of which only the success counts."""
+        """Run a command that only has to succeed."""
         if title is not None:
             self.remark(title)
         self._run(command)
@@ -142,7 +142,7 @@ class Steps:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, so that ``spark-submit`` and ``python`` are those beside its interpreter.
+    """This process's environment, with ``spark-submit`` and ``python`` from beside its interpreter.
 
     Raises: EnvironmentUnusableError without a Java that Spark runs on.
     """
@@ -156,7 +156,7 @@ def _environment() -> dict[str, str]:
 
 
 def totals(done: Done) -> Totals:
-    """Records, bytes and files that a step has moved; what a step does not move is left out."""
+    """Records, bytes and files that a step has moved, without those that are zero."""
     match done.report["operation"]:
         case "append" if "batches" in done.report["totals"]:
             return {"records": done.sum("records"), "bytes": done.sum("bytes"), "files": done.sum("files")}

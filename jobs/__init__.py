@@ -7,7 +7,7 @@ Purpose
 
     run, arguments, progress   the frame: exit status, command lines, the bar on a terminal
     declared                   the command line of an operation, from the method that declares it
-    payloads, colours          records as tail prints them; reports in colour
+    colours                    reports in colour
     repeat, ending             the loop of --every; signals that end it, or a job
     streaming                  a stream as a run of appends
     session, java, jars        Spark: its session, the JVM it runs on, the jars that pyspark lacks

@@ -125,7 +125,7 @@ def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
                 warn([f"the page could not look at the cluster: {error}"])
         except Exception:  # an error of ours must not end the upkeep
             traceback.print_exc()
-            warn(["the page could not look at the cluster; the upkeep goes on"])
+            warn(["the page could not look at the cluster; the upkeep continues"])
         if given.page is not None and not page.is_running:
             warn([f"the page at {page.url} is no longer served: start maintain again"])
         if tell is not None:

@@ -64,9 +64,9 @@ class Job:
         return key_of_environment if path is None else key_file(path)
 
     def cluster(self) -> stratalog.Cluster:
-        """The cluster, with its work in threads of this process. The topics of the call exist in it.
+        """The cluster, with its work in threads of this process. Checks that the topics of the call exist.
 
-        Raises: as ``Cluster.open``; UnknownTopicOrPartitionError for a topic that does not exist.
+        Raises: see ``Cluster.open``; UnknownTopicOrPartitionError for a topic that does not exist.
         """
         if self._opened is None:
             cluster = stratalog.Cluster.open(
@@ -88,7 +88,7 @@ class Job:
     def on_spark(self, settings: Mapping[str, str] | None = None) -> stratalog.Cluster:
         """The cluster, with its work on executors. Starts a session with ``settings`` if none is active.
 
-        Raises: as ``cluster``; EnvironmentUnusableError.
+        Raises: see ``cluster``; EnvironmentUnusableError.
         """
         cluster = self.cluster()
         return cluster.using(self.session(settings), self.arguments.runner)
@@ -97,7 +97,7 @@ class Job:
         """The cluster, with its work on executors if the caller uses Spark (spark-submit, ``--master``, a session
         in this process) without ``--runner threads``, else in threads of this process.
 
-        Raises: as ``on_spark``.
+        Raises: see ``on_spark``.
         """
         spark = under_spark_submit() or self.arguments.master is not None or active_session() is not None
         return self.on_spark() if spark and self.arguments.runner == SPARK else self.cluster()
@@ -161,7 +161,8 @@ class Job:
         print(report.to_json({"time": now, "cluster": cluster, "version": VERSION, "job": by.job, "run": by.run}))
 
     def show_line(self, report: Report) -> None:
-        """As ``show``, but of a table only the headline, notes and failures. Raises: NobodyReadsError."""
+        """Like ``show``, but without the rows of a table: its headline, notes and failures. Raises:
+        NobodyReadsError."""
         self.show(report if self.arguments.json else replace(report, rows=()))
 
     def close(self) -> None:

@@ -450,7 +450,7 @@ class EnvironmentUnusableError(InvalidCallError):
     code = "ENVIRONMENT_UNUSABLE"
 
 
-# --------------------------------------------------------------------------- call a human
+# --------------------------------------------------------------------------- call an operator
 
 
 class CorruptionError(StratalogError):

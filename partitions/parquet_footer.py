@@ -273,7 +273,7 @@ def _leaf(path: tuple[str, ...], element: dict[int, Any], definition: int, repet
 def _chunk(found: dict[int, Any]) -> ColumnChunk:
     column = found.get(3)
     if column is None or not column.keys() >= _NEEDED:
-        raise ValueError("it has a column chunk without a place")
+        raise ValueError("it has a column chunk without a position")
     data_page = column[9]
     dictionary = column.get(11) or None
     if dictionary is not None and dictionary >= data_page:

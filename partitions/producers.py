@@ -206,7 +206,7 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
         return EarlierAttempt(last.lately[-1].base_offset)
     if appended is None:
         raise DuplicateSequenceNumberError(
-            f"{what}: producer {append.producer_id} has already appended sequence {last.sequence}, and it is "
+            f"{what}: producer {append.producer_id!r} has already appended sequence {last.sequence}, and it is "
             f"not known whether it appended {append.sequence}, which is too old: search the log for its records"
         )
     raise OutOfOrderSequenceNumberError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -15,6 +16,11 @@ from stratalog.partitions.errors import StratalogError
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+QUICK_S = 0.001
+"""No storage behind a network answers within this time, and few disks make a file durable."""
+QUICK_RUNS = 10
+"""A disk answers some calls within that time, but not those of ten runs in a row during appends."""
 
 
 SPARK, THREADS = "spark", "threads"
@@ -67,6 +73,13 @@ def attempt(function: Callable[[T], R], item: T) -> Outcome[T, R]:
         return Failed(item, error)
 
 
+def side_by_side(runner: Runner, *works: Callable[[], object]) -> None:
+    """Do all of these. Raises: the error of the first, in their order, that failed; the others have ended."""
+    outcomes = list(runner.run(lambda number: works[number](), range(len(works))))
+    for failed in sorted((one for one in outcomes if isinstance(one, Failed)), key=lambda one: one.item):
+        raise failed.error
+
+
 class SerialRunner:
     """One after the other, in order: deterministic, for tests and small work."""
 
@@ -83,10 +96,16 @@ class ThreadRunner:
     The others wait in a pool as long as the runner lives, so a run of a few small items needs no new threads.
     Because the caller works as well, an item may itself run others on the same runner, however many threads are
     busy. An unpickled runner has a new pool.
+
+    Small items of a file system in memory end before another thread has begun, and threads that take turns cost
+    more processor time than the items. So the caller runs items alone if each item of the latest ``QUICK_RUNS``
+    runs has ended within ``QUICK_S``, until one takes longer.
     """
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
+        self._quick_runs = 0
+        """The number of latest runs whose items ended within ``QUICK_S`` each."""
         self._helpers: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -97,6 +116,12 @@ class ThreadRunner:
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
     ) -> Iterator[Outcome[T, R]]:
         waiting = deque(items)
+        while self._quick_runs >= QUICK_RUNS and len(waiting) > 1:
+            began_s = time.perf_counter()
+            outcome = attempt(function, waiting.popleft())
+            if time.perf_counter() - began_s > QUICK_S:
+                self._quick_runs = 0
+            yield outcome
         helpers = min(self._threads, len(waiting)) - 1
         if helpers <= 0:
             yield from SerialRunner().run(function, waiting)
@@ -109,6 +134,7 @@ class ThreadRunner:
                 yield run.next_outcome()
         finally:  # after a bug, or when the caller stops iterating, start no more items
             run.end()
+        self._quick_runs = self._quick_runs + 1 if run.longest_s <= QUICK_S else 0
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -125,6 +151,8 @@ class _Run(Generic[T, R]):
         self._waiting = waiting
         self._called: list[Future[None]] = []
         self._done: SimpleQueue[Outcome[T, R] | BaseException] = SimpleQueue()
+        self.longest_s = 0.0
+        """The longest time that an item has taken so far."""
 
     def call(self, pool: ThreadPoolExecutor, helpers: int) -> None:
         """Start work in ``helpers`` idle threads as well."""
@@ -136,9 +164,15 @@ class _Run(Generic[T, R]):
         if self._done.empty():
             with suppress(IndexError):
                 own = [self._waiting.popleft()]
-        outcome = attempt(self._function, own[0]) if own else self._done.get()
+        outcome = self._attempt(own[0]) if own else self._done.get()
         if isinstance(outcome, BaseException):
             raise outcome
+        return outcome
+
+    def _attempt(self, item: T) -> Outcome[T, R]:
+        began_s = time.perf_counter()
+        outcome = attempt(self._function, item)
+        self.longest_s = max(self.longest_s, time.perf_counter() - began_s)
         return outcome
 
     def end(self) -> None:
@@ -152,7 +186,7 @@ class _Run(Generic[T, R]):
             while True:
                 item = self._waiting.popleft()
                 try:
-                    self._done.put(attempt(self._function, item))
+                    self._done.put(self._attempt(item))
                 except BaseException as error:  # a bug, for the caller to raise
                     self._waiting.clear()
                     self._done.put(error)

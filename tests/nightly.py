@@ -110,6 +110,16 @@ def steps(seed: int) -> tuple[Step, ...]:
             "the metadata's quorum under faults, on fresh seeds",
             ("-m", "tests.quorum", "--seeds", "5000", "--seed", str(seed)),
         ),
+        Step(
+            "linearizable",
+            "histories of appends, fetches, commits and elections under faults, judged by porcupine",
+            ("-m", "tests.linearizability", "--histories", "1000", "--seed", str(seed)),
+        ),
+        Step(
+            "strangers",
+            "the test suites of franz-go, kafka-python and librdkafka against stratalog serve",
+            ("-m", "tests.strangers"),
+        ),
         *(
             Step(f"demo-{store}", f"the demo with buckets of a server ({store})", ("-m", "demo", "--store", store))
             for store in ("s3", "s3fs", "azure", "gcs")

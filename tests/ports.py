@@ -9,6 +9,9 @@ from typing import Any
 
 from stratalog import Cluster
 from stratalog.engine.driver.opening import Ports
+from stratalog.engine.driver.tasks import LocalTasks
+from stratalog.partitions.probing import SerialProber
+from stratalog.partitions.runner import SerialRunner
 
 _NAMES = ("metadata", "storage", "execution", "clock", "memory", "events")
 
@@ -16,6 +19,17 @@ _NAMES = ("metadata", "storage", "execution", "clock", "memory", "events")
 def ports_of(cluster: Cluster) -> Ports:
     """The ports of the operations of ``cluster``."""
     return cluster._ports
+
+
+def in_turn(driver: Cluster) -> Cluster:
+    """The driver, which does one thing after the other from now on."""
+    ports = driver._ports
+    ports.execution.tasks, ports.storage.threads, ports.storage.prober = (
+        LocalTasks(1),
+        SerialRunner(),
+        SerialProber(),
+    )
+    return driver
 
 
 def with_ports(operation: Callable[..., Any], ports: Ports) -> partial[Any]:

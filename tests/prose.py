@@ -12,7 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("engine", "partitions", "tiering", "snapshots", "jobs", "conf", "stratalog/__init__.py")
+PRODUCT = (
+    *("engine", "partitions", "tiering", "snapshots", "jobs", "bridges", "conf", "demo", "bench"),
+    "stratalog/__init__.py",
+)
 PAGES = ("README.md", "SECURITY.md", "CHANGELOG.md", "docs")
 _BEGIN = r"(?:^\W*|[.:;!?)`]\s+|\"\"\")"
 _SENTENCE = r"(?:^[ \t]*(?:# )?|[.:;!?)`]\s+|\"\"\")"
@@ -26,40 +29,23 @@ WORDS = re.compile(
     re.MULTILINE,
 )
 
-PLAIN = (
-    *("partitions", "tiering", "snapshots"),
-    *(
-        f"engine/{name}"
-        for name in (
-            *("admin", "brokers", "config", "driver", "metadata", "quorum", "reading", "records"),
-            *("replicas", "replication", "spark", "state"),
-        )
-    ),
-)
-"""Folders whose files also pass ``PATTERNS``, apart from ``STILL_TO_DO``."""
-STILL_TO_DO = ("partitions/store",)
 PATTERNS = re.compile(
     # a docstring that is a fragment: its subject is elsewhere
-    r"\"\"\"(?:Of\s|At\s+what\b|As\s+(?:``|of\b|by\b|in\b|to\b|with\b))"
+    r"\"\"\"(?:Of\s|At\s+what\b|As\s+(?:``|of\b|by\b|in\b|to\b|with\b))|\bRaises:\s+as\s+``"
     # "a row a finding" for "a row per finding"
     r"|\b(?:a|one)\s+(?:row|file|line|task|request|footer|copy)\s+an?\s+[a-z]+"
     # passives and idioms for plain verbs
     r"|\b(?:is|are|was|were|be|been)\s+told\b|\buntold\b|\bstands?\s+for\b|\bcan\s+be\s+had\b"
+    r"|\b(?:puts?|putting)\s+back\b|\bhad\s+back\b|\bgo(?:es)?\s+on\s+(?:at|from|in|with)\b"
+    r"|\bfolders?\s+of\s+nobody\b|\bcall\s+a\s+human\b"
 )
-
-
-def is_plain(path: Path) -> bool:
-    """Whether the file is in a folder of ``PLAIN`` that is not ``STILL_TO_DO``."""
-    inside = path.relative_to(ROOT)
-    return any(map(inside.is_relative_to, PLAIN)) and not any(map(inside.is_relative_to, STILL_TO_DO))
 
 
 def findings(paths: list[Path]) -> Iterator[str]:
     """``path:line: words`` for each place."""
     for path in paths:
         text = path.read_text()
-        patterns = (WORDS, PATTERNS) if is_plain(path) else (WORDS,)
-        for found in (each for pattern in patterns for each in pattern.finditer(text)):
+        for found in (each for pattern in (WORDS, PATTERNS) for each in pattern.finditer(text)):
             number = text.count("\n", 0, found.end()) + 1
             yield f"{path.relative_to(ROOT)}:{number}: {' '.join(found[0].split())!r}: say it plainly"
 

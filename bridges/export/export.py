@@ -28,8 +28,8 @@ from stratalog.bridges.mirror.source import InconsistentTopicIdError, SourceReco
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
-from stratalog.engine.driver.report import Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.quorum.client import MetadataClient
@@ -55,6 +55,26 @@ _LEAST_S = 0.1
 """The sleep between two pieces that are not due yet, in seconds."""
 _LONGEST_NAME = 249
 """The greatest length of a Kafka topic's name."""
+
+
+class PlannedExportRow(PartitionRow, frozen=True, kw_only=True):
+    """The offsets ``[start, end)`` that an export would write."""
+
+    start: int
+    end: int
+
+
+class PartitionExportRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition after an export: our offsets, and the end of its log in the target."""
+
+    began: int
+    exported: int
+    end: int
+    lag: int
+    records: int
+    gaps: int
+    bytes: int
+    target_end: int | None
 
 
 def export(
@@ -133,8 +153,10 @@ class _ExportedTopic:
         if len(topic) > _LONGEST_NAME:
             raise InvalidTopicError(f"{topic!r} is too long for a Kafka topic name: choose a shorter --name")
         if self.options.dry_run:
-            for partition, (start, end) in sorted(ranges.items()):
-                self.run.rows.append({"topic": self.here.name, "partition": partition, "start": start, "end": end})
+            self.run.add(
+                PlannedExportRow(topic=self.here.name, partition=partition, start=start, end=end)
+                for partition, (start, end) in sorted(ranges.items())
+            )
             return
         entries = self.target.begin(topic, self.options.replication_factor)
         self.journal.add(decode(entry, topic) for entry in entries)
@@ -143,7 +165,7 @@ class _ExportedTopic:
             self._write(parts, pace, throttle, began_s)
             self._follow(parts)
         finally:
-            self.run.rows += [self._row(part) for part in parts]
+            self.run.add(map(self._row, parts))
             for part in parts:
                 if part.error is not None:
                     self.run.fail(f"{self.here.name}-{part.partition}", part.error)
@@ -219,7 +241,7 @@ class _ExportedTopic:
     def _parts(
         self, begun: Begun, ranges: Mapping[int, Range], times: TimeRange | None
     ) -> list[ExportedPartition]:
-        """The partitions, each at the export's position."""
+        """The partitions, each with its position in the export."""
         wanted = dict(begun.ranges) if begun.asked else dict(ranges)
         numbers = sorted(wanted)
         there = (
@@ -373,20 +395,20 @@ class _ExportedTopic:
             )
             self.run.totals["map_rows"] = int(self.run.totals.get("map_rows") or 0) + rows
 
-    def _row(self, part: ExportedPartition) -> dict[str, Value]:
+    def _row(self, part: ExportedPartition) -> PartitionExportRow:
         runs = self.journal.runs.get(part.partition)
-        return {
-            "topic": self.here.name,
-            "partition": part.partition,
-            "began": part.began,
-            "exported": part.position,
-            "end": part.end,
-            "lag": max(0, part.end - part.position),
-            "records": part.records,
-            "gaps": part.gaps,
-            "bytes": part.written_bytes,
-            "target_end": runs[-1][1] + runs[-1][2] if runs else part.position if self.options.keep else None,
-        }
+        return PartitionExportRow(
+            topic=self.here.name,
+            partition=part.partition,
+            began=part.began,
+            exported=part.position,
+            end=part.end,
+            lag=max(0, part.end - part.position),
+            records=part.records,
+            gaps=part.gaps,
+            bytes=part.written_bytes,
+            target_end=runs[-1][1] + runs[-1][2] if runs else part.position if self.options.keep else None,
+        )
 
 
 def configs_there(config: TopicConfig) -> dict[str, str]:

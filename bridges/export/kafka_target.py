@@ -203,7 +203,7 @@ class KafkaTarget:
                 offset = self._end(topic, partition)
             else:
                 raise RetriableError(
-                    f"{topic}-{partition}: offset {offset} of the target could not be used up; try again"
+                    f"{topic}-{partition}: offset {offset} of the target could not be skipped; try again"
                 )
 
     def delete_records(self, topic: str, offsets: Mapping[int, int]) -> None:

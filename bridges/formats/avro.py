@@ -84,7 +84,7 @@ class AvroRecords(AvroValues):
     """
 
     def __init__(self, path: Path, *, framed: bool, registry: SchemaRegistry | None = None) -> None:
-        """Raises: as ``AvroValues``; InvalidCallError for a schema that no topic can have."""
+        """Raises: see ``AvroValues``; InvalidCallError for a schema that no topic can have."""
         super().__init__(path, framed=framed)
         self._tree = _spark(self._parsed, {}, str(path))
         if not isinstance(self._tree, dict) or self._tree["type"] != "struct":
@@ -126,7 +126,7 @@ class AvroRecords(AvroValues):
 
 
 def avro_decoder(path: Path, *, framed: bool, registry: SchemaRegistry | None = None) -> AvroRecords:
-    """Raises: as ``AvroRecords``."""
+    """Raises: see ``AvroRecords``."""
     return AvroRecords(path, framed=framed, registry=registry)
 
 

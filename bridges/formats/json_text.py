@@ -102,7 +102,7 @@ def _of(tree: Any, value: Any) -> Any:
 
 
 def _atom(kind: str, value: Any) -> Any:
-    """A value of a type without parts."""
+    """Convert a value of a type that is not nested."""
     if kind.startswith("decimal"):
         return _decimal(value)
     fits: bool = isinstance(value, _KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))

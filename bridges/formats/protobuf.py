@@ -27,7 +27,7 @@ class ProtobufValues:
     """See ``stratalog.bridges.formats.decoder.Decoder``."""
 
     def __init__(self, descriptors: bytes, message: str) -> None:
-        """``descriptors`` is a FileDescriptorSet. Raises: as ``protobuf_decoder``."""
+        """``descriptors`` is a FileDescriptorSet. Raises: see ``protobuf_decoder``."""
         try:
             from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
         except ModuleNotFoundError as error:

@@ -57,3 +57,10 @@ def _schema_of(answer: bytes) -> Any:
     if found.get("schemaType", "AVRO") != "AVRO":
         return None
     return parse_json(str(found.get("schema")))
+
+
+def divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:
+    """The configs of the brokers, and those of the schema registry."""
+    given = configs or {}
+    of_registry = {name: value for name, value in given.items() if name.startswith(PREFIX)}
+    return {name: value for name, value in given.items() if name not in of_registry}, of_registry

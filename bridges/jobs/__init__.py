@@ -1,1 +1,1 @@
-"""The jobs of the bridges: ``mirror``, ``compare``, ``export``, ``serve``, ``report``, ``policy``."""
+"""The bridges' jobs: ``mirror``, ``compare``, ``export``, ``serve``, ``kafka_tier``, ``report``, ``policy``."""

@@ -6,6 +6,8 @@
   stratalog mirror trips --from kafka-1:9092 --as trips=rides    give it another name here
   stratalog mirror trips --from kafka-1:9093 --config security.protocol=SSL --config ssl.ca.location=ca
   stratalog mirror trips --from kafka-1:9092 --master spark://host:7077   on the executors of a cluster
+  stratalog mirror trips --from kafka-1:9092 --tier s3://kafka-tier/prefix --layout aiven   history from its bucket
+  stratalog mirror trips --offline s3://backup/logs --tier s3://kafka-tier/prefix --layout aiven   no brokers left
   stratalog mirror trips --from kafka-1:9092 --format confluent-avro --schema trip.avsc
   stratalog mirror trips --end                                make it a topic like any other, for producers
 
@@ -37,9 +39,19 @@ SPECIAL: Special = {
     "schema_file": {"flags": ("--schema",), "metavar": "FILE"},
     "replication_factor": {"type": count},
     "rename": {"flags": ("--as",), "metavar": "SOURCE=NAME"},
+    "tier": {"metavar": "URL"},
+    "tier_keys": {"flags": ("--tier-key",), "metavar": "ID=FILE"},
+    "tier_endpoint_url": {"metavar": "URL"},
+    "offline": {"metavar": "URL"},
 }
 _RUN = (
     "configs",
+    "tier",
+    "layout",
+    "tier_prefix",
+    "tier_keys",
+    "tier_endpoint_url",
+    "tier_region",
     "replication_factor",
     "archive",
     "rename",
@@ -61,19 +73,23 @@ def check_format(given: argparse.Namespace) -> None:
 def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     add_declared(
-        what, METHOD, only=["bootstrap"], special={"bootstrap": {**SPECIAL["bootstrap"], "flags": ("--from",)}}
+        what,
+        METHOD,
+        only=["bootstrap", "offline"],
+        special={**SPECIAL, "bootstrap": {**SPECIAL["bootstrap"], "flags": ("--from",)}},
     )
     what.add_argument(
         "--end", action="store_true", help="end the mirroring of the topics, so that producers may append"
     )
-    add_declared(parser, METHOD, leave_out=["bootstrap"], special=SPECIAL)
+    add_declared(parser, METHOD, leave_out=["bootstrap", "offline"], special=SPECIAL)
     add_yes(parser)
     add_every(parser)
 
 
 def mirror(job: Job) -> Report:
     given = job.arguments
-    check_options(given, bars=[("end", *_RUN)])
+    of_tier = ("layout", "tier_prefix", "tier_keys", "tier_endpoint_url", "tier_region", "offline")
+    check_options(given, needs=[("tier", "layout"), *((one, "tier") for one in of_tier)], bars=[("end", *_RUN)])
     check_format(given)
     report: Report
     if given.end:

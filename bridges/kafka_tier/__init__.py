@@ -10,6 +10,8 @@
     indexes, times            Kafka's indexes of a segment; bounds by time
     committed                 aborted transactions, and transactions that are open at the end of the tier
     batches, columns          checked record batches (``checksum``); their records as columns
+    tasks                     parts of segments for tasks, and their rows
+    mirrored                  the tier as a source of ``cluster.mirror``
     reading                   a task's read of a range of a segment
 
 Nothing here writes. Functions that decode untrusted bytes raise errors of ours, in bounded memory.

@@ -78,7 +78,7 @@ def batches_of(data: bytes, position: int, what: str) -> Iterator[KafkaBatch]:
 
 
 def batch_bytes(data: bytes, at: int, position: int, what: str) -> int | None:
-    """The size of the batch at ``data[at:]``; None if ``data`` ends too early. Raises: as ``batches_of``."""
+    """The size of the batch at ``data[at:]``; None if ``data`` ends too early. Raises: see ``batches_of``."""
     if len(data) - at < _PREFIX_BYTES + 5:
         return None
     length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)

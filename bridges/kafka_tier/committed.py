@@ -8,7 +8,7 @@ does not have its marker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.bridges.kafka_tier.indexes import (
@@ -18,7 +18,7 @@ from stratalog.bridges.kafka_tier.indexes import (
 )
 from stratalog.bridges.kafka_tier.layout import IndexKind, OpenSegment
 from stratalog.bridges.kafka_tier.plan import SegmentRange, TierPartition, Unclear, within
-from stratalog.bridges.kafka_tier.reading import KnownTransactions
+from stratalog.bridges.kafka_tier.reading import Ahead, KnownTransactions
 from stratalog.partitions.errors import RetriableError, StratalogError
 
 Opener = Callable[[SegmentRange], OpenSegment]
@@ -46,11 +46,12 @@ def committed(plan: TierPartition, opened: Opener, start: int | None, end: int |
             if start is not None and run[-1].end <= start:
                 pieces += run  # it is not read, but open offsets may begin there
             continue
-        certain, why = _certain_end(run, opened)
+        ends = _Ends(run, opened)
+        certain, why = ends.certain()
         if certain < run[-1].end:
             unclear.append(Unclear(plan.topic, plan.partition, certain, run[-1].end, why))
         kept = [replace(piece, end=min(piece.end, certain)) for piece in run if piece.start < certain]
-        aborted, damaged = _aborted(run, start, opened)
+        aborted, damaged = _aborted(run[: ends.needed(end)], start, opened)
         if damaged is not None:
             unclear.append(Unclear(plan.topic, plan.partition, run[0].start, certain, damaged))
             continue
@@ -58,13 +59,14 @@ def committed(plan: TierPartition, opened: Opener, start: int | None, end: int |
             if not within([piece], start, end):
                 continue
             segment = piece.segment
-            before = _open_at_end(run[at - 1], opened) if at and piece.start == segment.start_offset else None
+            before = ends.at(at - 1) if at and piece.start == segment.start_offset else None
             mine = [one for one in aborted if one.last_offset >= segment.start_offset]
             transactions.setdefault(
                 segment.segment_id,
                 KnownTransactions(
                     tuple(one for one in mine if one.first_offset <= segment.end_offset),
                     before if isinstance(before, dict) else None,
+                    tuple(ends.ahead(at)),
                 ),
             )
         pieces += kept
@@ -72,21 +74,53 @@ def committed(plan: TierPartition, opened: Opener, start: int | None, end: int |
     return CommittedPlan(replace(plan, pieces=tuple(pieces), unclear=ordered), transactions)
 
 
-def _certain_end(run: Sequence[SegmentRange], opened: Opener) -> tuple[int, str]:
-    """The offset before which all transactions of the run have ended, and the reason why it is not later. If a
-    snapshot cannot be used, its segment is left out, and the previous snapshot is tried.
-    """
-    why = ""
-    for piece in reversed(run):
-        found = _open_at_end(piece, opened)
-        if isinstance(found, dict):
-            if not found:
-                return piece.end, why
-            producer, first = min(found.items(), key=lambda one: one[1])
-            opened_by = f"the transaction of producer {producer} from offset {first} on has not ended in the tier"
-            return max(run[0].start, min(first, piece.end)), "; ".join(filter(None, (opened_by, why)))
-        why = found
-    return run[0].start, why
+class _Ends:
+    """The transactions that are open at the end of each piece of a run."""
+
+    def __init__(self, run: Sequence[SegmentRange], opened: Opener) -> None:
+        self._run, self._opened = run, opened
+        self._known: dict[int, dict[int, int] | str] = {}
+
+    def at(self, number: int) -> dict[int, int] | str:
+        """The transactions open at the end of a piece, or the reason why they are unknown."""
+        if number not in self._known:
+            self._known[number] = _open_at_end(self._run[number], self._opened)
+        return self._known[number]
+
+    def certain(self) -> tuple[int, str]:
+        """The offset before which all transactions of the run have ended, and the reason why it is not later. If
+        a snapshot cannot be used, its segment is left out, and the previous snapshot is tried.
+        """
+        why = ""
+        for number in reversed(range(len(self._run))):
+            piece, found = self._run[number], self.at(number)
+            if isinstance(found, dict):
+                if not found:
+                    return piece.end, why
+                producer, first = min(found.items(), key=lambda one: one[1])
+                opened_by = (
+                    f"the transaction of producer {producer} from offset {first} on has not ended in the tier"
+                )
+                reason = "; ".join(filter(None, (opened_by, why)))
+                return max(self._run[0].start, min(first, piece.end)), reason
+            why = found
+        return self._run[0].start, why
+
+    def needed(self, end: int | None) -> int:
+        """The number of pieces in which transactions with records before ``end`` may end."""
+        numbers = [n for n, piece in enumerate(self._run) if end is None or piece.start < end]
+        return len(self._run) if end is None else numbers[-1] + len(list(self.ahead(numbers[-1], end)))
+
+    def ahead(self, number: int, end: int | None = None) -> Iterator[Ahead]:
+        """The piece, and the next ones, until all its transactions with records before ``end`` have ended."""
+        end = self._run[number].end if end is None else end
+        for later in range(number, len(self._run)):
+            still = self.at(later)
+            yield Ahead(
+                self._opened(self._run[later]), self._run[later], still if isinstance(still, dict) else None
+            )
+            if isinstance(still, dict) and all(first >= end for first in still.values()):
+                return
 
 
 def _open_at_end(piece: SegmentRange, opened: Opener) -> dict[int, int] | str:

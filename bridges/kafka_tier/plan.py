@@ -9,7 +9,7 @@ covers are unclear, with a reason.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
@@ -55,8 +55,8 @@ class TierPartition:
     end: int
     pieces: tuple[SegmentRange, ...]
     unclear: tuple[Unclear, ...]
-    left_out: tuple[str, ...] = ()
-    """Ignored segments, each with the reason."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The reason why a segment, or a part of it, does not count, by its id."""
 
     def runs(self) -> list[tuple[SegmentRange, ...]]:
         """The pieces, grouped into runs without gaps."""
@@ -112,7 +112,7 @@ def plan_partition(
     start = min(firsts, default=0) if log_start is None else log_start
     end = max([start, *lasts])
     pieces, unclear = _walk(topic, partition, sorted(good, key=lambda p: (p.start, p.end)), bad, start, end)
-    left_out = tuple(f"{one}: {why}" for one, why in bad)
+    left_out = {one.segment_id: why for one, why in bad}
     return TierPartition(topic, partition, epochs, start, end, tuple(pieces), tuple(unclear), left_out)
 
 

@@ -1,21 +1,24 @@
 """Reads a range of one segment in a task. Batches are checked one after the other, with a few megabytes in memory.
 
 Offsets must follow one another without a gap, because Kafka does not tier compacted topics. Each batch must have
-the leader epoch of the history at its offset. A reader of committed records compares the transaction index with
-the markers.
+the leader epoch of the history at its offset.
+
+A reader of committed records compares the transaction index with the markers before it returns a record. It first
+reads all batches of the task, without decoding them, and then looks ahead for the marker of each transaction that
+is still open. So a lost or false index is an error, and not a record too many or too few.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.bridges.kafka_tier.batches import KafkaBatch, batch_bytes, batches_of, decompressed
-from stratalog.bridges.kafka_tier.columns import RECORDS, decode
+from stratalog.bridges.kafka_tier.columns import decode
 from stratalog.bridges.kafka_tier.indexes import AbortedTransaction, OffsetIndex, parse_offset_index
 from stratalog.bridges.kafka_tier.layout import IndexKind, OpenSegment
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
@@ -24,9 +27,20 @@ from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lookup import TimeRange
 
 READ_BYTES = 4 * 1024 * 1024
+_LEAST_READ_BYTES = 64 * 1024
 GROUP_BYTES = 8 * 1024 * 1024
 GROUP_RECORDS = 1 << 17
 _ABORT, _COMMIT = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A part of the run in which transactions of a task may end."""
+
+    opened: OpenSegment
+    piece: SegmentRange
+    open_at_end: Mapping[int, int] | None
+    """The transactions open at the end of the piece: first offsets by producer id. None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,8 @@ class KnownTransactions:
     """The aborted transactions of the run of segments that includes the piece."""
     open_before: Mapping[int, int] | None
     """The transactions open at the segment's start: first offsets by producer id. None if unknown."""
+    ahead: tuple[Ahead, ...] = ()
+    """The piece's own segment, and the next ones up to the end of its transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,31 +77,45 @@ class TierTask:
         return self.piece.segment.partition
 
 
-def read_task(task: TierTask) -> Iterator[pa.RecordBatch]:
-    """The records of a task, as columns of ``RECORDS``.
+def read_task(task: TierTask, *, first: bool = False) -> Iterator[pa.RecordBatch]:
+    """The records of a task, as columns of ``RECORDS``. ``first``: the caller wants only the first ones, so the
+    task reads and decodes little at once.
 
     Raises: CorruptionError and LogGapError for a segment that contradicts itself or its metadata;
         InvalidCallError for an unsupported format; SourceChangedError for a deleted segment; StorageError kinds.
         Each names topic, partition and segment.
     """
     what = str(task.piece.segment)
-    markers = None if task.transactions is None else _Markers(task, task.transactions)
+    known = task.transactions
     group: list[KafkaBatch] = []
     size = records = 0
-    for batch in _batches(task, what):
-        if markers is not None:
-            markers.see(batch)
-        if batch.control or (markers is not None and markers.aborted(batch)):
+    least_bytes = 0 if first else GROUP_BYTES
+    batches = _batches(task, what, first=first) if known is None else _committed(task, known, what)
+    for batch in batches:
+        if batch.control:
             continue
         group.append(decompressed(batch, what))
         size, records = size + len(group[-1].payload), records + batch.records
-        if size >= GROUP_BYTES or records >= GROUP_RECORDS:
+        if size >= least_bytes or records >= GROUP_RECORDS:
             yield from _rows(task, group, what)
             group, size, records = [], 0, 0
     if group:
         yield from _rows(task, group, what)
-    if markers is not None:
-        markers.finish()
+
+
+def _committed(task: TierTask, known: KnownTransactions, what: str) -> Iterator[KafkaBatch]:
+    """The batches of a task without those of aborted transactions, once all markers are known."""
+    markers = _Markers(task, known)
+    batches: list[KafkaBatch] = []
+    for batch in _batches(task, what):
+        markers.see(batch)
+        if not batch.control:
+            batches.append(batch)
+    markers.finish()
+    markers.look_ahead()
+    for batch in batches:
+        if not markers.aborted(batch):
+            yield batch
 
 
 def _rows(task: TierTask, group: list[KafkaBatch], what: str) -> Iterator[pa.RecordBatch]:
@@ -106,13 +136,14 @@ def _of_times(rows: pa.RecordBatch, times: TimeRange) -> pa.Array:
     return pc.fill_null(chosen, False)
 
 
-def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
+def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[KafkaBatch]:
     """The checked batches of a task."""
     segment, start, end = task.piece.segment, task.piece.start, task.piece.end
     position, expected, landed = _begin(task)
-    rest = b""
+    rest, size = b"", _LEAST_READ_BYTES if first else _first_read(task.piece)
     while expected < end:
-        data = rest + task.opened.read(position + len(rest), position + len(rest) + READ_BYTES)
+        data = rest + task.opened.read(position + len(rest), position + len(rest) + size)
+        size = min(2 * size, READ_BYTES)
         if len(data) == len(rest):
             raise CorruptionError(f"{what}: its log ends at byte {position + len(data)}, before offset {end}")
         whole = 0
@@ -151,6 +182,13 @@ def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
         raise CorruptionError(f"{what}: its batches end before offset {expected}, but its metadata says {end}")
 
 
+def _first_read(piece: SegmentRange) -> int:
+    """The bytes of the first read: about those of the piece, if its records are as large as others'."""
+    segment = piece.segment
+    share = (piece.end - piece.start) / (segment.next_offset - segment.start_offset)
+    return int(min(max(1.1 * share * segment.size_bytes, _LEAST_READ_BYTES), READ_BYTES))
+
+
 def _begin(task: TierTask) -> tuple[int, int, int | None]:
     """The start of the read: the byte, and either the expected offset there, or an offset that the batch there
     must contain.
@@ -164,7 +202,7 @@ def _begin(task: TierTask) -> tuple[int, int, int | None]:
 
 
 def offset_index(opened: OpenSegment, piece: SegmentRange) -> OffsetIndex:
-    """The offset index of the piece's segment. Raises: as ``OpenSegment.index``, ``parse_offset_index``."""
+    """The offset index of the piece's segment. Raises: see ``OpenSegment.index``, ``parse_offset_index``."""
     return parse_offset_index(opened.index(IndexKind.OFFSET), piece.segment)
 
 
@@ -180,6 +218,8 @@ class _Markers:
     """The first offsets of open transactions, by producer id."""
     all_known: bool = field(init=False)
     """Whether ``open_now`` includes transactions from before the task."""
+    mine: dict[int, int] = field(default_factory=dict)
+    """The last offsets of the task's records in open transactions, by producer id."""
     seen_from: int | None = None
     seen_to: int = 0
     aborts: set[tuple[int, int]] = field(default_factory=set)
@@ -207,19 +247,49 @@ class _Markers:
         if self.seen_from is None:
             self.seen_from = batch.base_offset
         self.seen_to = batch.last_offset + 1
-        if not batch.transactional:
-            return
-        if not batch.control:
+        if batch.transactional and not batch.control:
             self.open_now.setdefault(batch.producer_id, batch.base_offset)
-            return
+            self.mine[batch.producer_id] = batch.last_offset
+        elif batch.transactional:
+            self._ended(batch)
+
+    def look_ahead(self) -> None:
+        """Find the markers of the transactions that are open at the end of the task.
+
+        Raises: CorruptionError if the run has no such marker, or the index contradicts it; as ``read_task``.
+        """
+        position = self.task.piece.end
+        for ahead in self.known.ahead:
+            still = ahead.open_at_end or {}
+            left = {
+                producer for producer, last in self.mine.items() if producer not in still or still[producer] > last
+            }
+            part = replace(ahead.piece, start=max(position, ahead.piece.start))
+            if left and part.start < part.end:
+                for batch in _batches(TierTask(ahead.opened, part, self.task.epochs), str(part.segment)):
+                    if batch.control and batch.transactional and batch.producer_id in left:
+                        self._ended(batch)
+                        left.discard(batch.producer_id)
+                    if not left:
+                        break
+            if left and ahead.open_at_end is not None:
+                break
+        if self.mine:
+            raise CorruptionError(
+                f"{self.task.piece.segment}: the transactions of producers {sorted(self.mine)[:3]} have no "
+                "marker, but the snapshots of producers say that they have ended"
+            )
+
+    def _ended(self, batch: KafkaBatch) -> None:
         what = str(self.task.piece.segment)
         first = self.open_now.pop(batch.producer_id, None)
+        self.mine.pop(batch.producer_id, None)
         kind = _marker(batch, what)
         entry = self.by_marker.get((batch.producer_id, batch.base_offset))
         if entry is not None:
             self.aborts.add((batch.producer_id, batch.base_offset))
         said = None if entry is None else entry.first_offset
-        if kind == _COMMIT and entry is not None:
+        if kind == _COMMIT and (entry is not None or self.aborted(batch)):
             raise self._lies(f"says that the transaction committed at offset {batch.base_offset} was aborted")
         if kind == _ABORT and (said != first if self.all_known else self._hides(said, first)):
             has = "no transaction" if said is None else f"a transaction from {said}"
@@ -252,17 +322,3 @@ def _marker(batch: KafkaBatch, what: str) -> int:
     if key is None or len(key) < 4 or (kind := int.from_bytes(key[2:4], "big")) not in (_ABORT, _COMMIT):
         raise CorruptionError(f"{what}: the marker at offset {batch.base_offset} is neither a commit nor an abort")
     return kind
-
-
-def schema_of_task() -> pa.Schema:
-    """``topic`` and ``partition`` before the columns of ``RECORDS``."""
-    return pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *RECORDS])
-
-
-def rows_of_task(task: TierTask) -> Iterator[pa.RecordBatch]:
-    """Like ``read_task``, with topic and partition."""
-    schema = schema_of_task()
-    for rows in read_task(task):
-        topic = pa.repeat(pa.scalar(task.topic), rows.num_rows)
-        partition = pa.repeat(pa.scalar(task.partition, pa.int32()), rows.num_rows)
-        yield pa.RecordBatch.from_arrays([topic, partition, *rows.columns], schema=schema)

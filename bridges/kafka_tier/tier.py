@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 import pyarrow as pa
 
+from stratalog.bridges.formats.decoder import Decoded
+from stratalog.bridges.formats.opening import typed_values
+from stratalog.bridges.formats.registry import divided
 from stratalog.bridges.kafka_tier.brokers import SourceBrokers
 from stratalog.bridges.kafka_tier.committed import committed
 from stratalog.bridges.kafka_tier.indexes import parse_leader_epochs
@@ -24,15 +27,17 @@ from stratalog.bridges.kafka_tier.layout import (
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
 from stratalog.bridges.kafka_tier.metadata_log import messages_of
 from stratalog.bridges.kafka_tier.plan import SegmentRange, TierPartition, Unclear, plan_partition, within
-from stratalog.bridges.kafka_tier.reading import (
-    KnownTransactions,
-    TierTask,
-    offset_index,
-    rows_of_task,
-    schema_of_task,
-)
+from stratalog.bridges.kafka_tier.reading import KnownTransactions, TierTask
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
 from stratalog.bridges.kafka_tier.segment_states import SegmentStates, folded
+from stratalog.bridges.kafka_tier.tasks import (
+    arrow_schema,
+    frame_schema,
+    packed,
+    rows_of,
+    rows_of_works,
+    split,
+)
 from stratalog.bridges.kafka_tier.times import end_at, may_hold, start_of_times
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.engine.driver.report import Report
@@ -47,7 +52,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.isolation import Isolation, isolation_of
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.printable import printable
-from stratalog.partitions.runner import ThreadRunner, values
+from stratalog.partitions.runner import Failed, ThreadRunner, values
 from stratalog.partitions.spelling import did_you_mean
 from stratalog.partitions.store import Store, StoreOptions, open_store
 from stratalog.partitions.store.read_only import ReadOnlyStore
@@ -57,23 +62,17 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int]
 Epochs = Sequence[tuple[int, int]]
-TASK_BYTES = 64 * 1024 * 1024
-"""The bytes of a segment per task. A segment has up to 1 GiB by default."""
 _THREADS = 8
-_DDL = (
-    "topic string, partition int, offset long, timestamp timestamp, timestampType int, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>, leaderEpoch int"
-)
 _NO_OPTIONS = StoreOptions()
 
 
 class TierRange(TypedDict, total=False):
-    """What to read of the topics: the arguments of ``KafkaTier.plan``, ``read`` and ``read_arrow``."""
+    """The range of a read: the arguments of ``KafkaTier.plan``, ``read`` and ``read_arrow``."""
 
     start: Bound
     """An offset, offsets by partition, ``FirstAt(time)``, or a time; default: the first certain offset."""
     end: Bound
-    """As ``start``, exclusive; default: behind the last certain offset."""
+    """Like ``start``, exclusive; default: after the last certain offset."""
     partitions: Sequence[int] | None
     """Only these partitions; default: all."""
     isolation: Isolation | str
@@ -109,11 +108,15 @@ class KafkaTier:
     states: SegmentStates
     epochs: Mapping[Key, Epochs] = field(default_factory=dict)
     log_starts: Mapping[Key, int] = field(default_factory=dict)
+    registry: Mapping[str, str] = field(default_factory=dict)
+    """The configs of a schema registry."""
     brokers: SourceBrokers | None = None
     """The brokers of a running source cluster; None if only the metadata files are available."""
     notes: tuple[str, ...] = ()
     """Notes on gaps in the metadata."""
     _opened: dict[str, OpenSegment] = field(default_factory=dict, repr=False)
+    _unusable: dict[str, str] = field(default_factory=dict, repr=False)
+    """Segments to ignore because they cannot be opened, by id, with the reason."""
 
     @classmethod
     def open(
@@ -125,20 +128,26 @@ class KafkaTier:
         bootstrap: str | None = None,
         configs: Mapping[str, str] | None = None,
         prefix: str = "",
-        keys: Mapping[str, str | Path | bytes] | None = None,
+        keys: Mapping[str, str] | Mapping[str, bytes] | None = None,
         epochs: Mapping[Key, Epochs] | None = None,
         log_starts: Mapping[Key, int] | None = None,
         storage: StoreOptions = _NO_OPTIONS,
     ) -> Self:
-        """The tier at ``address``, a folder or a bucket. ``metadata`` is the folder or bucket with the log of
-        ``__remote_log_metadata``: a broker's log folder, or a copy of it. Alternatively, ``bootstrap`` has
-        addresses of brokers, and ``configs`` further configs of librdkafka; the brokers provide that topic, the
-        log starts, and a check of the history. ``prefix`` is the plugin's prefix of names; ``keys`` are the
-        plugin's private keys by their ids, as files or bytes.
+        """Open the tier of a Kafka cluster. Its metadata come from ``metadata`` or ``bootstrap``. Brokers also say
+        where logs start, and whether they have the history of the tier.
 
-        ``epochs`` has, by topic and partition, the leader epochs of the present history with their first offsets
-        (a broker's ``leader-epoch-checkpoint``). The default is those of the newest segment. ``log_starts`` has
-        the log starts; by default a log starts with its first segment.
+        Args:
+            address: the folder or bucket of the tier
+            layout: the plugin that writes it: aiven, local, or one of an installed package
+            metadata: the folder or bucket with the log of __remote_log_metadata: a broker's log folder, or a copy
+            bootstrap: brokers of the cluster, comma-separated
+            configs: configs of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
+            prefix: what the plugin puts before each name
+            keys: the plugin's private keys by their ids: files, or bytes
+            epochs: by topic and partition, the leader epochs of the present history with their first offsets (a
+                broker's leader-epoch-checkpoint); default: those of the newest segment
+            log_starts: the log starts by topic and partition; default: that of the first segment
+            storage: the server of object storage, if it is not Amazon's or Google's
 
         Raises: InvalidCallError for an unknown layout, a damaged key, missing metadata or an unknown version of
             them; CorruptionError, LogGapError for damaged metadata; StorageError kinds.
@@ -148,7 +157,8 @@ class KafkaTier:
         notes: list[str] = []
         if (metadata is None) == (bootstrap is None):
             raise InvalidCallError("give either metadata, a folder or bucket, or bootstrap, addresses of brokers")
-        brokers = None if bootstrap is None else SourceBrokers(open_source(bootstrap, configs))
+        there, registry = divided(configs)
+        brokers = None if bootstrap is None else SourceBrokers(open_source(bootstrap, there))
         if brokers is not None:
             states = folded(brokers.messages(notes))
         else:
@@ -156,13 +166,13 @@ class KafkaTier:
             states = folded(messages_of(source, notes))
         store = ReadOnlyStore(open_store(address, storage, what="address"))
         said = (*notes, *states.notes())
-        tier = cls(store, opened, states, dict(epochs or {}), dict(log_starts or {}), brokers, said)
+        tier = cls(store, opened, states, dict(epochs or {}), dict(log_starts or {}), registry, brokers, said)
         tier._check_names()
         return tier
 
     def _check_names(self) -> None:
         for key in [*self.epochs, *self.log_starts]:
-            self._topic_id(key[0])
+            self.topic_id(key[0])
 
     def topics(self) -> list[str]:
         """The names of topics with known segments."""
@@ -174,7 +184,7 @@ class KafkaTier:
         notes = list(self.notes)
         for topic in self.topics():
             try:
-                partitions = self._partitions(topic)
+                partitions = self.partitions(topic)
             except UnknownTopicOrPartitionError as error:  # the brokers have deleted it
                 notes.append(str(error))
                 continue
@@ -195,6 +205,39 @@ class KafkaTier:
                 )
         return Report("describe tier", rows, notes=tuple(notes))
 
+    def segments(self, topic: str) -> Report:
+        """List the segments of a topic: offsets, size and leader epochs, the state of the upload, and the offsets
+        that count, or why none does.
+
+        Args:
+            topic: the topic
+
+        Raises: see ``plan``.
+        """
+        rows: list[dict[str, str | int | None]] = []
+        for partition in self.partitions(topic):
+            plan = self._plan_of(topic, partition)
+            refused = plan.unclear[0].reason if plan.unclear and not plan.pieces else None
+            for one in self.states.of(self.topic_id(topic), partition):
+                used = [f"[{p.start}, {p.end})" for p in plan.pieces if p.segment.segment_id == one.segment_id]
+                why = plan.left_out.get(one.segment_id)
+                if not used and why is None:
+                    why = refused or "another segment, or the log start, covers its offsets"
+                rows.append(
+                    {
+                        "partition": partition,
+                        "start": one.start_offset,
+                        "end": one.next_offset,
+                        "bytes": one.size_bytes,
+                        "epochs": ", ".join(str(epoch) for epoch, _ in one.leader_epochs),
+                        "state": one.state.name,
+                        "segment": one.segment_id,
+                        "counts": ", ".join(used) or "no",
+                        "why": why,
+                    }
+                )
+        return Report("segments", rows, notes=self.notes)
+
     def plan(self, topics: str | Sequence[str], **span: Unpack[TierRange]) -> TierPlan:
         """The plan of a read of ``start``, ``end`` (offsets, offsets by partition, ``FirstAt(time)``, or times),
         ``partitions`` and ``isolation``. Opens every segment that it takes, and reads no record; each bound that
@@ -211,16 +254,31 @@ class KafkaTier:
                 found += self._planned(topic, partition, query)
         return found
 
-    def _planned(self, topic: str, partition: int, query: ReadQuery) -> TierPlan:
+    def plan_all(self, topic: str, partition: int, start: int | None, isolation: Isolation) -> TierPlan:
+        """Like ``plan``, for all offsets of a partition from ``start`` on (None: all). Every unclear offset is in
+        ``unclear``, also before the first and after the last clear one, and those of segments that cannot be
+        opened.
+        """
+        query = ReadQuery(topics=[topic], partitions=[partition], start=start, isolation=isolation)
+        while True:
+            pieces = within(self._plan_of(topic, partition).pieces, start, None)
+            failed = [one for one in ThreadRunner(_THREADS).run(self.opened, pieces) if isinstance(one, Failed)]
+            self._unusable |= {one.item.segment.segment_id: str(one.error) for one in failed}
+            if not failed:
+                break
+        return self._planned(topic, partition, query, whole=True)
+
+    def _planned(self, topic: str, partition: int, query: ReadQuery, *, whole: bool = False) -> TierPlan:
         plan = self._plan_of(topic, partition)
         named = {name: of.get(topic, {}) for name, of in query.named(list(query.topics)).items()}
-        low = self._place(plan, named.get("start", {}).get(partition, query.first), "start")
-        high = self._place(plan, named.get("end", {}).get(partition, query.until), "end")
+        of_all = [None if isinstance(bound, Mapping) else bound for bound in (query.first, query.until)]
+        low = self._place(plan, named.get("start", {}).get(partition, of_all[0]), "start")
+        high = self._place(plan, named.get("end", {}).get(partition, of_all[1]), "end")
         transactions: Mapping[str, KnownTransactions] = {}
         if isolation_of(query.isolation) is Isolation.READ_COMMITTED:
             certain = committed(plan, self.opened, low, high)
             plan, transactions = certain.plan, certain.transactions
-        missed = [one for one in plan.unclear if _inside(one, plan, low, high)]
+        missed = [one for one in plan.unclear if whole or _inside(one, plan, low, high)]
         beside = [str(one) for one in plan.unclear if one not in missed and _open_ended(one, plan, low, high)]
         if low is not None and low < (until := min(plan.start, plan.start if high is None else high)):
             missed.append(Unclear(topic, partition, low, until, "the tier begins behind them"))
@@ -233,7 +291,7 @@ class KafkaTier:
             opened, known = self.opened(piece), transactions.get(piece.segment.segment_id)
             part = replace(piece, start=start_of_times(opened, piece, query.times))
             if part.start < part.end:
-                tasks += _split(TierTask(opened, part, plan.epochs, known, query.times))
+                tasks += split(TierTask(opened, part, plan.epochs, known, query.times))
         return TierPlan(tuple(tasks), tuple(missed), tuple(beside))
 
     def read(
@@ -241,6 +299,9 @@ class KafkaTier:
         spark: SparkSession,
         topics: str | Sequence[str],
         *,
+        value_format: Decoded | None = None,
+        schema_file: str | None = None,
+        message: str | None = None,
         fail_on_data_loss: bool = True,
         **span: Unpack[TierRange],
     ) -> DataFrame:
@@ -253,26 +314,58 @@ class KafkaTier:
         open start and behind an open end are a warning. Unclear offsets in between raise LogGapError, and so does
         a partition without a certain offset; without ``fail_on_data_loss`` they are left out with a warning.
 
-        Raises: LogGapError; as ``plan``.
+        ``value_format`` decodes values by the schema file, as ``cluster.mirror``: ``value`` is then a struct, and
+        its ``_undecoded`` has the bytes of a value that does not match the schema.
+
+        Raises: LogGapError; InvalidCallError for a wrong schema; as ``plan``.
         """
         from stratalog.engine.spark.time_zone import session_zone
 
         zone = partial(session_zone, spark)
         span["start"], span["end"] = in_zone(span.get("start"), zone), in_zone(span.get("end"), zone)
+        values = typed_values(value_format, schema_file, message, self.registry)
         plan = self._certain(topics, span, fail_on_data_loss=fail_on_data_loss)
+        schema = frame_schema(values)
         if not plan.tasks:
-            return spark.createDataFrame([], _DDL)
-        works = _packed(plan.tasks)
+            return spark.createDataFrame([], schema)
+        works = packed(plan.tasks)
         numbers = spark.range(0, len(works), 1, len(works))
-        return numbers.mapInArrow(partial(_rows_of_works, works), _DDL)
+        return numbers.mapInArrow(partial(rows_of_works, works, values), schema)
 
     def read_arrow(
-        self, topics: str | Sequence[str], *, fail_on_data_loss: bool = True, **span: Unpack[TierRange]
+        self,
+        topics: str | Sequence[str],
+        *,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+        value_format: Decoded | None = None,
+        schema_file: str | None = None,
+        message: str | None = None,
+        fail_on_data_loss: bool = True,
     ) -> pa.RecordBatchReader:
-        """As ``read``, in this process, without Spark. The records of a partition come in the order of offsets."""
+        """Read records in this process, without Spark. The records of a partition come in the order of offsets.
+        The columns and arguments are those of ``read``.
+
+        Args:
+            start: an offset, offsets by partition (0:1000,3:20), first-at:TIME (``FirstAt``), or a time (bounds
+                timestamps); default: the first certain offset
+            end: as for start, exclusive; default: behind the last certain offset
+            partitions: only these partitions (default: all)
+            isolation: read_committed: no records of aborted or open transactions (default: read_uncommitted)
+            value_format: decode values by the schema file (default: keep bytes)
+            schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set
+            message: with protobuf: the values' message type in the descriptor set
+            fail_on_data_loss: False: leave out unclear offsets, with a warning, instead of failing
+
+        Raises: see ``read``.
+        """
+        values = typed_values(value_format, schema_file, message, self.registry)
+        span = TierRange(start=start, end=end, partitions=partitions, isolation=isolation)
         plan = self._certain(topics, span, fail_on_data_loss=fail_on_data_loss)
-        rows = (rows for task in plan.tasks for rows in rows_of_task(task))
-        return pa.RecordBatchReader.from_batches(schema_of_task(), rows)
+        rows = (rows for task in plan.tasks for rows in rows_of(task, values))
+        return pa.RecordBatchReader.from_batches(arrow_schema(values), rows)
 
     def _certain(self, topics: str | Sequence[str], span: TierRange, *, fail_on_data_loss: bool) -> TierPlan:
         plan = self.plan(topics, **span)
@@ -296,7 +389,8 @@ class KafkaTier:
             self._opened[segment.segment_id] = self.layout.open(self.store, segment)
         return self._opened[segment.segment_id]
 
-    def _topic_id(self, topic: str) -> str:
+    def topic_id(self, topic: str) -> str:
+        """The id of the topic's present incarnation. Raises: UnknownTopicOrPartitionError."""
         ids = self.states.topic_ids(topic)
         if self.brokers is not None and ids:
             if (now := self.brokers.topic_id(topic)) in ids:
@@ -320,12 +414,13 @@ class KafkaTier:
         its = [one for one in self.states.segments.values() if one.topic_id == topic_id]
         return any(one.state is not deleted and (topic_id, one.partition) not in partitions for one in its)
 
-    def _partitions(self, topic: str) -> list[int]:
-        topic_id = self._topic_id(topic)
+    def partitions(self, topic: str) -> list[int]:
+        """The partitions with segments. Raises: UnknownTopicOrPartitionError."""
+        topic_id = self.topic_id(topic)
         return sorted({one.partition for one in self.states.segments.values() if one.topic_id == topic_id})
 
     def _chosen(self, topic: str, partitions: Sequence[int] | None) -> list[int]:
-        known = self._partitions(topic)
+        known = self.partitions(topic)
         if partitions is None:
             return known
         if missing := sorted(set(partitions) - set(known)):
@@ -333,19 +428,23 @@ class KafkaTier:
         return sorted(set(partitions))
 
     def _plan_of(self, topic: str, partition: int) -> TierPartition:
-        segments = self.states.of(self._topic_id(topic), partition)
+        segments = self.states.of(self.topic_id(topic), partition)
         epochs = self._epochs_of(topic, partition, segments)
         start = self.log_starts.get((topic, partition))
         if start is None and self.brokers is not None:
             start = self.brokers.log_start((topic, partition))
-        plan = plan_partition(topic, partition, segments, self.states.refused(), epochs, start)
+        plan = plan_partition(topic, partition, segments, self._refused(), epochs, start)
         return plan if self.brokers is None else self.brokers.confirmed(plan)
+
+    def _refused(self) -> dict[str, str]:
+        """The segments to ignore, by id, with the reason."""
+        return self.states.refused() | self._unusable
 
     def _epochs_of(self, topic: str, partition: int, segments: Sequence[RemoteLogSegment]) -> LeaderEpochs:
         """The given epochs, or those of the finished segment with the newest epoch."""
         if (given := self.epochs.get((topic, partition))) is not None:
             return LeaderEpochs(tuple((int(epoch), int(start)) for epoch, start in given))
-        refused, done = self.states.refused(), SegmentState.COPY_SEGMENT_FINISHED
+        refused, done = self._refused(), SegmentState.COPY_SEGMENT_FINISHED
         finished = [one for one in segments if one.state is done and one.segment_id not in refused]
         if not finished:
             return LeaderEpochs(segments[0].leader_epochs if segments else ((0, 0),))
@@ -397,41 +496,3 @@ def _open_ended(one: Unclear, plan: TierPartition, low: int | None, high: int | 
     if not plan.pieces:
         return False
     return low is None if one.end <= plan.pieces[0].start else high is None
-
-
-def _split(task: TierTask) -> Iterator[TierTask]:
-    """Tasks of about ``TASK_BYTES``, divided where the offset index has entries."""
-    piece = task.piece
-    if piece.segment.size_bytes <= TASK_BYTES * 3 // 2:
-        yield task
-        return
-    index = offset_index(task.opened, piece)
-    start, from_byte = piece.start, (index.before(piece.start) or (0, 0))[1]
-    for offset, position in zip(index.offsets.tolist(), index.positions.tolist(), strict=True):
-        if position - from_byte >= TASK_BYTES and start < offset < piece.end:
-            yield replace(task, piece=replace(piece, start=start, end=offset))
-            start, from_byte = offset, position
-    yield replace(task, piece=replace(piece, start=start))
-
-
-def _packed(tasks: Sequence[TierTask]) -> list[list[TierTask]]:
-    """Groups small tasks; each list is one Spark task."""
-    found: list[list[TierTask]] = []
-    room = 0
-    for task in tasks:
-        size = min(task.piece.segment.size_bytes, TASK_BYTES)
-        if not found or size > room:
-            found.append([])
-            room = TASK_BYTES // 2
-        found[-1].append(task)
-        room -= size
-    return found
-
-
-def _rows_of_works(
-    works: Sequence[Sequence[TierTask]], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            for task in works[number]:
-                yield from rows_of_task(task)

@@ -40,7 +40,7 @@ def start_of_times(opened: OpenSegment, piece: SegmentRange, times: TimeRange | 
 def end_at(plan: TierPartition, opened: Callable[[SegmentRange], OpenSegment], timestamp_us: int) -> int:
     """The first offset whose record has this time or a later one; the end of the last piece if there is none.
 
-    Raises: as ``read_task``.
+    Raises: see ``read_task``.
     """
     times = TimeRange(timestamp_us, None)
     for piece in plan.pieces:
@@ -50,7 +50,7 @@ def end_at(plan: TierPartition, opened: Callable[[SegmentRange], OpenSegment], t
         if start >= piece.end:
             continue
         task = TierTask(opened(piece), replace(piece, start=start), plan.epochs, None, times)
-        for rows in read_task(task):
+        for rows in read_task(task, first=True):
             found: pa.Scalar = pc.min(rows.column("offset"))
             return int(found.as_py())
     return plan.pieces[-1].end if plan.pieces else plan.start

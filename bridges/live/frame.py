@@ -56,7 +56,7 @@ def live_frame(
 ) -> DataFrame:
     """The records of the plan, with the columns of ``Cluster.read``. Warns of records that are lost.
 
-    Raises: as ``read_frame``. A task raises OffsetOutOfRangeError if the source has deleted its offsets since the
+    Raises: see ``read_frame``. A task raises OffsetOutOfRangeError if the source has deleted its offsets since the
     plan was made: a new plan finds them here if they have been mirrored.
     """
     for note in plan.notes:

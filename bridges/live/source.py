@@ -45,7 +45,7 @@ class LiveSource(StreamSource):
     def initial(self) -> StreamOffsets:
         """The start of a new query: an offset, or a time for which the mirrored log has a record.
 
-        Raises: as ``look_live``; OffsetOutOfRangeError; InvalidCallError for a time after the mirrored log.
+        Raises: see ``look_live``; OffsetOutOfRangeError; InvalidCallError for a time after the mirrored log.
         """
         live = self._live()
         start = self._options.start
@@ -68,7 +68,7 @@ class LiveSource(StreamSource):
     def latest(self, start: StreamOffsets, max_rows: int | None, max_bytes: int | None) -> StreamOffsets:
         """The end of the batch that begins at ``start``; ``start`` itself if there is nothing to read.
 
-        Raises: as ``look_live``; InvalidCallError for a limit of bytes, and a checkpoint of another topic;
+        Raises: see ``look_live``; InvalidCallError for a limit of bytes, and a checkpoint of another topic;
             SourceTruncatedError if both sides end before ``start``.
         """
         if max_bytes is not None:

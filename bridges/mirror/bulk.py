@@ -30,7 +30,8 @@ from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.append import append_options, end_appends
-from stratalog.engine.replication.append import Appended, AppendOptions, append
+from stratalog.engine.replication.append import Appended, append
+from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.throttle import Throttle
@@ -45,7 +46,7 @@ LEAST_OFFSETS = 500_000
 """The least number of new offsets for a Spark job: its start takes as long as the driver needs for these."""
 _TASK_S = 30.0
 """The duration of a task in seconds; its records become visible after it."""
-_MIRROR = ProducerAppend(MIRROR, 0, 0, base_offset=0)
+MIRROR_APPENDS = ProducerAppend(MIRROR, 0, 0, base_offset=0)
 """Identifies the appends of a mirror, at any offset."""
 
 
@@ -84,6 +85,8 @@ class Stretched:
 
     part: MirroredPartition
     view: PartitionView
+    begin: int
+    """The log end when the task began."""
     last: Appended | None = None
     """The last appended piece; None without appends."""
     known: LogEnd | None = None
@@ -96,7 +99,7 @@ def mirror_share(share: Share) -> list[Stretched]:
     source; earlier pieces are in the log, but not acknowledged.
     """
     began_s = share.clock.monotonic_s()
-    found = [Stretched(stretch.part, stretch.replicas.view) for stretch in share.stretches]
+    found = [Stretched(stretch.part, stretch.replicas.view, stretch.part.log_end) for stretch in share.stretches]
     left = {one.part.key: (one, stretch) for one, stretch in zip(found, share.stretches, strict=True)}
     reads = share.source.read({key: one.part.range() for key, (one, _) in left.items()})
     with closing(reads):
@@ -186,7 +189,7 @@ def mirror_in_bulk(
         for outcome in execution.tasks.run(mirror_share, shares):
             keys = [one.part.key for one in outcome.item.stretches]
             good = (
-                _acknowledged(metadata, storage, execution.clock, memory, outcome.value)
+                acknowledged(metadata, storage, execution.clock, memory, outcome.value)
                 if isinstance(outcome, Done)
                 else {}
             )
@@ -220,7 +223,7 @@ def _shares(
     for part in parts:
         with suppress(StratalogError):
             topic = image.topic(part.key[0])
-            options = append_options(topic, topic_config_of(image, topic), "all", _MIRROR)
+            options = append_options(topic, topic_config_of(image, topic), "all", MIRROR_APPENDS)
             replicas = storage.replicas(image.view(topic.topic_id, part.key[1]))
             stretches[part.key] = Stretch(part.apart(), replicas, options)
     dealt = deal([part for part in parts if part.key in stretches], execution.tasks.processes)
@@ -234,7 +237,7 @@ def _shares(
     return shares, [part for part in parts if part.key not in stretches]
 
 
-def _acknowledged(
+def acknowledged(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, found: Sequence[Stretched]
 ) -> Mapping[TopicPartition, Stretched]:
     """The partitions whose appends are now all acknowledged."""
@@ -246,7 +249,7 @@ def _acknowledged(
             if one.part.key[0] == name and one.last is not None
         }
         try:
-            report = end_appends(metadata, storage, clock, memory, name, _MIRROR, ended)
+            report = end_appends(metadata, storage, clock, memory, name, MIRROR_APPENDS, ended)
             here = ("acknowledged", "duplicate")
             failed = {int(row["partition"] or 0) for row in report.rows if row["outcome"] not in here}
         except StratalogError:  # the driver will get the same error, and report it

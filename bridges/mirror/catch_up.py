@@ -13,6 +13,7 @@ from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.partitions import MIRROR, MirroredPartition, Piece, deal, new_offsets
 from stratalog.bridges.mirror.progress import OffsetSteps
 from stratalog.bridges.mirror.rows import batches_of, undecoded_of
+from stratalog.bridges.mirror.side_by_side import mirror_side_by_side
 from stratalog.bridges.mirror.source import MirrorSource, SourceBounds, without_leader
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
@@ -172,28 +173,29 @@ class _CatchUp:
 
     def in_bulk(self, run: OperationRun, parts: Sequence[MirroredPartition]) -> None:
         """Mirror by tasks if that is faster; reads the state of partitions with problems again."""
-        tasks, troubled = mirror_in_bulk(
-            self.metadata,
-            self.storage,
-            self.execution,
-            self.memory,
-            self.source,
-            parts,
-            self.steps,
-            least_offsets=self.options.bulk_offsets,
-            throttle=self.options.throttle_bytes_per_s,
-            values=self.options.values,
-            left_s=self.left_s,
-        )
-        if tasks:
-            run.totals["tasks"] = tasks
-        for part in troubled:
-            try:
-                part.begin_at(
-                    *_look_and_acknowledge(self.metadata, self.storage, self.execution, self.memory, part.key)
-                )
-            except StratalogError as error:
-                part.error = error
+        for by_tasks in (mirror_side_by_side, mirror_in_bulk):
+            tasks, troubled = by_tasks(
+                self.metadata,
+                self.storage,
+                self.execution,
+                self.memory,
+                self.source,
+                parts,
+                self.steps,
+                least_offsets=self.options.bulk_offsets,
+                throttle=self.options.throttle_bytes_per_s,
+                values=self.options.values,
+                left_s=self.left_s,
+            )
+            if tasks:
+                run.totals["tasks"] = int(run.totals.get("tasks") or 0) + tasks
+            for part in troubled:
+                try:
+                    part.begin_at(
+                        *_look_and_acknowledge(self.metadata, self.storage, self.execution, self.memory, part.key)
+                    )
+                except StratalogError as error:
+                    part.error = error
 
     def round(self, share: Sequence[MirroredPartition]) -> None:
         """Read each partition from its position until all are done; a partition that another mirror has advanced

@@ -5,7 +5,7 @@
 2. create missing topics and added partitions; a topic with another id is not changed
 3. read our log ends, which are the positions in the source
 4. read the source from there, and append piece by piece, each at its offset or not at all: many new records by
-   tasks (``bulk``), the rest by threads of this process (``catch_up``)
+   tasks (``side_by_side``, ``bulk``), the rest by threads of this process (``catch_up``)
 5. set log starts to those of the source, except in an archive
 6. commit the groups' offsets
 
@@ -78,11 +78,11 @@ def mirror(
         committed = commit_here(
             metadata, storage, execution, memory, run, groups, {part.key: part.log_end for part in parts}
         )
-        run.rows += [
-            _row(part, ends.get(part.key, part.bounds), starts, typed=options.values is not None) for part in parts
-        ]
+        run.rows += [_row(part, ends.get(part.key, part.bounds), starts, options) for part in parts]
         spent_s = execution.clock.monotonic_s() - began_s
+    run.notes += source.notes()
     for part in parts:
+        run.notes += dict.fromkeys(part.notes)
         if part.error is not None:
             run.fail(part, part.error)
     records = sum(part.mirrored for part in parts)
@@ -90,6 +90,8 @@ def mirror(
     run.totals |= {"records": records, "bytes": sum(part.mirrored_bytes for part in parts), "lag": lag}
     if records and spent_s > 0:
         run.totals |= {"records_per_s": round(records / spent_s, 1), "left_s": round(lag * spent_s / records, 1)}
+    if options.tier:
+        run.totals["from_tier"] = sum(part.from_tier for part in parts)
     if options.values is not None:
         run.totals["undecoded"] = sum(part.undecoded for part in parts)
     if options.groups:
@@ -176,7 +178,7 @@ def _follow_starts(
 
 
 def _row(
-    part: MirroredPartition, end: SourceBounds, starts: Mapping[TopicPartition, int], *, typed: bool
+    part: MirroredPartition, end: SourceBounds, starts: Mapping[TopicPartition, int], options: MirrorOptions
 ) -> dict[str, Value]:
     return {
         "topic": part.key[0],
@@ -186,7 +188,8 @@ def _row(
         "source_end": end.stable_end,
         "lag": max(0, end.stable_end - part.log_end),
         "records": part.mirrored,
-        **({"undecoded": part.undecoded} if typed else {}),
+        **({"from_tier": part.from_tier} if options.tier else {}),
+        **({"undecoded": part.undecoded} if options.values is not None else {}),
         "gaps": part.gaps,
         "bytes": part.mirrored_bytes,
         "leader_epoch": part.leader_epoch,

@@ -30,4 +30,6 @@ class MirrorOptions:
     """The least number of new offsets for executors to read and append. None: if that is faster
     (``mirror_in_bulk``).
     """
+    tier: bool = False
+    """Whether the source has a tier; the report then says what was read from it."""
     dry_run: bool = False

@@ -80,6 +80,10 @@ class MirroredPartition:
     """The number of mirrored records whose values are kept as bytes."""
     gaps: int = 0
     mirrored_bytes: int = 0
+    from_tier: int = 0
+    """The number of records that were read from the source's tier."""
+    notes: list[str] = field(default_factory=list)
+    """The notes of reads."""
     error: StratalogError | None = None
     doubted: bool = False
     """Whether this is the second check of the source's history."""
@@ -117,6 +121,8 @@ class MirroredPartition:
         self.undecoded += apart.undecoded
         self.gaps += apart.gaps
         self.mirrored_bytes += apart.mirrored_bytes
+        self.from_tier += apart.from_tier
+        self.notes += apart.notes
         self.begin_at(apart.log_end, apart.leader_epoch)
 
     def range(self) -> SourceRange:
@@ -157,11 +163,13 @@ class MirroredPartition:
         Records beyond the end of the run are left to the next run.
         """
         end = self.bounds.stable_end
+        self.notes += read.notes
         offsets = offsets_of(read.records)
         records = read.records.slice(0, int(np.searchsorted(offsets, end)))
         if records.num_rows and offsets[0] < self.log_end:  # rows that are gaps
             self.error = self.truncated(self.bounds)
             return
+        self.from_tier += records.num_rows if read.from_tier else 0
         for run, epoch in _runs(records, self._epoch):
             if self.waiting and epoch != self._epoch:
                 yield from self._cut(self.position)

@@ -6,13 +6,14 @@ So each run and comparison finds the topic by its name in the source.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.bridges.mirror.source import (
     MirrorSource,
     SourceBounds,
     SourceGroups,
+    SourcePart,
     SourceRange,
     SourceRead,
     SourceTopic,
@@ -86,6 +87,31 @@ def under_names_here(source: MirrorSource, names: Mapping[str, str]) -> MirrorSo
 
 
 @dataclass(frozen=True, slots=True)
+class RenamedPart:
+    """See ``stratalog.bridges.mirror.source.SourcePart``."""
+
+    part: SourcePart
+    key: TopicPartition
+    """The partition under our name."""
+
+    @property
+    def start(self) -> int:
+        return self.part.start
+
+    @property
+    def end(self) -> int:
+        return self.part.end
+
+    @property
+    def leader_epoch(self) -> int | None:
+        return self.part.leader_epoch
+
+    def read(self) -> Iterator[SourceRead]:
+        for read in self.part.read():
+            yield replace(read, key=self.key)
+
+
+@dataclass(frozen=True, slots=True)
 class RenamedSource:
     """See ``stratalog.bridges.mirror.source.MirrorSource``."""
 
@@ -109,6 +135,12 @@ class RenamedSource:
                 yield replace(read, key=here[read.key])
         finally:
             reads.close()
+
+    def parts(self, key: TopicPartition, wanted: SourceRange) -> Sequence[SourcePart]:
+        return [RenamedPart(one, key) for one in self.source.parts(self._there(key), wanted)]
+
+    def notes(self) -> Sequence[str]:
+        return self.source.notes()
 
     def group_offsets(self, topics: Sequence[str]) -> SourceGroups:
         here = {self.names[name]: name for name in topics}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -121,6 +121,10 @@ class SourceRead:
     """OffsetOutOfRangeError if retention was faster, or if the source lacks the history of the range's leader
     epoch up to its start; RetriableError if no records arrive. The partition's reads end after an error.
     """
+    from_tier: bool = False
+    """Whether the records were read from the source's tier, and not through its brokers."""
+    notes: tuple[str, ...] = ()
+    """For the report: the ranges that were not read from the tier, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,29 @@ class SourceGroups:
     """Offsets by group, without groups that have none."""
     failures: Sequence[tuple[str, StratalogError]] = ()
     """The groups that could not be read, under their names in reports, with the error."""
+
+
+class SourcePart(Protocol):
+    """A part ``[start, end)`` of a partition that a task can read on its own. It can be pickled."""
+
+    @property
+    def start(self) -> int:
+        """The first offset."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        ...
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """The leader epoch of the last offset before ``start``; None if unknown."""
+        ...
+
+    def read(self) -> Iterator[SourceRead]:
+        """All committed records, as ``MirrorSource.read``, up to ``end`` exactly. Raises: StratalogError kinds."""
+        ...
 
 
 class MirrorSource(Protocol):
@@ -152,6 +179,16 @@ class MirrorSource(Protocol):
         """All committed records of the ranges, in the order of offsets within each partition; partitions are
         interleaved. A read may go beyond the end of its range. Callers may stop iterating at any time.
         """
+        ...
+
+    def parts(self, key: TopicPartition, wanted: SourceRange) -> Sequence[SourcePart]:
+        """The parts at the beginning of a range that tasks can read side by side, without a gap; none if the
+        source can only be read in order.
+        """
+        ...
+
+    def notes(self) -> Sequence[str]:
+        """For the report: what is unknown about the source, and why."""
         ...
 
     def group_offsets(self, topics: Sequence[str]) -> SourceGroups:

@@ -6,7 +6,7 @@
     content      all that the page shows, as plain data
     document     the content in the page's template (``report.html``, ``report.css``, and the parts of its script)
     report       the operation, and the page as an object that can be saved
-    served       the page over HTTP, fresh while somebody looks at it
+    served       the page over HTTP, kept up to date while it is viewed
 
 The look is that of ``health``, taken once: a page costs what ``health`` costs, and writes nothing to the cluster.
 The browser gets the content as JSON, and makes text of it: no name in it is ever read as HTML. It draws the rows

@@ -9,6 +9,7 @@ from stratalog.bridges.serve.members import GroupMembers
 from stratalog.bridges.serve.metadata import NODE, ServedMetadata, missing
 from stratalog.bridges.serve.protocol import Fields
 from stratalog.engine.config.settings import configs_in_force
+from stratalog.engine.config.topic_config import TOPIC_CONFIGS
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.records.groups import all_groups
 from stratalog.partitions.errors import StratalogError
@@ -17,6 +18,8 @@ _TOPIC, _BROKER = 2, 4
 """Types of resources that have configs."""
 _SOURCES = {"topic": 1, "cluster": 3, "default": 5}
 """Kafka's DYNAMIC_TOPIC_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG and DEFAULT_CONFIG."""
+_TYPES: dict[type, int] = {bool: 1, str: 2, int: 5, float: 6}
+"""Kafka's BOOLEAN, STRING, LONG and DOUBLE, by the type of a config's default."""
 
 
 class Descriptions:
@@ -29,8 +32,12 @@ class Descriptions:
     def configs(self, body: Fields) -> Fields:
         """DescribeConfigs: the effective configs of a topic; the endpoint has none of a broker."""
         image = self._metadata.image(max_age_s=0)
+        told = bool(body.get("include_documentation"))
         asked = {(one["resource_type"], one["resource_name"] or ""): one for one in body["resources"] or ()}
-        return {"throttle_time_ms": 0, "resources": [_configs(image, *key, one) for key, one in asked.items()]}
+        return {
+            "throttle_time_ms": 0,
+            "resources": [_configs(image, *key, one, told) for key, one in asked.items()],
+        }
 
     def groups(self, body: Fields) -> Fields:
         """ListGroups: all groups with members or committed offsets."""
@@ -77,9 +84,9 @@ class Descriptions:
         return found.keys(), ErrorCode.COORDINATOR_NOT_AVAILABLE if failures else ErrorCode.NONE
 
 
-def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields:
+def _configs(image: ClusterImage, kind: int, name: str, asked: Fields, with_documentation: bool) -> Fields:
     topic_id = image.topic_ids.get(name) if kind == _TOPIC else None
-    error, entries = int(ErrorCode.NONE), []
+    error, entries = int(ErrorCode.NONE), list[Fields]()
     if topic_id is not None:
         wanted = frozenset(asked["config_names"] or ())  # in Kafka an empty list means all, like null
         entries = [
@@ -90,6 +97,8 @@ def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields
                 "config_source": _SOURCES[source],
                 "is_sensitive": False,
                 "config_synonyms": [],
+                "config_type": _TYPES[type(TOPIC_CONFIGS[key].default)],
+                "documentation": TOPIC_CONFIGS[key].doc if with_documentation else None,
             }
             for key, value, source in configs_in_force(image.topics[topic_id].configs, image.configs)
             if not wanted or key in wanted

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 from stratalog.bridges.serve.codes import ErrorCode
 from stratalog.bridges.serve.describing import Descriptions
@@ -33,6 +32,7 @@ from stratalog.bridges.serve.protocol import (
     read_request,
 )
 from stratalog.bridges.serve.refusing import ServedProducers, refused_heartbeat
+from stratalog.bridges.server import ClusterServer
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
@@ -107,7 +107,7 @@ def _address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-class KafkaEndpoint:
+class KafkaEndpoint(ClusterServer):
     """A running server of a cluster's topics; close it, or use it in a ``with``."""
 
     def __init__(
@@ -192,14 +192,6 @@ class KafkaEndpoint:
     def report(self) -> Report:
         """The number of connections, requests, records and record bytes so far."""
         return Report("serve", (), (), totals=dict(self._totals))
-
-    def __enter__(self) -> KafkaEndpoint:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def _run(
         self,

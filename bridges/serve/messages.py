@@ -1,5 +1,6 @@
 """Messages of Kafka's protocol that aiokafka lacks: Metadata from version 6 on, with topic ids; ListOffsets from
-version 4 on; and the refusal of ConsumerGroupHeartbeat. Pure.
+version 4 on; DescribeConfigs from version 3 on, with types and documentation; and the refusal of
+ConsumerGroupHeartbeat. Pure.
 
 Most are flexible (KIP-482): lengths are varints, and every struct ends in tagged fields, all of which are ignored.
 """
@@ -121,6 +122,49 @@ def _metadata(version: int) -> OwnMessage:
 
 
 METADATA = {version: _metadata(version) for version in range(6, METADATA_BY_ID + 1)}
+"""By version."""
+
+
+_FLEXIBLE_CONFIGS = 4
+
+
+def _describe_configs(version: int) -> OwnMessage:
+    flexible = version >= _FLEXIBLE_CONFIGS
+    array, text = (CompactArray, CompactString) if flexible else (Array, String)
+    tags = [("tags", Tags)] if flexible else []
+    asked = array(
+        ("resource_type", Int8), ("resource_name", text("utf-8")), ("config_names", array(text("utf-8"))), *tags
+    )
+    synonym = array(
+        ("config_name", text("utf-8")), ("config_value", text("utf-8")), ("config_source", Int8), *tags
+    )
+    entry = array(
+        ("config_names", text("utf-8")),
+        ("config_value", text("utf-8")),
+        ("read_only", Boolean),
+        ("config_source", Int8),
+        ("is_sensitive", Boolean),
+        ("config_synonyms", synonym),
+        ("config_type", Int8),
+        ("documentation", text("utf-8")),
+        *tags,
+    )
+    answered = array(
+        ("error_code", Int16),
+        ("error_message", text("utf-8")),
+        ("resource_type", Int8),
+        ("resource_name", text("utf-8")),
+        ("config_entries", entry),
+        *tags,
+    )
+    request = Schema(
+        ("resources", asked), ("include_synonyms", Boolean), ("include_documentation", Boolean), *tags
+    )
+    answer = Schema(("throttle_time_ms", Int32), ("resources", answered), *tags)
+    return OwnMessage(request, flexible, OwnMessage(answer, flexible))
+
+
+DESCRIBE_CONFIGS = {version: _describe_configs(version) for version in range(3, _FLEXIBLE_CONFIGS + 1)}
 """By version."""
 
 

@@ -71,7 +71,7 @@ class ServedMetadata:
             return self._known
 
     def image_with(self, wanted: Iterable[TopicPartition]) -> ClusterImage:
-        """The metadata, at most a few seconds old; read again if one of the partitions is missing. Raises: as
+        """The metadata, at most a few seconds old; read again if one of the partitions is missing. Raises: see
         ``image``.
         """
         image = self.image()
@@ -197,7 +197,7 @@ def _topic(image: ClusterImage, asked: str | uuid.UUID) -> Fields:
 
 
 def _signed(number: int) -> int:
-    """Of 64 bits."""
+    """The number as signed, in 64 bits."""
     return number - _HALF if number >= _HALF // 2 else number
 
 

@@ -18,7 +18,13 @@ from aiokafka.protocol import admin, commit, coordination, fetch, group, metadat
 from aiokafka.protocol.api import RequestHeader_v1
 from aiokafka.protocol.types import Array, Schema, TaggedFields
 
-from stratalog.bridges.serve.messages import CONSUMER_GROUP_HEARTBEAT, LIST_OFFSETS, METADATA, METADATA_BY_ID
+from stratalog.bridges.serve.messages import (
+    CONSUMER_GROUP_HEARTBEAT,
+    DESCRIBE_CONFIGS,
+    LIST_OFFSETS,
+    METADATA,
+    METADATA_BY_ID,
+)
 from stratalog.partitions.identity import TopicPartition
 
 Fields = Mapping[str, Any]
@@ -75,6 +81,7 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
     # aiokafka has an epoch of the wrong width in version 4
     ApiKey.LIST_OFFSETS: {**_OF_AIOKAFKA[ApiKey.LIST_OFFSETS], **LIST_OFFSETS},
     ApiKey.METADATA: {**_OF_AIOKAFKA[ApiKey.METADATA], **METADATA},
+    ApiKey.DESCRIBE_CONFIGS: {**_OF_AIOKAFKA[ApiKey.DESCRIBE_CONFIGS], **DESCRIBE_CONFIGS},
     ApiKey.CONSUMER_GROUP_HEARTBEAT: CONSUMER_GROUP_HEARTBEAT,
 }
 """The supported versions by api key. Some requests are advertised only to be refused with a reason:
@@ -126,7 +133,7 @@ def read_request(frame: bytes, host: str) -> KafkaRequest | bytes:
             known = {"error_code": UNSUPPORTED_VERSION, "api_versions": api_versions()}
             return _frame(correlation_id, kind.encode(placed(kind, known)))
         if version not in of_key:
-            raise MalformedRequestError(f"api key {key}, version {version}: not answered here")
+            raise MalformedRequestError(f"api key {key}, version {version}: not supported")
         if of_key[version].FLEXIBLE_VERSION:
             TaggedFields.decode(data)
         schema = of_key[version].SCHEMA

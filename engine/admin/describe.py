@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.known_image import known_image
-from stratalog.engine.driver.report import Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
@@ -33,6 +35,29 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.schedule import Entry
 
 _LEADER, _IN_SYNC, _UNREACHABLE = "leader", "in sync", "unreachable"
+
+
+class ReplicaRow(PartitionRow, frozen=True, kw_only=True):
+    """A replica; None for what cannot be read. Only a tiered partition has the columns ``copy_*``."""
+
+    broker: int
+    role: str
+    isr: str
+    epoch: int
+    log_start: int
+    remote_end: int | None
+    local_start: int | None
+    high_watermark: int | None
+    log_end: int | None
+    files: int | None
+    local_bytes: int | None
+    remote_bytes: int | None
+    copy_lag_records: int | msgspec.UnsetType | None = msgspec.UNSET
+    copy_lag_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
+    copy_lag_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    copy_error: str | msgspec.UnsetType | None = msgspec.UNSET
+    copy_attempts: int | msgspec.UnsetType = msgspec.UNSET
+    copy_failing_ms: int | msgspec.UnsetType = msgspec.UNSET
 
 
 def describe(
@@ -83,8 +108,8 @@ def describe(
             for look in looks:
                 row = _row(view, look, cold)
                 if work.remote_end is not None:
-                    row |= _tiering(work, look, entry, execution.clock.now_ms())
-                run.rows.append(row)
+                    row = _with_tiering(row, work, look, entry, execution.clock.now_ms())
+                run.add([row])
     for broker, errors in sorted(unreachable.items()):  # one line, not one for each of its thousand replicas
         run.fail(f"broker {broker}, which has {len(errors)} of these replicas", errors[0])
     for broker in sorted(answering):
@@ -93,7 +118,7 @@ def describe(
             run.fail(f"broker {broker}", in_the_way)
         elif (unwritable := takes_no_files(uri)) is not None:
             run.fail(f"broker {broker}", unwritable.of_broker(broker))
-    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
+    run.sort("topic", "partition", "broker")
     run.totals["replicas"] = len(run.rows)
     if empty:
         run.totals["empty_internal_replicas"] = empty
@@ -146,44 +171,46 @@ def _says_nothing(view: PartitionView, looks: Iterable[ListedReplica]) -> bool:
     )
 
 
-def _row(view: PartitionView, look: ListedReplica, cold: RemoteLog | None) -> dict[str, Value]:
-    """None for values of a replica that cannot be listed."""
+def _row(view: PartitionView, look: ListedReplica, cold: RemoteLog | None) -> ReplicaRow:
     log = look.found if isinstance(look.found, ListedLog) else None
-    return {
-        "topic": view.topic,
-        "partition": view.partition,
-        "broker": look.broker_id,
-        "role": _role(view, look),
-        "isr": ",".join(map(str, view.isr)),
-        "epoch": view.leader_epoch,
-        "log_start": view.log_start_offset,
-        "remote_end": None if cold is None else cold.end(view.partition),
-        "local_start": None if log is None else log.local_start,
-        "high_watermark": None if log is None else log.high_watermark,
-        "log_end": None if log is None else log.log_end,
-        "files": None if log is None else len(log.files),
-        "local_bytes": None if log is None else sum(file.size_bytes for file in log.files),
-        "remote_bytes": None if cold is None else cold.bytes_of(view.partition),
-    }
+    return ReplicaRow(
+        topic=view.topic,
+        partition=view.partition,
+        broker=look.broker_id,
+        role=_role(view, look),
+        isr=",".join(map(str, view.isr)),
+        epoch=view.leader_epoch,
+        log_start=view.log_start_offset,
+        remote_end=None if cold is None else cold.end(view.partition),
+        local_start=None if log is None else log.local_start,
+        high_watermark=None if log is None else log.high_watermark,
+        log_end=None if log is None else log.log_end,
+        files=None if log is None else len(log.files),
+        local_bytes=None if log is None else sum(file.size_bytes for file in log.files),
+        remote_bytes=None if cold is None else cold.bytes_of(view.partition),
+    )
 
 
-def _tiering(work: DescribeWork, look: ListedReplica, entry: Entry | None, now_ms: int) -> dict[str, Value]:
-    """The part of the replica's log outside the remote tier, which a restore would lose: acknowledged records, the
-    bytes of their files, and the age of the first append. And the failures of the last tier runs: since when, how
-    often in a row, the error.
+def _with_tiering(
+    row: ReplicaRow, work: DescribeWork, look: ListedReplica, entry: Entry | None, now_ms: int
+) -> ReplicaRow:
+    """The row, with the part of the replica's log outside the remote tier, which a restore would lose:
+    acknowledged records, the bytes of their files, and the age of the first append. And the failures of the last
+    tier runs: since when, how often in a row, the error.
     """
     log = look.found if isinstance(look.found, ListedLog) else None
     end = max(work.remote_end or 0, work.replicas.view.log_start_offset)
     since_ms = None if log is None else log.waiting_since_ms
     entry = entry or Entry(0)
-    return {
-        "copy_lag_records": None if log is None else max(0, log.high_watermark - end),
-        "copy_lag_bytes": None if log is None else sum(file.size_bytes for file in log.files if file.end > end),
-        "copy_lag_ms": None if log is None else 0 if since_ms is None else max(0, now_ms - since_ms),
-        "copy_error": entry.code or None,
-        "copy_attempts": entry.attempts,
-        "copy_failing_ms": max(0, now_ms - entry.failing_since_ms) if entry.attempts else 0,
-    }
+    return msgspec.structs.replace(
+        row,
+        copy_lag_records=None if log is None else max(0, log.high_watermark - end),
+        copy_lag_bytes=None if log is None else sum(file.size_bytes for file in log.files if file.end > end),
+        copy_lag_ms=None if log is None else 0 if since_ms is None else max(0, now_ms - since_ms),
+        copy_error=entry.code or None,
+        copy_attempts=entry.attempts,
+        copy_failing_ms=max(0, now_ms - entry.failing_since_ms) if entry.attempts else 0,
+    )
 
 
 def _role(view: PartitionView, look: ListedReplica) -> str:

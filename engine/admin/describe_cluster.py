@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from stratalog.engine.brokers.probe import probe_roots
 from stratalog.engine.config.settings import configs_in_force
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.run import PartitionRow, Row
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionView, TopicImage
@@ -21,6 +24,49 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.store.local_space import takes_no_files
 from stratalog.tiering.schedule import Entry
+
+
+class BrokerRow(Row, frozen=True, kw_only=True):
+    """A broker; None for what only a registered one has."""
+
+    broker: int
+    rack: str | None
+    state: str
+    broker_epoch: int | None
+    replicas: int
+    leads: int
+    log_dir: str
+
+
+class TopicRow(Row, frozen=True, kw_only=True):
+    """A topic; None for what only a tiered one has."""
+
+    topic: str
+    partitions: int
+    replication_factor: int
+    key: str
+    value: str
+    configs: str
+    topic_id: str
+    table: str | None
+    table_end: str | None
+
+
+class TroubleRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition in one of ``TROUBLES``."""
+
+    state: str
+    leader: int | None
+    replicas: str
+    isr: str
+
+
+class PropertyRow(Row, frozen=True, kw_only=True):
+    """A property of a topic, with its source."""
+
+    name: str
+    source: str = msgspec.field(name="from")
+    value: Value
 
 
 def describe_brokers(metadata: MetadataClient, storage: Storage, execution: Execution) -> Report:
@@ -40,17 +86,16 @@ def describe_brokers(metadata: MetadataClient, storage: Storage, execution: Exec
                 case Same() if (unwritable := takes_no_files(store.uri)) is not None:
                     finding = Blocked(unwritable.of_broker(broker_id))
                     run.fail(f"broker {broker_id}", unwritable)
-            run.rows.append(
-                {
-                    "broker": broker_id,
-                    "rack": None if registered is None else registered.rack,
-                    "state": "not registered" if registered is None else broker_state(registered, finding),
-                    "broker_epoch": None if registered is None else registered.broker_epoch,
-                    "replicas": sum(broker_id in p.replicas for p in partitions),
-                    "leads": sum(broker_id == p.leader for p in partitions),
-                    "log_dir": store.uri,
-                }
+            row = BrokerRow(
+                broker=broker_id,
+                rack=None if registered is None else registered.rack,
+                state="not registered" if registered is None else broker_state(registered, finding),
+                broker_epoch=None if registered is None else registered.broker_epoch,
+                replicas=sum(broker_id in p.replicas for p in partitions),
+                leads=sum(broker_id == p.leader for p in partitions),
+                log_dir=store.uri,
             )
+            run.add([row])
     return run.report()
 
 
@@ -83,21 +128,21 @@ def describe_topics(
         image = known_image(metadata, run)
         tiered = _tiered(storage, image)
         due = load_schedule(storage, image).schedule.entries if tiered else {}
-    run.rows += [
-        {
-            "topic": topic.name,
-            "partitions": len(topic.partitions),
-            "replication_factor": max((len(partition.replicas) for partition in topic.partitions), default=0),
-            "key": _type_name(topic.key_schema),
-            "value": _type_name(topic.value_schema),
-            "configs": " ".join(f"{key}={value}" for key, value in sorted(topic.configs.items())),
-            "topic_id": topic.topic_id,
-            "table": tiered.get(topic.topic_id),
-            "table_end": _table_end(topic, due) if topic.topic_id in tiered else None,
-        }
+    run.add(
+        TopicRow(
+            topic=topic.name,
+            partitions=len(topic.partitions),
+            replication_factor=max((len(partition.replicas) for partition in topic.partitions), default=0),
+            key=_type_name(topic.key_schema),
+            value=_type_name(topic.value_schema),
+            configs=" ".join(f"{key}={value}" for key, value in sorted(topic.configs.items())),
+            topic_id=topic.topic_id,
+            table=tiered.get(topic.topic_id),
+            table_end=_table_end(topic, due) if topic.topic_id in tiered else None,
+        )
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
         if not (exclude_internal and topic.name in INTERNAL_TOPICS)
-    ]
+    )
     return run.report()
 
 
@@ -147,16 +192,15 @@ def troubled_partitions(metadata: MetadataClient, execution: Execution, trouble:
             for view in image.views(topic.name):
                 found = state_of(view, least)
                 if found is not None and TROUBLES.index(found) <= TROUBLES.index(trouble):
-                    run.rows.append(
-                        {
-                            "topic": topic.name,
-                            "partition": view.partition,
-                            "state": found,
-                            "leader": view.leader,
-                            "replicas": ",".join(map(str, view.replicas)),
-                            "isr": ",".join(map(str, view.isr)),
-                        }
+                    row = TroubleRow(
+                        topic=topic.name,
+                        partition=view.partition,
+                        state=found,
+                        leader=view.leader,
+                        replicas=",".join(map(str, view.replicas)),
+                        isr=",".join(map(str, view.isr)),
                     )
+                    run.add([row])
     return run.report()
 
 
@@ -187,9 +231,9 @@ def describe_topic(metadata: MetadataClient, storage: Storage, execution: Execut
         }
         if (table := _tiered(storage, image).get(topic.topic_id)) is not None:
             shape["table"] = table
-        run.rows += [{"name": key, "from": "topic", "value": value} for key, value in shape.items()]
-        for key, value, source in configs_in_force(topic.configs, image.configs):
-            run.rows.append({"name": key, "from": source, "value": value})
+        run.add(PropertyRow(name=key, source="topic", value=value) for key, value in shape.items())
+        in_force = configs_in_force(topic.configs, image.configs)
+        run.add(PropertyRow(name=key, source=source, value=value) for key, value, source in in_force)
     return run.report()
 
 

@@ -9,14 +9,15 @@ all its offsets.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import SupportsIndex
 
 from stratalog.engine.brokers.probe import with_leaders
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
-from stratalog.engine.driver.report import Report, Value, utc_text
+from stratalog.engine.driver.report import Report, utc_text
+from stratalog.engine.driver.run import PartitionRow, Row
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
@@ -63,27 +64,62 @@ _Target = Callable[[PartitionState, OffsetCommit | None], int]
 """The target offset of a partition with this commit, if any; may be out of range."""
 
 
+class GroupRow(Row, frozen=True, kw_only=True):
+    """A group; times are text."""
+
+    group: str
+    topics: str
+    """Comma-separated."""
+    partitions: int
+    member_epoch: int | None
+    latest_commit: str | None
+    expires: str
+
+
+class ResetRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition whose offset was reset."""
+
+    old_offset: int | None
+    new_offset: int
+
+
+class ForgottenRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition whose committed offset was deleted."""
+
+    committed: int
+
+
+class LagMetricRow(Row, frozen=True, kw_only=True):
+    """The lag of a group in a partition, as a metric."""
+
+    metric: str
+    group: str
+    topic: str
+    partition: int
+    value: int
+
+
 def groups(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
     """Every group, as a table. A partition of ``__consumer_offsets`` that cannot be read is a failure in the
     report."""
     with execution.run("groups") as run:
         image = metadata.image()
         found, run.failures = all_groups(storage, execution.clock, memory, image)
-        run.rows += [_group_row(image, name, group) for name, group in sorted(found.items())]
+        run.add(_group_row(image, name, group) for name, group in sorted(found.items()))
     run.totals["groups"] = len(run.rows)
     return run.report()
 
 
-def _group_row(image: ClusterImage, name: str, group: GroupState) -> dict[str, Value]:
+def _group_row(image: ClusterImage, name: str, group: GroupState) -> GroupRow:
     found = named(image, group)
-    return {
-        "group": name,
-        "topics": ", ".join(sorted({topic for (topic, _), _ in found})),
-        "partitions": len(found),
-        "member_epoch": group.member_epoch,
-        "latest_commit": utc_text(max((record.commit_ms for _, record in found), default=0)) if found else None,
-        "expires": utc_text(group.expires_ms),
-    }
+    return GroupRow(
+        group=name,
+        topics=", ".join(sorted({topic for (topic, _), _ in found})),
+        partitions=len(found),
+        member_epoch=group.member_epoch,
+        latest_commit=utc_text(max((record.commit_ms for _, record in found), default=0)) if found else None,
+        expires=utc_text(group.expires_ms),
+    )
 
 
 # ------------------------------------------------------------------------------------- reset
@@ -141,10 +177,10 @@ def reset_offsets(
                 group,
                 commit_records(storage, execution.clock, image, group, wanted),
             )
-    run.rows += [
-        {"topic": topic, "partition": partition, "old_offset": old, "new_offset": new}
+    run.add(
+        ResetRow(topic=topic, partition=partition, old_offset=old, new_offset=new)
         for (topic, partition), (old, new) in moved.items()
-    ]
+    )
     run.totals["group"] = group
     return run.report()
 
@@ -289,11 +325,11 @@ def _forget(
                     "consumers, and try again"
                 )
     forgotten = {(record.topic_id, record.partition) for record in records if isinstance(record, ForgetOffset)}
-    run.rows += [
-        {"topic": topic, "partition": partition, "committed": record.offset}
+    run.add(
+        ForgottenRow(topic=topic, partition=partition, committed=record.offset)
         for (topic, partition), record in named(image, state)
         if (record.topic_id, partition) in forgotten
-    ]
+    )
     run.totals["group"] = group
     return run.report()
 
@@ -312,21 +348,11 @@ def lag_metrics(metadata: MetadataClient, storage: Storage, execution: Execution
         image = metadata.image()
         found, unread = all_groups(storage, execution.clock, memory, image)
         leaders, unlisted = list_leaders(storage, memory, image, found.values())
-        run.rows += [
-            _row(name, row)
+        run.add(
+            LagMetricRow(metric=RECORDS_LAG, group=name, topic=row.topic, partition=row.partition, value=row.lag)
             for name, group in sorted(found.items())
             for row in lag_rows(image, group, leaders)
-            if row["lag"] is not None
-        ]
+            if row.lag is not None
+        )
         run.failures += [*unread, *unlisted]
     return run.report()
-
-
-def _row(group: str, of_lag: Mapping[str, Value]) -> dict[str, Value]:
-    return {
-        "metric": RECORDS_LAG,
-        "group": group,
-        "topic": of_lag["topic"],
-        "partition": of_lag["partition"],
-        "value": of_lag["lag"],
-    }

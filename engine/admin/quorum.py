@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import OperationRun, Row
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import VoterId
@@ -29,6 +29,36 @@ from stratalog.partitions.errors import BrokerUnreachableError, InvalidCallError
 from stratalog.partitions.root import check_broker_file, read_broker_file
 
 
+class VoterRow(Row, frozen=True, kw_only=True):
+    """A voter, and its copy of the log; None for what cannot be read."""
+
+    voter: int
+    directory: str
+    claimed_epoch: int | None
+    log_start: int | None
+    log_end: int | None
+    lag: int | None
+    files: int | None
+    snapshots: str
+    size_bytes: int | None
+
+
+class VoterSnapshotRow(Row, frozen=True, kw_only=True):
+    """A voter that has a new snapshot."""
+
+    voter: int
+    snapshot: str
+    """``made``, ``copied``, or ``there``."""
+    deleted_files: int
+
+
+class ElectedVoterRow(Row, frozen=True, kw_only=True):
+    """A voter after a change of the voters."""
+
+    voter: int
+    directory: str
+
+
 def describe_quorum(metadata: MetadataClient, execution: Execution) -> Report:
     """One row per voter: its claims, its log end and lag, its snapshots. Too few reachable voters are a failure in
     the report, with the last known high watermark.
@@ -37,7 +67,7 @@ def describe_quorum(metadata: MetadataClient, execution: Execution) -> Report:
     """
     with execution.run("quorum") as run:
         found = metadata.with_log(inspect)
-    run.rows += [_voter_row(voter, found.end) for voter in found.voters]
+    run.add(_voter_row(voter, found.end) for voter in found.voters)
     if found.incomplete is not None:
         run.fail("metadata", found.incomplete)
     run.failures += [Failure.of(voter.voter, voter.error) for voter in found.voters if voter.error is not None]
@@ -51,18 +81,18 @@ def describe_quorum(metadata: MetadataClient, execution: Execution) -> Report:
     return run.report()
 
 
-def _voter_row(found: VoterFound, end: int) -> dict[str, Value]:
-    return {
-        "voter": found.voter.broker_id,
-        "directory": found.voter.directory_id,
-        "claimed_epoch": found.claimed_epoch,
-        "log_start": found.log_start,
-        "log_end": found.log_end,
-        "lag": None if found.log_end is None else max(0, end - found.log_end),
-        "files": found.files,
-        "snapshots": ", ".join(found.snapshots),
-        "size_bytes": found.size_bytes,
-    }
+def _voter_row(found: VoterFound, end: int) -> VoterRow:
+    return VoterRow(
+        voter=found.voter.broker_id,
+        directory=found.voter.directory_id,
+        claimed_epoch=found.claimed_epoch,
+        log_start=found.log_start,
+        log_end=found.log_end,
+        lag=None if found.log_end is None else max(0, end - found.log_end),
+        files=found.files,
+        snapshots=", ".join(found.snapshots),
+        size_bytes=found.size_bytes,
+    )
 
 
 def snapshot_metadata(
@@ -104,15 +134,15 @@ def sign_metadata(metadata: MetadataClient, execution: Execution, *, dry_run: bo
 
 def _add_upkeep(run: OperationRun, done: Upkeep) -> None:
     run.failures += metadata_failures(done)
-    run.rows += [
-        {
-            "voter": one.voter.broker_id,
-            "snapshot": "made" if one.created else "copied" if one.copied else "there",
-            "deleted_files": one.deleted,
-        }
+    run.add(
+        VoterSnapshotRow(
+            voter=one.voter.broker_id,
+            snapshot="made" if one.created else "copied" if one.copied else "there",
+            deleted_files=one.deleted,
+        )
         for one in done.voters
         if one.failure is None
-    ]
+    )
 
 
 def add_voter(
@@ -186,7 +216,7 @@ def _root_of(storage: Storage, broker_id: int) -> VoterId:
 
 
 def _changed(storage: Storage, run: OperationRun, voters: Voters) -> Report:
-    run.rows += [{"voter": voter.broker_id, "directory": voter.directory_id} for voter in voters]
+    run.add(ElectedVoterRow(voter=voter.broker_id, directory=voter.directory_id) for voter in voters)
     named = ", ".join(str(voter.broker_id) for voter in voters)
     if {voter.broker_id for voter in voters} != {*storage.file.voters}:
         run.notes.append(f"set voters = [{named}] in the cluster file")

@@ -91,10 +91,13 @@ def _groups(
         image = metadata.image()
         found, run.failures = all_groups(storage, execution.clock, memory, image)
         leaders, _ = list_leaders(storage, memory, image, found.values())
-        for name, group in sorted(found.items()):
-            rows = lag_rows(image, group, leaders)
-            run.rows += [{"group_id": name, **row} for row in rows if topic in (None, row["topic"])]
-    return run.report().raise_for_failures().rows
+    run.report().raise_for_failures()
+    return [
+        {"group_id": name, **row.columns()}
+        for name, group in sorted(found.items())
+        for row in lag_rows(image, group, leaders)
+        if topic in (None, row.topic)
+    ]
 
 
 def _files(

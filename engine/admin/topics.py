@@ -11,6 +11,7 @@ from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import Row
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import TopicImage
@@ -44,6 +45,14 @@ from stratalog.partitions.store import Store, StoredObject
 _DAY_MS = 24 * 60 * 60 * 1000
 _MOST_DAYS = 36_525
 """A century: more is probably a mistake, which could not be undone."""
+
+
+class DeletedRow(Row, frozen=True, kw_only=True):
+    """The files of a deleted topic on a broker, or in the remote tier."""
+
+    place: str
+    deleted_files: int
+    deleted_bytes: int
 
 
 def create_topic(
@@ -170,7 +179,7 @@ def protect(
     elif isinstance(days, int | float) and 0 < days <= _MOST_DAYS:
         at_ms = now_ms + int(days * _DAY_MS)
     else:
-        raise InvalidCallError(f"topic {topic!r}: days {days}: give more than 0, and at most {_MOST_DAYS}")
+        raise InvalidCallError(f"topic {topic!r}: days {days!r}: give more than 0, and at most {_MOST_DAYS}")
     if at_ms <= now_ms:
         raise InvalidCallError(f"topic {topic!r}: {time_text(at_ms)} is in the past: nothing would be protected")
     metadata.submit(AlterConfigs(topic, {PROTECT: str(at_ms)}), dry_run=dry_run)
@@ -224,7 +233,7 @@ def delete_topic(
                 found = store.list(folder)
                 run.failures += special_files(f"{name} on broker {broker_id}", store, found)
                 files, size = _delete(store, found, dry_run)
-                run.rows.append({"place": f"broker {broker_id}", "deleted_files": files, "deleted_bytes": size})
+                run.add([DeletedRow(place=f"broker {broker_id}", deleted_files=files, deleted_bytes=size)])
             except StratalogError as error:
                 run.fail(f"{name} on broker {broker_id}", error)
         if storage.remote is not None and not keep_remote:
@@ -240,7 +249,7 @@ def delete_topic(
                     if objects and not dry_run:
                         table.delete()
                 if files:
-                    run.rows.append({"place": "remote", "deleted_files": files, "deleted_bytes": size})
+                    run.add([DeletedRow(place="remote", deleted_files=files, deleted_bytes=size)])
             except StratalogError as error:
                 run.fail(f"{name} in the remote tier", error)
     run.totals["topic"] = name

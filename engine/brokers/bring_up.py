@@ -13,8 +13,8 @@ from dataclasses import replace
 from stratalog.engine.brokers.probe import entry
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.driver.execution import Execution, measured
-from stratalog.engine.driver.report import Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import OperationRun, Row
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.quorum.bootstrap import has_log
@@ -50,6 +50,26 @@ def format_roots(
     return {broker: format_root(stores[broker], file.cluster_id, broker, new_id, key) for broker in brokers}
 
 
+class RegisteredRow(Row, frozen=True, kw_only=True):
+    """A registered broker."""
+
+    broker: int
+    rack: str | None
+    broker_epoch: int
+    directory_id: str
+    registered: str
+    """``now`` or ``before``."""
+
+
+class FormatRow(Row, frozen=True, kw_only=True):
+    """The plan of formatting a root."""
+
+    broker: int
+    rack: str | None
+    plan: str
+    log_dir: str
+
+
 def register_brokers(
     metadata: MetadataClient,
     storage: Storage,
@@ -68,9 +88,8 @@ def register_brokers(
     with execution.run("register") as run:
         for broker_id in [b.broker_id for b in storage.file.brokers] if brokers is None else brokers:
             try:
-                run.rows.append(
-                    _register(metadata, storage, broker_id, by_name=brokers is not None, trust_copy=trust_copy)
-                )
+                by_name = brokers is not None
+                run.add([_register(metadata, storage, broker_id, by_name=by_name, trust_copy=trust_copy)])
             except StratalogError as error:
                 run.fail(f"broker {broker_id}", error)
     return run.report()
@@ -123,7 +142,7 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
             if found is not None:
                 check_broker_file(found, store, file.cluster_id, broker_id)
             plan = "format" if found is None else "is formatted"
-            run.rows.append({"broker": broker_id, "rack": known.rack, "plan": plan, "log_dir": store.uri})
+            run.add([FormatRow(broker=broker_id, rack=known.rack, plan=plan, log_dir=store.uri)])
         except StratalogError as error:
             run.fail(f"broker {broker_id}", error)
     if brokers is None and not run.failures:
@@ -143,7 +162,7 @@ def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
 
 def _register(
     metadata: MetadataClient, storage: Storage, broker_id: int, *, by_name: bool, trust_copy: bool
-) -> dict[str, Value]:
+) -> RegisteredRow:
     known = entry(storage.file, broker_id)
     store = storage.stores[broker_id]
     found = inspect_root(store)
@@ -181,10 +200,10 @@ def _register(
     if changed:
         metadata.submit(RegisterBroker(broker_id, *wanted, trusted=trust_copy))
     broker = metadata.image().broker(broker_id)
-    return {
-        "broker": broker_id,
-        "rack": broker.rack,
-        "broker_epoch": broker.broker_epoch,
-        "directory_id": broker.directory_id,
-        "registered": "now" if changed else "before",
-    }
+    return RegisteredRow(
+        broker=broker_id,
+        rack=broker.rack,
+        broker_epoch=broker.broker_epoch,
+        directory_id=broker.directory_id,
+        registered="now" if changed else "before",
+    )

@@ -14,7 +14,8 @@ from typing import assert_never
 
 from stratalog.engine.brokers.probe import entry, probe_roots
 from stratalog.engine.driver.execution import Execution
-from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import Row
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.commands import (
     Command,
@@ -32,6 +33,34 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 _NAMED = 5
 """The number of partitions that a message names."""
+
+
+class FencedRow(Row, frozen=True, kw_only=True):
+    """A fenced broker: its partitions, their new leaders, and those without one."""
+
+    broker: int
+    was: str
+    led: int
+    leaders_after: str
+    without_leader: int
+    partitions_without_leader: str
+    left_isrs: int
+
+
+class UnfencedRow(Row, frozen=True, kw_only=True):
+    """An unfenced broker, and the number of partitions that it leads."""
+
+    broker: int
+    was: str
+    now: str
+    leads: int
+
+
+class DecommissionedRow(Row, frozen=True, kw_only=True):
+    """A broker that was removed."""
+
+    broker: int
+    now: str
 
 
 def fence(
@@ -52,7 +81,7 @@ def fence(
     with execution.run("fence", dry_run=dry_run) as run:
         command = FenceByHand(tuple(dict.fromkeys(brokers)), force or dry_run)
         change = metadata.submit(command, dry_run=dry_run)
-        run.rows += [_fenced(change, broker_id) for broker_id in command.brokers]
+        run.add(_fenced(change, broker_id) for broker_id in command.brokers)
         refusal = _refusal(change)
     if dry_run and refusal and not force:
         run.notes.append(f"without --force this is refused: {refusal}")
@@ -106,20 +135,20 @@ def _refusal(change: ImageChange) -> str | None:
     return f"{some} would be left without a leader, as no other member of their ISRs can lead"
 
 
-def _fenced(change: ImageChange, broker_id: int) -> dict[str, Value]:
+def _fenced(change: ImageChange, broker_id: int) -> FencedRow:
     led = [(name, new.leader) for name, old, new in change.of_partitions() if old.leader == broker_id]
     leaders = Counter(leader for _, leader in led if leader is not None)
     stranded = [name for name, leader in led if leader is None]
     left = sum(broker_id in old.isr and broker_id not in new.isr for _, old, new in change.of_partitions())
-    return {
-        "broker": broker_id,
-        "was": state_of(change.before.brokers[broker_id]),
-        "led": len(led),
-        "leaders_after": ", ".join(f"{leader}: {count}" for leader, count in sorted(leaders.items())),
-        "without_leader": len(stranded),
-        "partitions_without_leader": " ".join(stranded),
-        "left_isrs": left,
-    }
+    return FencedRow(
+        broker=broker_id,
+        was=state_of(change.before.brokers[broker_id]),
+        led=len(led),
+        leaders_after=", ".join(f"{leader}: {count}" for leader, count in sorted(leaders.items())),
+        without_leader=len(stranded),
+        partitions_without_leader=" ".join(stranded),
+        left_isrs=left,
+    )
 
 
 def unfence(
@@ -138,7 +167,7 @@ def unfence(
         OutcomeUnknownError. A root that does not answer, or belongs to another cluster or broker, is a failure in
         the report.
     """
-    commands: list[Command[object]] = []
+    commands: dict[int, Command[object]] = {}
     with execution.run("unfence", dry_run=dry_run) as run:
         for broker_id in brokers:
             entry(storage.file, broker_id)
@@ -147,22 +176,20 @@ def unfence(
         findings = {found.broker_id: found for found in probe_roots(storage, image, brokers)}
         for broker in registered:
             try:
-                command = _bring_back(broker, findings[broker.broker_id])
+                commands[broker.broker_id] = _bring_back(broker, findings[broker.broker_id])
             except StratalogError as error:
                 run.fail(f"broker {broker.broker_id}", error)
-                continue
-            commands.append(command)
-            run.rows.append(
-                {"broker": broker.broker_id, "was": state_of(broker), "now": _outcome(broker, command)}
+        after = metadata.submit(Together(tuple(commands.values())), dry_run=dry_run)
+        leads = Counter(one.leader for topic in after.topics.values() for one in topic.partitions)
+        run.add(
+            UnfencedRow(
+                broker=broker_id,
+                was=state_of(image.brokers[broker_id]),
+                now=_outcome(image.brokers[broker_id], command),
+                leads=leads[broker_id],
             )
-        together = Together(tuple(commands))
-        after = metadata.submit(together, dry_run=dry_run)
-        for row in run.rows:
-            row["leads"] = sum(
-                partition.leader == row["broker"]
-                for topic in after.topics.values()
-                for partition in topic.partitions
-            )
+            for broker_id, command in commands.items()
+        )
     return run.report()
 
 
@@ -197,7 +224,7 @@ def decommission(
     with execution.run("decommission", dry_run=dry_run) as run:
         command = Together(tuple(UnregisterBroker(broker_id) for broker_id in listed))
         metadata.submit(command, dry_run=dry_run)
-    run.rows += [{"broker": broker_id, "now": "unregistered"} for broker_id in listed]
+    run.add(DecommissionedRow(broker=broker_id, now="unregistered") for broker_id in listed)
     return run.report()
 
 

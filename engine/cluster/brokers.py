@@ -31,7 +31,7 @@ class Brokers:
 
     def list(self) -> Report:
         """List every broker, as a table."""
-        return describe_cluster.describe_brokers(self._ports.metadata, self._ports.storage, self._ports.execution)
+        return describe_cluster.describe_brokers(*self._ports.for_tasks)
 
     @operation("brokers add")
     def add(
@@ -50,10 +50,7 @@ class Brokers:
         Raises: InvalidCallError for such a broker without ``if_not_exists``.
         """
         return bring_up.add_brokers(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            wholes(brokers, "broker"),
-            if_not_exists=if_not_exists,
-            dry_run=dry_run,
+            *self._ports.for_tasks, wholes(brokers, "broker"), if_not_exists=if_not_exists, dry_run=dry_run
         )
 
     @operation("brokers register")
@@ -63,9 +60,7 @@ class Brokers:
         """Register brokers. Default: every broker of the cluster file that is not fenced by hand. ``trust_copy``:
         roots that were moved, or restored from a copy, are complete."""
         chosen = None if brokers is None else wholes(brokers, "broker")
-        return bring_up.register_brokers(
-            self._ports.metadata, self._ports.storage, self._ports.execution, chosen, trust_copy=trust_copy
-        )
+        return bring_up.register_brokers(*self._ports.for_tasks, chosen, trust_copy=trust_copy)
 
     @operation("brokers fence", destroys=forced)
     def fence(
@@ -83,11 +78,7 @@ class Brokers:
     @operation("brokers unfence")
     def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Bring fenced brokers back with their present roots, also brokers that a probe has fenced."""
-        return fence.unfence(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            wholes(brokers, "broker"),
-            dry_run=dry_run,
-        )
+        return fence.unfence(*self._ports.for_tasks, wholes(brokers, "broker"), dry_run=dry_run)
 
     @operation("brokers decommission", destroys=always)
     def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:

@@ -99,9 +99,7 @@ class Client(Producer):
             or isolation != Isolation.READ_UNCOMMITTED
         ):
             raise InvalidCallError("a plan determines the whole read: give nothing else with it")
-        return read_frame(
-            self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory, spark, topic
-        )
+        return read_frame(*self._ports.for_records, spark, topic)
 
     def for_each_batch(
         self, topic: TopicNames, function: Callable[[DataFrame, int], None], **options: object
@@ -166,11 +164,7 @@ class Client(Producer):
             zone = partial(session_zone, self._spark)
             start, end = in_zone(start, zone), in_zone(end, zone)
         query = ReadQuery(topics, pattern, start, end, partitions, last, client_rack, fail_on_data_loss, isolation)
-        return plan_read(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-            query,
-            self.client(client_rack),
-        )
+        return plan_read(*self._ports.for_records, query, self.client(client_rack))
 
     def create_view(self, name: str, topic: TopicOrPlan) -> None:
         """Create, or replace, a temporary view for ``spark.sql`` of the records that ``read`` gives now: of one
@@ -259,12 +253,7 @@ class Client(Producer):
         spark = session(self._spark, "reading")
         from stratalog.engine.spark.read_frame import read_snapshot_frame
 
-        return read_snapshot_frame(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            spark,
-            topic,
-            partitions,
-        )
+        return read_snapshot_frame(*self._ports.all, spark, topic, partitions)
 
     def fetch(
         self,
@@ -289,7 +278,7 @@ class Client(Producer):
             until the timeout; RemoteObjectMissingError and other CorruptionError kinds.
         """
         return fetch.fetch(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+            *self._ports.for_records,
             topic,
             partition,
             offset,
@@ -314,7 +303,7 @@ class Client(Producer):
         whenever the caller iterates. ``cluster.fetch_many(cluster.groups.committed("loader"))`` continues at the
         offsets of a group, and detects replaced records."""
         return fetch.fetch_many(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+            *self._ports.for_records,
             offsets,
             max_bytes=max_bytes,
             timeout_s=timeout_s,
@@ -353,7 +342,7 @@ class Client(Producer):
             last: begin N records before the end of each partition
             follow: continue with new records, until interrupted; otherwise end where the log ends now
             auto_offset_reset: where to continue if retention has deleted the next record, and where a group
-            without a commit begins: at the earliest or latest record, or none for an error (default)
+                without a commit begins: at the earliest or latest record, or none for an error (default)
             idle_timeout_s: stop after TIME without a new record, such as 30s
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; the
@@ -372,7 +361,7 @@ class Client(Producer):
             metadata_max_age_s=metadata_max_age_s,
         )
         return Tail(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+            *self._ports.for_records,
             topic,
             partitions,
             start=start,

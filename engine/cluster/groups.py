@@ -40,7 +40,7 @@ class Groups:
 
     def list(self) -> Report:
         """List all consumer groups."""
-        return admin.groups(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
+        return admin.groups(*self._ports.all)
 
     @operation("groups commit", leaves_event=False)
     def commit(
@@ -58,12 +58,7 @@ class Groups:
             OffsetMetadataTooLargeError, StaleMemberEpochError, retriable kinds: nothing was changed;
             OutcomeUnknownError.
         """
-        return groups.commit(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            group,
-            offsets,
-            member_epoch=member_epoch,
-        )
+        return groups.commit(*self._ports.all, group, offsets, member_epoch=member_epoch)
 
     def committed(
         self, group: str, topics: TopicNames = None, *, require_stable: bool = False
@@ -71,21 +66,14 @@ class Groups:
         """The committed offsets of a consumer group, by topic and partition. ``require_stable``, for consumers
         that commit in transactions: raise UnstableOffsetCommitError while an open transaction has offsets of the
         group."""
-        return groups.committed(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-            group,
-            names(topics),
-            require_stable=require_stable,
-        )
+        return groups.committed(*self._ports.for_records, group, names(topics), require_stable=require_stable)
 
     def lag(self, group: str) -> Report:
         """Show the offsets and the lag of a group: one row per partition of the topics for which it has commits.
 
         Raises: InvalidGroupIdError, GroupIdNotFoundError.
         """
-        return groups.lag(
-            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory, group
-        )
+        return groups.lag(*self._ports.all, group)
 
     def lag_frame(self, group: str) -> DataFrame:
         """``lag`` as a Spark DataFrame, with the same columns.
@@ -101,7 +89,7 @@ class Groups:
     def lag_metrics(self) -> Report:
         """Kafka's ``records-lag`` of every consumer group, including streams with the option ``group``: one row
         per group and partition, columns ``metric, group, topic, partition, value``."""
-        return lag_metrics(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
+        return lag_metrics(*self._ports.all)
 
     @operation("groups reset_offsets")
     def reset_offsets(
@@ -129,7 +117,7 @@ class Groups:
         Raises: GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError: nothing was changed.
         """
         return admin.reset_offsets(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            *self._ports.all,
             group,
             names(topics),
             to=to,
@@ -148,12 +136,7 @@ class Groups:
 
         Raises: GroupIdNotFoundError; NonEmptyGroupError if it commits meanwhile: nothing was changed.
         """
-        return admin.delete_group(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            group,
-            if_exists=if_exists,
-            dry_run=dry_run,
-        )
+        return admin.delete_group(*self._ports.all, group, if_exists=if_exists, dry_run=dry_run)
 
     @operation("groups delete_offsets")
     def delete_offsets(
@@ -163,9 +146,4 @@ class Groups:
 
         Raises: see ``delete``; UnknownTopicOrPartitionError.
         """
-        return admin.delete_offsets(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            group,
-            names(topics) or (),
-            dry_run=dry_run,
-        )
+        return admin.delete_offsets(*self._ports.all, group, names(topics) or (), dry_run=dry_run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -77,13 +77,8 @@ class Jobs:
         Raises: InvalidCallError for an unknown step, or a budget of 0.
         """
         return maintaining.maintain(
-            *(
-                self._ports.metadata,
-                self._ports.storage,
-                self._ports.execution,
-                self._ports.memory,
-                self._ports.events,
-            ),
+            *self._ports.all,
+            self._ports.events,
             lambda storage, execution, partitions, dry_run: snapshotting.snapshot(
                 *(self._ports.metadata, storage, execution, self._ports.memory),
                 only=partitions,
@@ -100,6 +95,18 @@ class Jobs:
             ),
             dry_run=dry_run,
         )
+
+    def _remembered(
+        self,
+        step: str,
+        topics: Sequence[str] | None,
+        act: Callable[[], Report],
+        *,
+        some: bool = False,
+        dry_run: bool = False,
+    ) -> Report:
+        """The report of ``act``; ``health`` knows its failures from now on."""
+        return remembered(*self._ports.for_looks, step, topics, act, some=some, dry_run=dry_run)
 
     def _reduce_large(self) -> snapshotting.ReduceLarge:
         if self._spark is None:
@@ -129,7 +136,7 @@ class Jobs:
             dry_run: print the new leaders and the records lost; change nothing
         """
         return elect(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
+            *self._ports.for_tasks,
             names(topics),
             partitions,
             unclean=unclean,
@@ -185,11 +192,7 @@ class Jobs:
             throttle_bytes_per_s: copy at most SIZE per second to a broker (50MiB)
         """
         return reassigning.reassign(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            plan,
-            force=force,
-            throttle_bytes_per_s=throttle_bytes_per_s,
-            dry_run=dry_run,
+            *self._ports.all, plan, force=force, throttle_bytes_per_s=throttle_bytes_per_s, dry_run=dry_run
         )
 
     @operation("cancel_reassignments")
@@ -216,16 +219,10 @@ class Jobs:
         """
         chosen = None if brokers is None else wholes(brokers, "broker")
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
+        return self._remembered(
             "replicate",
             named if brokers is None else (),
-            lambda: replicating.replicate(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-                named,
-                brokers=chosen,
-                dry_run=dry_run,
-            ),
+            lambda: replicating.replicate(*self._ports.all, named, brokers=chosen, dry_run=dry_run),
             dry_run=dry_run,
         )
 
@@ -236,14 +233,8 @@ class Jobs:
         Followers receive the segments when they replicate.
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            "merge",
-            named,
-            lambda: merging.merge(
-                self._ports.metadata, self._ports.storage, self._ports.execution, named, dry_run=dry_run
-            ),
-            dry_run=dry_run,
+        return self._remembered(
+            "merge", named, lambda: merging.merge(*self._ports.for_tasks, named, dry_run=dry_run), dry_run=dry_run
         )
 
     @operation("bootstrap")
@@ -268,7 +259,7 @@ class Jobs:
                 were, not restored from an older copy; acknowledged records are lost if this is wrong
         """
         return bootstrapping.bootstrap(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            *self._ports.all,
             wholes(brokers, "broker"),
             names(topics),
             add=add,
@@ -285,14 +276,7 @@ class Jobs:
             deep: read every byte, and check it against its checksums
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            VERIFY,
-            named,
-            lambda: verify.verify(
-                self._ports.metadata, self._ports.storage, self._ports.execution, named, deep=deep
-            ),
-        )
+        return self._remembered(VERIFY, named, lambda: verify.verify(*self._ports.for_tasks, named, deep=deep))
 
     @operation("heal")
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -303,16 +287,8 @@ class Jobs:
             dry_run: read the files, and list the repairs; change nothing
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            VERIFY,
-            named,
-            lambda: healing.heal(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-                named,
-                dry_run=dry_run,
-            ),
-            dry_run=dry_run,
+        return self._remembered(
+            VERIFY, named, lambda: healing.heal(*self._ports.all, named, dry_run=dry_run), dry_run=dry_run
         )
 
     @operation("recover")
@@ -341,16 +317,10 @@ class Jobs:
         if (to is None) == (keep is None) or (keep is not None and broker is not None):
             raise InvalidCallError("recover takes either to, a place to export to, or keep, 'remote' or 'brokers'")
         if keep is not None:
-            return keeping.keep_one(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-                names(topics),
-                keep,
-                partitions=partitions,
-                dry_run=dry_run,
-            )
+            return keeping.keep_one(*self._ports.all, names(topics), keep, partitions=partitions, dry_run=dry_run)
         assert to is not None
         return recovering.recover(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
+            *self._ports.for_tasks,
             names(topics),
             to,
             partitions=partitions,
@@ -368,13 +338,10 @@ class Jobs:
             due: tier only the partitions that are due, once
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
+        return self._remembered(
             "tier",
             named,
-            lambda: tier.tier(
-                self._ports.metadata, self._ports.storage, self._ports.execution, named, due=due, dry_run=dry_run
-            ),
+            lambda: tier.tier(*self._ports.for_tasks, named, due=due, dry_run=dry_run),
             some=due,
             dry_run=dry_run,
         )
@@ -385,14 +352,8 @@ class Jobs:
         ``log.file.delete.delay.ms`` ago.
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            "retain",
-            named,
-            lambda: retain.retain(
-                self._ports.metadata, self._ports.storage, self._ports.execution, named, dry_run=dry_run
-            ),
-            dry_run=dry_run,
+        return self._remembered(
+            "retain", named, lambda: retain.retain(*self._ports.for_tasks, named, dry_run=dry_run), dry_run=dry_run
         )
 
     @operation("vacuum")
@@ -412,16 +373,10 @@ class Jobs:
             older_than_ms: delete only files that are older (default: 24h)
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
+        return self._remembered(
             "vacuum",
             named,
-            lambda: vacuuming.vacuum(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution),
-                named,
-                older_than_ms=older_than_ms,
-                dry_run=dry_run,
-            ),
+            lambda: vacuuming.vacuum(*self._ports.for_tasks, named, older_than_ms=older_than_ms, dry_run=dry_run),
             dry_run=dry_run,
         )
 
@@ -443,12 +398,11 @@ class Jobs:
             memory_bytes: reduce larger partitions by Spark, the others by one task each (default: 256MiB)
         """
         named = names(topics)
-        return remembered(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
+        return self._remembered(
             "snapshot",
             named,
             lambda: snapshotting.snapshot(
-                *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+                *self._ports.all,
                 named,
                 reduce_large=self._reduce_large(),
                 by_hand=by_hand,
@@ -493,8 +447,4 @@ class Jobs:
         Raises: InvalidCallError; see ``fetch``.
         """
         since_ms = None if since is None else since_time_ms(since, self._ports.clock.now_ms())
-        return history(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            EventFilter(since_ms, operation, topic),
-            limit=whole(limit, "limit"),
-        )
+        return history(*self._ports.all, EventFilter(since_ms, operation, topic), limit=whole(limit, "limit"))

@@ -28,31 +28,31 @@ class Looks:
 
             cluster.health().raise_for_failures()
         """
-        return health(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
+        return health(*self._ports.all)
 
     @operation("describe", leaves_event=False)
     def describe(self, topics: TopicNames = None) -> Report:
         """Every replica of the topics, as a table. Failures are partitions without a leader, or below
         ``min.insync.replicas``, and uploads that fail repeatedly."""
-        return describe(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
+        return describe(*self._ports.for_tasks, names(topics))
 
     def reassignments(self, topics: TopicNames = None) -> Report:
         """List the reassignments in progress, and what each new replica still lacks."""
-        return reassignments(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
+        return reassignments(*self._ports.for_tasks, names(topics))
 
     def discarded(self, topics: TopicNames = None) -> Report:
         """List the files that replicas have discarded but still hold."""
-        return histories.history(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
+        return histories.history(*self._ports.for_tasks, names(topics))
 
     def new_events(self) -> NewEvents:
         """The events of all drivers from now on: each call of the result returns those since the previous call."""
-        return NewEvents(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory)
+        return NewEvents(*self._ports.for_records)
 
     def snapshots(self, topics: TopicNames = None) -> Report:
         """Every snapshot of every replica, as a table."""
-        return list_snapshots(self._ports.metadata, self._ports.storage, self._ports.execution, names(topics))
+        return list_snapshots(*self._ports.for_tasks, names(topics))
 
     def metrics(self) -> Report:
         """The metrics of KIP-630: ``GenSnapshotLatencyMs``, ``LoadSnapshotLatencyMs`` (of this driver),
         ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots, and of the metadata log)."""
-        return metrics(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory)
+        return metrics(*self._ports.all)

@@ -41,13 +41,7 @@ class Overview:
             try:
                 found["topics"] = _told("topics", lambda: _topics(self._ports))
                 found["health"] = _told(
-                    "health",
-                    lambda: replace(
-                        health(
-                            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory
-                        ),
-                        totals={},
-                    )._repr_html_(),
+                    "health", lambda: replace(health(*self._ports.all), totals={})._repr_html_()
                 )
             finally:
                 self._looking.release()
@@ -74,6 +68,6 @@ def _told(what: str, render: Callable[[], str]) -> str:
 
 
 def _topics(ports: Ports) -> str:
-    rows = folded(describe_topics(ports.metadata, ports.storage, ports.execution).rows)
+    rows = folded(describe_topics(*ports.for_tasks).rows)
     texts = [[show(row.get(name)) for name in _COLUMNS] for row in rows]
     return html_table(_COLUMNS, texts, numbers=("partitions", "replication_factor"))

@@ -94,7 +94,7 @@ class Producer:
         from stratalog.engine.spark.appending import RecordColumns
 
         return append_frame(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            *self._ports.all,
             topic,
             frame,
             RecordColumns(key, value, partition, headers, timestamp),
@@ -153,13 +153,11 @@ class Producer:
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         columns = RowColumns(key, value, partition, headers, timestamp)
         return produce(
-            *(
-                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-                topic,
-                rows,
-                columns,
-                who,
-            ),
+            *self._ports.for_records,
+            topic,
+            rows,
+            columns,
+            who,
             acks=acks,
             bad_records=bad,
             on_unknown_field=unknown_field_policy(on_unknown_field),
@@ -188,12 +186,10 @@ class Producer:
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         return append_batches(
-            *(
-                *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
-                topic,
-                batches,
-                who,
-            ),
+            *self._ports.for_records,
+            topic,
+            batches,
+            who,
             acks=acks,
             bad_records=bad,
             on_unknown_field=unknown_field_policy(on_unknown_field),

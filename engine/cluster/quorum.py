@@ -45,11 +45,7 @@ class Quorum:
         Args:
             broker: the broker
         """
-        return quorum.add_voter(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            whole(broker, "broker"),
-            dry_run=dry_run,
-        )
+        return quorum.add_voter(*self._ports.for_tasks, whole(broker, "broker"), dry_run=dry_run)
 
     @operation("quorum remove_voter")
     def remove_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -58,11 +54,7 @@ class Quorum:
         Args:
             broker: the broker
         """
-        return quorum.remove_voter(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            whole(broker, "broker"),
-            dry_run=dry_run,
-        )
+        return quorum.remove_voter(*self._ports.for_tasks, whole(broker, "broker"), dry_run=dry_run)
 
     @operation("quorum replace_voter")
     def replace_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -71,8 +63,4 @@ class Quorum:
         Args:
             broker: the broker
         """
-        return quorum.replace_voter(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            whole(broker, "broker"),
-            dry_run=dry_run,
-        )
+        return quorum.replace_voter(*self._ports.for_tasks, whole(broker, "broker"), dry_run=dry_run)

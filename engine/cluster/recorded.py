@@ -227,7 +227,7 @@ class Frame:
                 notes=tuple(redacted(note) for note in notes[:_MOST_NOTES]),
                 duration=lasted_ms,
             )
-            append_event(ports.metadata, ports.storage, ports.clock, ports.memory, image, event)
+            append_event(*ports.for_records, image, event)
         except (StratalogError, OSError) as error:
             code = error.code if isinstance(error, StratalogError) else type(error).__name__
             self._notes.append(f"the history lacks that it has {phase}: {code}: {error}")

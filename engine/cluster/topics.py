@@ -42,9 +42,7 @@ class Topics:
         Args:
             exclude_internal: omit the engine's own topics
         """
-        return describe_cluster.describe_topics(
-            self._ports.metadata, self._ports.storage, self._ports.execution, exclude_internal=exclude_internal
-        )
+        return describe_cluster.describe_topics(*self._ports.for_tasks, exclude_internal=exclude_internal)
 
     def describe(self, name: str) -> Report:
         """Show a topic's partitions, types and effective configs, each with its source: the topic, the cluster, or
@@ -52,9 +50,7 @@ class Topics:
 
         Raises: UnknownTopicOrPartitionError.
         """
-        return describe_cluster.describe_topic(
-            self._ports.metadata, self._ports.storage, self._ports.execution, name
-        )
+        return describe_cluster.describe_topic(*self._ports.for_tasks, name)
 
     def troubled(self, trouble: str = "under-replicated") -> Report:
         """List the partitions in this state or a worse one, from the metadata alone.
@@ -173,13 +169,7 @@ class Topics:
 
         Raises: PolicyViolationError, InvalidCallError, UnknownTopicOrPartitionError.
         """
-        return topics.protect(
-            *(self._ports.metadata, self._ports.storage, self._ports.clock),
-            topic,
-            until=until,
-            days=days,
-            dry_run=dry_run,
-        )
+        return topics.protect(*self._ports.for_looks, topic, until=until, days=days, dry_run=dry_run)
 
     @operation("topics delete", destroys=always)
     def delete(
@@ -198,11 +188,7 @@ class Topics:
             if_exists: succeed if the topic does not exist; the report then has no rows
         """
         return topics.delete_topic(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution),
-            name,
-            keep_remote=keep_remote,
-            if_exists=if_exists,
-            dry_run=dry_run,
+            *self._ports.for_tasks, name, keep_remote=keep_remote, if_exists=if_exists, dry_run=dry_run
         )
 
     @operation("delete_records", destroys=always)
@@ -220,6 +206,4 @@ class Topics:
             the high watermark, UnknownTopicOrPartitionError: nothing was changed.
         """
         offsets = {(topic, partition): offset for partition, offset in before.items()}
-        return delete_records(
-            self._ports.metadata, self._ports.storage, self._ports.execution, offsets, dry_run=dry_run
-        )
+        return delete_records(*self._ports.for_tasks, offsets, dry_run=dry_run)

@@ -96,33 +96,23 @@ class Transactions:
         Raises: InvalidCallError, InvalidTransactionTimeoutError; ConcurrentTransactionsError when an earlier one
             of the id cannot be completed at present.
         """
-        return OpenTransaction(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            transactional_id,
-            timeout_ms,
-        )
+        return OpenTransaction(*self._ports.all, transactional_id, timeout_ms)
 
     def list(self) -> Report:
         """List every transactional id and its transaction, as a table."""
-        return admin.list_transactions(
-            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory
-        )
+        return admin.list_transactions(*self._ports.all)
 
     def describe(self, transactional_id: str) -> Report:
         """Show the partitions of a transaction, and where it begins in each.
 
         Raises: TransactionalIdNotFoundError.
         """
-        return admin.describe_transaction(
-            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory, transactional_id
-        )
+        return admin.describe_transaction(*self._ports.all, transactional_id)
 
     def find_hanging(self, topics: TopicNames = None) -> Report:
         """List transactions that are open in a log but that no producer will end, as an unclean election has lost
         their marker (KIP-664)."""
-        return admin.hanging_transactions(
-            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory, names(topics)
-        )
+        return admin.hanging_transactions(*self._ports.all, names(topics))
 
     @operation("transactions abort")
     def abort(self, transactional_id: str, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -131,15 +121,9 @@ class Transactions:
         Args:
             transactional_id: a transactional id, or a producer id
         """
-        return admin.abort_transaction(
-            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
-            transactional_id,
-            dry_run=dry_run,
-        )
+        return admin.abort_transaction(*self._ports.all, transactional_id, dry_run=dry_run)
 
     @operation("transactions finish")
     def finish(self, *, dry_run: bool = False, check: bool = True) -> Report:
         """Abort overdue transactions, complete decided ones, and delete unused ids."""
-        return admin.finish_transactions(
-            self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory, dry_run=dry_run
-        )
+        return admin.finish_transactions(*self._ports.all, dry_run=dry_run)

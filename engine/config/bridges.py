@@ -98,6 +98,17 @@ SHIPPED = (
         },
     ),
     Bridge(
+        "kafka_tier",
+        "pip install 'stratalog[kafka-tier,kafka]'",
+        jobs={
+            "kafka_tier": _job(
+                "kafka_tier",
+                "Kafka",
+                "read the tiered storage of a Kafka cluster from its bucket, without brokers",
+            )
+        },
+    ),
+    Bridge(
         "formats",
         "pip install 'stratalog[avro]'",
         formats={

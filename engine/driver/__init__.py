@@ -14,8 +14,6 @@
     metrics               snapshot metrics that this driver has measured
     state_cache           the content of the engine's own topics that this driver has read
     plain_values          values of records as JSON values
-    producers             the identities under which this driver appends
-    log_ends              ends of logs after this driver's appends, and the remote ends that it has checked
     fetching, record_reader   the threads of fetches, and their cache of records
     stored_schedule       the times of earlier runs of a job, as hints for its next run
     remote_quota          the bytes per second that this driver may copy to and fetch from the remote tier

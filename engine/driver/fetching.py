@@ -75,7 +75,7 @@ class Fetching:
             topic, partition = item
             who = "the remote tier" if item in remotely else "the leader's storage"
             return Failed(
-                item, StoreTimeoutError(f"{topic}-{partition}: {who} did not answer within {timeout_s} s")
+                item, StoreTimeoutError(f"{topic}-{partition}: {who} did not answer within {timeout_s:.3g} s")
             )
 
         def go_on(item: K, rest: Remotely[R]) -> None:

@@ -1,19 +1,169 @@
-"""The memory of a driver: its producers, caches and the ends of logs, kept from one operation to the next."""
+"""The memory of a driver: its producers, caches and the ends of logs, kept from one operation to the next.
+
+Every append needs a producer, whose state stays in the footer of later files until it expires. A new producer for
+each append would make every footer larger, so ``UnnamedProducers`` reuses a few ids, each with its next sequence.
+An id whose append has an unknown outcome belongs to the caller that received that error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import msgspec
+
 from stratalog.engine.driver.fetching import Fetching
-from stratalog.engine.driver.log_ends import LogEnds, RemoteEnds
 from stratalog.engine.driver.metrics import SnapshotMetrics
-from stratalog.engine.driver.producers import BegunSequences, TransactionalProducers, UnnamedProducers
 from stratalog.engine.driver.state_cache import OwnProducer, StateCache
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.replica_selector import CurrentSelector
+from stratalog.engine.state.transaction_state import Transaction
+from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.identity import NewId, TopicIdPartition
+from stratalog.partitions.producers import ProducerAppend, unnamed
+
+_MOST = 10_000
+"""Producers to remember. Forgetting one costs two requests per partition at its next append."""
+
+
+class BegunSequences:
+    """The greatest sequence that this driver has begun for each named producer, by topic.
+
+    A greater sequence is not a retry, so its append skips the look for earlier attempts. Thread-safe, as one
+    thread at a time uses a producer.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def begin(self, topic_id: str, who: ProducerAppend) -> None:
+        """Record that the append of ``who`` begins."""
+        if len(self._begun) >= _MOST:
+            self._begun.clear()
+        self._begun[topic_id, who.producer_id] = who.epoch, who.sequence
+
+    def is_next(self, topic_id: str, who: ProducerAppend) -> bool:
+        """Whether this driver has begun an earlier sequence of the producer in this epoch, but not this one."""
+        epoch, sequence = self._begun.get((topic_id, who.producer_id), (-1, 0))
+        return epoch == who.epoch and who.sequence > sequence
+
+
+class UnnamedProducers:
+    """The ids of this driver that no append is using. Thread-safe, because a deque is."""
+
+    def __init__(self) -> None:
+        self._free: deque[tuple[int, ProducerAppend]] = deque()
+
+    def take(self, new_id: NewId) -> ProducerAppend:
+        """A producer and its next sequence, for one append at a time: the one returned last, so that others may
+        expire.
+        """
+        with suppress(IndexError):
+            while True:
+                process, last = self._free.pop()
+                if process == os.getpid():  # after a fork both processes would have it, with the same sequences
+                    return msgspec.structs.replace(last, sequence=last.sequence + 1)
+        return ProducerAppend(unnamed(new_id), 0, 0)
+
+    def give_back(self, used: ProducerAppend) -> None:
+        """Return a producer whose append has a known outcome in every partition, and will not be retried."""
+        self._free.append((os.getpid(), used))
+
+
+_MOST_IDS = 1000
+
+
+class TransactionalProducers:
+    """The producers of transactional ids whose last transaction ended in this driver.
+
+    The next transaction of an id continues with its producer, whose epoch the end has raised. Each is given out
+    once, so two open transactions never share one. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._left: BoundedCache[str, tuple[int, Transaction]] = BoundedCache(_MOST_IDS)
+
+    def take(self, transactional_id: str) -> Transaction | None:
+        """The state in which this driver left the id; None if it has none, or another transaction here uses it."""
+        process, left = self._left.take(transactional_id) or (None, None)
+        return left if process == os.getpid() else None  # after a fork both processes would have it
+
+    def give_back(self, transactional_id: str, left: Transaction) -> None:
+        """Remember the state of an id whose transaction has ended."""
+        self._left.put(transactional_id, (os.getpid(), left))
+
+
+_BYTES = 64 * 1024 * 1024
+_END_BYTES = 4096
+_PRODUCER_BYTES = 512
+
+
+class LogEnds:
+    """The end of each log after this driver's last append, and the view under which the whole maximal ISR held the
+    log up to that end. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._ends: BoundedCache[TopicIdPartition, tuple[PartitionView, LogEnd]] = BoundedCache(_BYTES)
+
+    def of(self, views: Iterable[PartitionView]) -> dict[int, LogEnd]:
+        """The known ends by partition, for views that have not changed since. Each end is given out once, so after
+        a failed append none is known.
+        """
+        found: dict[int, LogEnd] = {}
+        for view in views:
+            kept = self._ends.take(view.key)
+            if kept is not None and kept[0] == view:
+                found[view.partition] = kept[1]
+        return found
+
+    def remember(self, view: PartitionView, end: LogEnd) -> None:
+        """Record the end after an append that was acknowledged under ``view``: the whole maximal ISR holds the log
+        up to it.
+        """
+        weight = _END_BYTES + _PRODUCER_BYTES * len(end.state.producers)
+        self._ends.put(view.key, (view, replace(end, acknowledged_to=end.log_end)), weight)
+
+
+ASK_AGAIN_MS = 60_000
+"""How long a driver waits before it asks again a remote tier that did not answer."""
+
+
+@dataclass(slots=True)
+class RemoteEnds:
+    """Partitions whose leader holds all records of their remote log, by the leader epoch in which this driver
+    checked.
+
+    A driver checks before its first append under a leader epoch: one read of a topic's table answers for all its
+    partitions. The answer stays valid for that epoch, because only records that the leader holds are tiered. Not
+    pickled.
+    """
+
+    _found: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """The leader epoch of the check."""
+    _silent_until_ms: dict[str, int] = field(default_factory=dict)
+    """By topic id."""
+
+    def unknown(self, views: Iterable[PartitionView]) -> list[PartitionView]:
+        """The views of tiered partitions that were not checked under their present leader epoch."""
+        return [view for view in views if view.tiered and self._found.get(view.key) != view.leader_epoch]
+
+    def remember(self, view: PartitionView) -> None:
+        """Record that an append under the view has checked the remote end."""
+        self._found[view.key] = view.leader_epoch
+
+    def is_silent(self, topic_id: str, now_ms: int) -> bool:
+        """Whether the remote tier failed to answer for this topic less than ``ASK_AGAIN_MS`` ago."""
+        return now_ms < self._silent_until_ms.get(topic_id, 0)
+
+    def was_silent(self, topic_id: str, now_ms: int) -> None:
+        """Record that the remote tier did not answer at ``now_ms``."""
+        self._silent_until_ms[topic_id] = now_ms + ASK_AGAIN_MS
 
 
 class BehindAppends(Protocol):

@@ -113,6 +113,26 @@ class Ports:
         """The driver's clock."""
         return self.execution.clock
 
+    @property
+    def all(self) -> tuple[MetadataClient, Storage, Execution, Memory]:
+        """The ports of an operation that runs tasks, and uses the memory of this driver."""
+        return self.metadata, self.storage, self.execution, self.memory
+
+    @property
+    def for_tasks(self) -> tuple[MetadataClient, Storage, Execution]:
+        """The ports of an operation that runs tasks."""
+        return self.metadata, self.storage, self.execution
+
+    @property
+    def for_records(self) -> tuple[MetadataClient, Storage, Clock, Memory]:
+        """The ports of appends and reads from this process."""
+        return self.metadata, self.storage, self.clock, self.memory
+
+    @property
+    def for_looks(self) -> tuple[MetadataClient, Storage, Clock]:
+        """The ports of an operation of this process that needs no memory."""
+        return self.metadata, self.storage, self.clock
+
     def with_tasks(
         self, tasks: TaskRunner, *, progress: Progress | None = None, driver_only: bool | None = None
     ) -> Ports:

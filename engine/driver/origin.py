@@ -50,7 +50,7 @@ def operations_log(environ: Mapping[str, str] = os.environ) -> OperationsLog | N
     """How this process writes events; None: it does not. Raises: InvalidCallError."""
     switch = environ.get(_SWITCH, "on")
     if switch not in ("on", "off"):
-        raise InvalidCallError(f"{_SWITCH} is {switch}: use 'on' or 'off'")
+        raise InvalidCallError(f"{_SWITCH} is {switch!r}: use 'on' or 'off'")
     return OperationsLog(origin(environ)) if switch == "on" else None
 
 

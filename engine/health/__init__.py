@@ -4,8 +4,7 @@ below:
     finding      one problem as data; command lines; the report
     sight        the observed state: metadata, roots, one listing of each broker, stored state
     brokers      roots, folders, voters
-    partitions   leaders, the ISR, lag, damage
-    lost         lost logs
+    partitions   leaders, the ISR, lag, damage, lost logs
     remote       failing uploads, overdue segments, tables changed by other programs
     expiry       overdue deletions
     state        consumer groups and transactions

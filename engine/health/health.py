@@ -18,8 +18,7 @@ from stratalog.engine.health.finding import (
     figures_of,
     grouped,
 )
-from stratalog.engine.health.lost import lost_findings
-from stratalog.engine.health.partitions import DAMAGED, copies_findings, isr_findings
+from stratalog.engine.health.partitions import DAMAGED, copies_findings, isr_findings, lost_findings
 from stratalog.engine.health.remote import OFFLINE, REMOTE_TABLE, UPLOADS, remote_findings
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
@@ -36,9 +35,9 @@ class Examined:
     report: HealthReport
     sight: Sight
     remotes: Mapping[str, RemoteLog]
-    """By topic id, of tiered topics whose tables could be read."""
+    """The remote logs of tiered topics whose tables could be read, by topic id."""
     groups: Mapping[str, GroupState] = field(default_factory=dict)
-    """By name, of those that could be read."""
+    """The groups that could be read, by name."""
 
 
 def health(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> HealthReport:
@@ -51,7 +50,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
     report, as are objects that could not be examined. ``totals`` are the figures, with Kafka's names if there are
     any. Writes nothing.
 
-    Raises: as ``look``.
+    Raises: see ``look``.
     """
     with execution.run("health") as run:
         sight = look(metadata, storage, execution.clock, run)

@@ -1,5 +1,5 @@
-"""Findings about partitions: leaders, the size of the ISR, lagging followers and damaged files. Only partitions
-that look suspicious in the listings are examined further.
+"""Findings about partitions: leaders, the size of the ISR, lagging followers, damaged files and lost logs. Only
+partitions that look suspicious in the listings are examined further.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.probed_roots import Same
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
+from stratalog.engine.replication.lost_log import LogLostError, check_not_lost
 from stratalog.engine.upkeep.memory.kept_times import METADATA_LOG
 from stratalog.engine.upkeep.memory.trouble import Trouble
 from stratalog.engine.upkeep.verification.audit import audit, failures_of
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.paths import METADATA_TOPIC, DataName
+from stratalog.partitions.runner import Failed
 
 OFFLINE, UNDER_MIN, UNDER_REPLICATED = (
     "OfflinePartitionsCount",
@@ -293,7 +295,7 @@ def _damaged(
 
 def _damage_of(trouble: Trouble) -> frozenset[Cause]:
     """The remote tier as the cause, if damage was found only there."""
-    in_remote = not trouble.untold and all(REMOTE_TIER in one.item for one in trouble.told)
+    in_remote = not trouble.unlisted and all(REMOTE_TIER in one.item for one in trouble.told)
     return frozenset({REMOTE_TIER}) if in_remote else frozenset()
 
 
@@ -309,3 +311,31 @@ def _remembered(subjects: Sequence[str], troubles: Sequence[Trouble], what: str,
         do=do,
         since_ms=min(trouble.since_ms for trouble in troubles),
     )
+
+
+def lost_findings(storage: Storage, sight: Sight) -> Iterator[HealthFinding]:
+    """Judges by the names in the folders; lists a folder and reads the remote log only if the log seems lost."""
+    suspicious = [
+        seen
+        for seen in sight.partitions
+        if seen.leader is not None and known_end(seen.leader) < seen.view.written_to and not seen.leader.data
+    ]
+
+    def look(seen: SeenPartition) -> None:
+        replicas = storage.replicas(seen.view)
+        check_not_lost(replicas, replicas.leader.log(anew=True))
+
+    for outcome in storage.threads.run(look, suspicious):
+        match outcome:
+            case Failed(seen, LogLostError() as error):
+                others = [seen.replicas.get(broker) for broker in seen.view.isr]
+                held = any(isinstance(other, Listing) and other.data for other in others)
+                topic = seen.view.topic
+                lost = sight.commands("recover", topic, "--keep", "brokers", "--dry-run")
+                yield HealthFinding(
+                    severity=Severity.ERROR,
+                    kind="lost-log",
+                    subjects=(str(seen),),
+                    what=str(error),
+                    do=sight.commands("replicate", topics=[topic]) if held else lost,
+                )

@@ -141,7 +141,7 @@ def _too_many(
         for name, group in sorted(over.items()):
             by_topic: dict[str, int] = {}
             for row in lag_rows(sight.image, group, leaders):
-                by_topic[str(row["topic"])] = by_topic.get(str(row["topic"]), 0) + int(row["lag"] or 0)
+                by_topic[row.topic] = by_topic.get(row.topic, 0) + (row.lag or 0)
             late = [f"{lag:,} records of {topic}" for topic, lag in sorted(by_topic.items()) if lag > limit]
             if late:
                 what = (

@@ -143,7 +143,7 @@ def _also(finding: Finding) -> str:
         case Same():
             return ""
         case Another():
-            return "; its root is another one than the registered one"
+            return "; its root is not the registered one"
         case NotOurs(error) | Unreachable(error) | Blocked(error):
             return f"; {error.code}: {error}"
         case _:

@@ -49,7 +49,7 @@ class VotersRecord(_TypedRecord, frozen=True):
     cluster_id: str
     voters: tuple[VoterId, ...]
     replaced: tuple[Int64, ...] = msgspec.field(default=(), name="awaited")
-    """Brokers that are no voters now, but will be again with other storage."""
+    """Brokers that are not voters now, but will be again with other storage."""
 
 
 class NoOpRecord(_TypedRecord, frozen=True):

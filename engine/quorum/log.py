@@ -303,7 +303,7 @@ class MetadataLog:
                 rival = next((look.voter for look in looks if look.epoch > epoch), None)
                 if rival is not None:
                     continue
-                # 4. The epoch goes on from the greatest log, if these are its voters. Majorities meet, so one of
+                # 4. The epoch continues from the greatest log, if these are its voters. Majorities meet, so one of
                 #    them shows every committed batch; fewer looks, or another log, could lose one (I6).
                 if is_majority(ids_of(look.voter for look in looks), ids_of(survey.voters)):
                     # An unfinished change of voters may be on a single earlier voter.

@@ -10,7 +10,6 @@
     plan_read              a batch read as a pinned plan of file ranges
     fetch, tail            small reads without a JVM: records from an offset on, and following the end
     stream_options         pure: the topics and options of a stream, and the options of a batch read
-    kafka_options          pure: options of Spark's Kafka source and sink, and their substitutes
     stream_offsets         pure: the offsets of a stream
     stream_tasks, admission   pure: the size of a stream's batch, and its tasks
     stream_source          plans triggers and batches on the driver; commits a stream's progress to its group

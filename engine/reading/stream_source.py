@@ -287,7 +287,7 @@ class StreamSource:
         return look_again(lambda: self._plan_once(began, end)) if _has_records(began, end) else []
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The same records as ranges of offsets, one for each partition that has some. Raises: as ``latest``."""
+        """The same records as ranges of offsets, one for each partition that has some. Raises: see ``latest``."""
         began = _began(start, end)
         return look_again(lambda: self._ranges_once(began, end)) if _has_records(began, end) else []
 

@@ -227,7 +227,7 @@ def _record(storage: Storage, states: dict[int, PendingAppend], min_insync_repli
                 f"{min_insync_replicas}: the records are in the log, but not acknowledged"
             )
         assert state.appended is not None
-        advance_high_watermark(storage.replicas(state.view), state.appended.next_offset)
+        advance_high_watermark(storage.replicas(state.view), state.appended.next_offset, storage.copies)
 
     _note_failures(storage, states, write)
 

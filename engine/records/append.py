@@ -64,7 +64,8 @@ from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult,
 from stratalog.engine.records.tables import plain_batch
 from stratalog.engine.records.unknown_fields import settled, unknown_in_batches, without_unknown
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
-from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended
+from stratalog.engine.replication.append import Appended, NotAppended
+from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import ChangedReplayError, InvalidCallError, PolicyViolationError

@@ -25,7 +25,7 @@ from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION, BadRecordRule, FoundBad
-from stratalog.engine.replication.append import AppendOptions
+from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import ProducerAppend, is_unnamed

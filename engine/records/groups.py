@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+import msgspec
+
 from stratalog.engine.brokers.probe import with_leaders
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
-from stratalog.engine.driver.report import Failure, Report, Value, utc_text
+from stratalog.engine.driver.report import Failure, Report, utc_text
+from stratalog.engine.driver.run import PartitionRow
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import cluster_config_of
@@ -111,10 +114,10 @@ def commit(
                 lambda now: read_groups(storage, execution.clock, memory, now, group, until=base, since=before),
             )
             _check_member(group, after.state.groups.get(group), epoch)
-    run.rows += [
-        {"topic": topic, "partition": partition, "offset": wanted.offset, "metadata": wanted.metadata}
+    run.add(
+        CommittedRow(topic=topic, partition=partition, offset=wanted.offset, metadata=wanted.metadata)
         for (topic, partition), wanted in given.items()
-    ]
+    )
     run.totals["group"] = group
     return run.report()
 
@@ -193,6 +196,26 @@ def _check_stable(image: ClusterImage, group: str, state: ConsumerOffsets, topic
             )
 
 
+class CommittedRow(PartitionRow, frozen=True, kw_only=True):
+    """An offset that was committed."""
+
+    offset: int
+    metadata: str
+
+
+class LagRow(PartitionRow, frozen=True, kw_only=True):
+    """The lag of a group in a partition; None for what is not known."""
+
+    committed: int | None
+    log_end: int | None = None
+    high_watermark: int | None = None
+    lag: int | None = None
+    leader_epoch: int | None
+    metadata: str | None
+    expires: str | msgspec.UnsetType = msgspec.UNSET
+    """The time at which the group is deleted."""
+
+
 LAG_SCHEMA = (
     "topic STRING, partition INT, committed BIGINT, log_end BIGINT, high_watermark BIGINT, lag BIGINT, "
     "leader_epoch INT, metadata STRING, expires TIMESTAMP"
@@ -213,8 +236,9 @@ def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory
         image = metadata.image()
         state = existing_group(storage, execution.clock, memory, image, group, only_looks=True)[1]
         leaders, run.failures = list_leaders(storage, memory, image, [state])
-        run.rows += [{**row, "expires": utc_text(state.expires_ms)} for row in lag_rows(image, state, leaders)]
-    run.totals |= {"group": group, "lag": sum(int(row["lag"] or 0) for row in run.rows)}
+        expires = utc_text(state.expires_ms)
+        run.add(msgspec.structs.replace(row, expires=expires) for row in lag_rows(image, state, leaders))
+    run.totals |= {"group": group, "lag": run.sum("lag")}
     return run.report()
 
 
@@ -237,12 +261,12 @@ def list_leaders(
     return {(one.item.topic, one.item.partition): one for one in outcomes}, failures
 
 
-def lag_rows(image: ClusterImage, group: GroupState, leaders: LeadersOf) -> list[dict[str, Value]]:
+def lag_rows(image: ClusterImage, group: GroupState, leaders: LeadersOf) -> list[LagRow]:
     """The lag of a group behind ``leaders``, which has all partitions of its topics: one row per partition, by
     topic and partition.
     """
     found = dict(named(image, group))
-    rows: list[dict[str, Value]] = []
+    rows: list[LagRow] = []
     for topic in sorted({topic for topic, _ in found}):
         for view in image.views(topic):
             key = topic, view.partition
@@ -251,22 +275,20 @@ def lag_rows(image: ClusterImage, group: GroupState, leaders: LeadersOf) -> list
     return rows
 
 
-def _lag_row(view: PartitionView, record: OffsetCommit | None, leader: SeenLeader | None) -> dict[str, Value]:
-    row: dict[str, Value] = {
-        "topic": view.topic,
-        "partition": view.partition,
-        "committed": None if record is None else record.offset,
-        "log_end": None,
-        "high_watermark": None,
-        "lag": None,
-        "leader_epoch": None if record is None else record.leader_epoch,
-        "metadata": None if record is None else record.metadata,
-    }
-    if leader is not None:
-        processed = leader.log_start if record is None else record.offset
-        row |= {"log_end": leader.log.log_end, "high_watermark": leader.log.high_watermark}
-        row["lag"] = max(0, leader.log.high_watermark - processed)
-    return row
+def _lag_row(view: PartitionView, record: OffsetCommit | None, leader: SeenLeader | None) -> LagRow:
+    row = LagRow(
+        topic=view.topic,
+        partition=view.partition,
+        committed=None if record is None else record.offset,
+        leader_epoch=None if record is None else record.leader_epoch,
+        metadata=None if record is None else record.metadata,
+    )
+    if leader is None:
+        return row
+    processed = leader.log_start if record is None else record.offset
+    end, high_watermark = leader.log.log_end, leader.log.high_watermark
+    lag = max(0, high_watermark - processed)
+    return msgspec.structs.replace(row, log_end=end, high_watermark=high_watermark, lag=lag)
 
 
 # ---------------------------------------------------------------------------------- the checks

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, Value
+from stratalog.engine.driver.run import PartitionRow
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
@@ -32,11 +33,17 @@ from stratalog.partitions.records import schema_of
 from stratalog.partitions.runner import Done, Failed
 
 
+class MarkerRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition that has its marker, at this offset; None if it had one before."""
+
+    marker: int | None
+
+
 @dataclass(slots=True)
 class MarkersWritten:
     """A row per partition that has its marker, and a failure per partition that has not."""
 
-    rows: list[dict[str, Value]] = field(default_factory=list)
+    rows: list[MarkerRow] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
     def fail(self, item: str, error: StratalogError) -> None:
@@ -77,7 +84,7 @@ def write_markers(
                 written.failures += of_topic.failures
             case Failed(topic_id, error):
                 written.fail(image.topics[topic_id].name, error)
-    written.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
+    written.rows.sort(key=lambda row: (row.topic, row.partition))
     return written
 
 
@@ -98,10 +105,15 @@ def _append_markers(
     tasks = in_threads(storage, {partition: [row] for partition in partitions})
     report = append_with(metadata, storage, clock, memory, image, topic, tasks, who, probed=probed)
     done = [row for row in report.rows if row["outcome"] in ("acknowledged", "duplicate")]
-    rows: list[dict[str, Value]] = [
-        {"topic": topic.name, "partition": row["partition"], "marker": row["base_offset"]} for row in done
+    rows = [
+        MarkerRow(topic=topic.name, partition=int(row["partition"] or 0), marker=_offset(row["base_offset"]))
+        for row in done
     ]
     return MarkersWritten(rows, list(report.failures))
+
+
+def _offset(value: Value) -> int | None:
+    return None if value is None else int(value)
 
 
 def _marker_row(schema: pa.Schema, now_ms: int) -> pa.RecordBatch:
@@ -142,5 +154,5 @@ def _end_offsets(
         except StratalogError as error:
             written.fail(f"{topic.name}-{partition}", error)
         else:
-            written.rows.append({"topic": topic.name, "partition": partition, "marker": offset})
+            written.rows.append(MarkerRow(topic=topic.name, partition=partition, marker=offset))
     return written

@@ -431,7 +431,7 @@ def _without_null(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
 
 
 def _may_fit(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type may be values of the other; the lossless cast decides."""
+    """Whether values of one type may fit the other; the lossless cast decides."""
     kinds = pa.types
     if kinds.is_string(given):
         return bool(kinds.is_binary(wanted))

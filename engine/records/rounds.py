@@ -24,12 +24,12 @@ from stratalog.engine.replicas.in_sync import is_current, without
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.append import (
     Appended,
-    AppendOptions,
     AppendOutcome,
     NotAppended,
     Raced,
     append,
 )
+from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.clock import Clock

@@ -28,7 +28,6 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records import coordinator
 from stratalog.engine.records.append import append_batches
 from stratalog.engine.records.bad_record_lane import (
     LeaveOut,
@@ -36,6 +35,7 @@ from stratalog.engine.records.bad_record_lane import (
     bad_record_policy,
     topic_of_bad_records,
 )
+from stratalog.engine.records.coordinator import TransactionCoordinator
 from stratalog.engine.records.groups import commit_pending
 from stratalog.engine.records.markers import MarkersWritten
 from stratalog.engine.records.state_log import ensure_topic
@@ -87,16 +87,15 @@ class BatchTransaction:
         transactional_id: str,
         timeout_ms: int = TIMEOUT_MS,
     ) -> None:
-        """Takes over the transactional id. Raises: see ``coordinator.next_producer``."""
+        """Takes over the transactional id. Raises: see ``TransactionCoordinator.next_producer``."""
         self._metadata = metadata
         self._storage = storage
         self._execution = execution
         self._memory = memory
         self._measuring = ExitStack()
         self._measure = self._measuring.enter_context(measured(execution.clock, storage.counts))
-        self._producer = coordinator.next_producer(
-            metadata, storage, execution.clock, memory, transactional_id, timeout_ms
-        )
+        self._coordinator = TransactionCoordinator(metadata, storage, execution.clock, memory)
+        self._producer = self._coordinator.next_producer(transactional_id, timeout_ms)
         self._partitions: set[TopicIdPartition] = set()
         self._written: set[TopicIdPartition] = set()
         """The partitions with records or offsets of the transaction; if nothing has failed, it tried no others."""
@@ -119,7 +118,7 @@ class BatchTransaction:
         """The producer epoch of this transaction."""
         return self._producer.producer_epoch
 
-    # --------------------------------------------------------------------------------- what is in it
+    # ----------------------------------------------------------------------------------- operations
 
     def append_batches(
         self,
@@ -217,11 +216,7 @@ class BatchTransaction:
         try:
             added = self._partitions.union(partitions)
             if added != self._partitions:
-                self._producer = coordinator.add_partitions(
-                    self._metadata,
-                    self._storage,
-                    self._execution.clock,
-                    self._memory,
+                self._producer = self._coordinator.add_partitions(
                     self._producer,
                     added,
                     image,
@@ -281,11 +276,7 @@ class BatchTransaction:
         ):  # an attempt to begin with an unknown outcome may have succeeded
             outcome = "committed" if commit else "aborted"
             try:
-                ended = coordinator.end(
-                    self._metadata,
-                    self._storage,
-                    self._execution.clock,
-                    self._memory,
+                ended = self._coordinator.end(
                     self._producer,
                     commit=commit,
                     partitions=self._written if self._failed is None else None,
@@ -307,9 +298,7 @@ class BatchTransaction:
 
     def _finish(self, ended: Transaction) -> MarkersWritten:
         try:
-            return coordinator.finish(
-                self._metadata, self._storage, self._execution.clock, self._memory, ended, just_ended=True
-            )
+            return self._coordinator.finish(ended, just_ended=True)
         except StratalogError as error:  # the transaction is decided, with or without its markers
             written = MarkersWritten()
             written.fail(str(self), error)
@@ -318,7 +307,7 @@ class BatchTransaction:
     def _over(self, outcome: str, written: MarkersWritten) -> Report:
         self._measuring.close()
         self._rows += [
-            {"kind": "marker", "topic": row["topic"], "partition": row["partition"], "base_offset": row["marker"]}
+            {"kind": "marker", "topic": row.topic, "partition": row.partition, "base_offset": row.marker}
             for row in written.rows
         ]
         notes = self._notes

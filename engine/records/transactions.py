@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from stratalog.engine.driver.compared_clocks import removal_time
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
-from stratalog.engine.driver.report import Failure, Report, Value, utc_text
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Failure, Report, utc_text
+from stratalog.engine.driver.run import OperationRun, PartitionRow, Row
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import chosen_topics, cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records import coordinator
+from stratalog.engine.records.coordinator import TransactionCoordinator
 from stratalog.engine.records.markers import write_markers
 from stratalog.engine.records.state_log import read_state
 from stratalog.engine.replication.leader import look_at_leader
@@ -43,11 +45,42 @@ class OpenInLog:
     entry: ProducerEntry
 
 
+class TransactionRow(Row, frozen=True, kw_only=True):
+    """A transactional id and its transaction; times are text."""
+
+    transactional_id: str
+    state: str
+    producer_id: str
+    producer_epoch: int
+    partitions: int
+    timeout_ms: int
+    since: str | None
+    updated: str
+    was: str | msgspec.UnsetType = msgspec.UNSET
+    """The state before it was changed."""
+
+
+class BegunRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition of a transaction, with the offset of its first record there."""
+
+    first_offset: int | None
+
+
+class HangingRow(PartitionRow, frozen=True, kw_only=True):
+    """A hanging transaction in a partition."""
+
+    transactional_id: str | None
+    producer_id: str
+    producer_epoch: int
+    first_offset: int | None
+    last_append: str
+
+
 def list_transactions(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
     """Every transactional id, as a table."""
     with execution.run("transactions") as run:
         found = _all_transactions(storage, execution.clock, memory, metadata.image(), run)
-    run.rows += [_row(one) for one in sorted(found, key=lambda one: one.transactional_id)]
+    run.add(_row(one) for one in sorted(found, key=lambda one: one.transactional_id))
     run.totals["ids"] = len(run.rows)
     return run.report()
 
@@ -57,7 +90,7 @@ def describe_transaction(
 ) -> Report:
     """The partitions of a transaction: one row each, with the offset of its first record there.
 
-    Raises: TransactionalIdNotFoundError; see ``coordinator.present_state``.
+    Raises: TransactionalIdNotFoundError; see ``TransactionCoordinator.present_state``.
     """
     with execution.run("transaction") as run:
         present = _existing(metadata, storage, execution.clock, memory, transactional_id)
@@ -69,15 +102,13 @@ def describe_transaction(
             for one in found
             if one.producer_id == present.producer_id
         }
-        run.rows += [
-            {
-                "topic": view.topic,
-                "partition": view.partition,
-                "first_offset": begun.get((view.topic, view.partition)),
-            }
+        run.add(
+            BegunRow(
+                topic=view.topic, partition=view.partition, first_offset=begun.get((view.topic, view.partition))
+            )
             for view in views
-        ]
-    run.totals |= _row(present)
+        )
+    run.totals |= _row(present).columns()
     return run.report()
 
 
@@ -93,18 +124,18 @@ def hanging_transactions(
     Raises: UnknownTopicOrPartitionError; a log that cannot be listed is a failure in the report.
     """
     with execution.run("hanging") as run:
-        run.rows += [
-            {
-                "topic": one.view.topic,
-                "partition": one.view.partition,
-                "transactional_id": None if known is None else known.transactional_id,
-                "producer_id": one.producer_id,
-                "producer_epoch": one.entry.epoch,
-                "first_offset": one.entry.txn_first_offset,
-                "last_append": utc_text(one.entry.appended_ms),
-            }
+        run.add(
+            HangingRow(
+                topic=one.view.topic,
+                partition=one.view.partition,
+                transactional_id=None if known is None else known.transactional_id,
+                producer_id=one.producer_id,
+                producer_epoch=one.entry.epoch,
+                first_offset=one.entry.txn_first_offset,
+                last_append=utc_text(one.entry.appended_ms),
+            )
             for one, known in _hanging(metadata, storage, execution.clock, memory, topics, run)
-        ]
+        )
     run.totals["hanging"] = len(run.rows)
     return run.report()
 
@@ -121,12 +152,14 @@ def abort_transaction(
     """Abort the open transaction of an id, or end one of its producer that hangs in a log. A producer id without a
     known transactional id is accepted, too.
 
-    Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; see ``coordinator.abort``.
+    Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; see
+        ``TransactionCoordinator.abort``.
     """
     with execution.run("abort", dry_run=dry_run) as run:
-        present = coordinator.present_state(metadata, storage, execution.clock, memory, transactional_id)
+        coordinator = TransactionCoordinator(metadata, storage, execution.clock, memory)
+        present = coordinator.present_state(transactional_id)
         if present is not None and present.state in (State.ONGOING, State.PREPARE_EPOCH_FENCE, *ENDING):
-            _abort(metadata, storage, execution.clock, memory, present, run)
+            _abort(metadata, coordinator, present, run)
         else:
             producer_id = transactional_id if present is None else present.producer_id
             _end_hanging(metadata, storage, execution.clock, memory, producer_id, run)
@@ -151,7 +184,7 @@ def finish_transactions(
         image = metadata.image()
         views = image.views(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in image.topic_ids else []
         rows, _ = finish_due(metadata, storage, execution.clock, memory, views, run)
-        run.rows += rows
+        run.add(rows)
     run.totals["ids"] = len(run.rows)
     return run.report()
 
@@ -163,12 +196,12 @@ def finish_due(
     memory: Memory,
     views: Iterable[PartitionView],
     run: OperationRun,
-) -> tuple[list[dict[str, Value]], dict[TopicIdPartition, int]]:
+) -> tuple[list[TransactionRow], dict[TopicIdPartition, int]]:
     """``finish_transactions`` for these partitions of ``__transaction_state``: a row per id that was changed. If
     nothing is due, it costs one listing per partition. Also returns, for each partition without a failure, the
     time (ms) of its next due work if nothing is written to it.
     """
-    rows: list[dict[str, Value]] = []
+    rows: list[TransactionRow] = []
     next_ms: dict[TopicIdPartition, int] = {}
     wanted = list(views)
     if not wanted:
@@ -177,7 +210,7 @@ def finish_due(
     expiration_ms = cluster_config_of(image).transactional_id_expiration_ms
     now_ms = removal_time(storage, clock, image, run)
 
-    def finish(view: PartitionView) -> tuple[list[dict[str, Value]], list[Failure], int]:
+    def finish(view: PartitionView) -> tuple[list[TransactionRow], list[Failure], int]:
         return _finish_partition(metadata, storage, clock, memory, view, expiration_ms, now_ms, run.dry_run)
 
     outcomes = storage.threads.run(finish, wanted)
@@ -186,7 +219,7 @@ def finish_due(
         run.failures += its_failures
         if not its_failures:
             next_ms[view.key] = its_next_ms
-    return sorted(rows, key=lambda row: str(row["transactional_id"])), next_ms
+    return sorted(rows, key=lambda row: row.transactional_id), next_ms
 
 
 def _finish_partition(
@@ -198,7 +231,7 @@ def _finish_partition(
     expiration_ms: int,
     now_ms: int | None,
     dry_run: bool,
-) -> tuple[list[dict[str, Value]], list[Failure], int]:
+) -> tuple[list[TransactionRow], list[Failure], int]:
     before = read_state(storage, clock, memory, view, TRANSACTIONS).state.transactions
     due = [
         one
@@ -208,15 +241,17 @@ def _finish_partition(
     failures: list[Failure] = []
     after = before
     if due and not dry_run:
-        coordinator.end_overdue(metadata, storage, clock, memory, view, now_ms)
+        coordinator = TransactionCoordinator(metadata, storage, clock, memory)
+        coordinator.end_overdue(view, now_ms)
         for one in read_state(storage, clock, memory, view, TRANSACTIONS).state.transactions.values():
             if one.state in ENDING:
-                failures += coordinator.finish(metadata, storage, clock, memory, one).failures
+                failures += coordinator.finish(one).failures
         after = read_state(storage, clock, memory, view, TRANSACTIONS).state.transactions
-    rows: list[dict[str, Value]] = []
+    rows: list[TransactionRow] = []
     for one in due:
         now = after.get(one.transactional_id)
-        rows.append({**_row(one), "state": str(State.DEAD if now is None else now.state), "was": str(one.state)})
+        state = State.DEAD if now is None else now.state
+        rows.append(msgspec.structs.replace(_row(one), state=str(state), was=str(one.state)))
     next_ms = min((steps.next_ms(one, expiration_ms) for one in after.values()), default=FOREVER_MS)
     next_ms = 0 if now_ms is None else next_ms
     return rows, failures, next_ms
@@ -226,25 +261,16 @@ def _finish_partition(
 
 
 def _abort(
-    metadata: MetadataClient,
-    storage: Storage,
-    clock: Clock,
-    memory: Memory,
-    present: Transaction,
-    run: OperationRun,
+    metadata: MetadataClient, coordinator: TransactionCoordinator, present: Transaction, run: OperationRun
 ) -> None:
     if run.dry_run:
         named = metadata.image().topics
         keys = [key for key in present.partitions if key[0] in named]
-        run.rows += [{"topic": named[topic_id].name, "partition": partition} for topic_id, partition in keys]
+        run.add(PartitionRow(topic=named[topic_id].name, partition=partition) for topic_id, partition in keys)
         return
-    ended = (
-        present
-        if present.state in ENDING
-        else coordinator.abort(metadata, storage, clock, memory, present.transactional_id)
-    )
-    written = coordinator.finish(metadata, storage, clock, memory, ended)
-    run.rows += written.rows
+    ended = present if present.state in ENDING else coordinator.abort(present.transactional_id)
+    written = coordinator.finish(ended)
+    run.add(written.rows)
     run.failures += written.failures
 
 
@@ -257,7 +283,7 @@ def _end_hanging(
             continue
         view, epoch = one.view, one.entry.epoch + 1
         if run.dry_run:
-            run.rows.append({"topic": view.topic, "partition": view.partition})
+            run.add([PartitionRow(topic=view.topic, partition=view.partition)])
             continue
         decided = known is not None and (known.producer_epoch, known.state) == (epoch, State.COMPLETE_COMMIT)
         ended = Transaction(
@@ -270,7 +296,7 @@ def _end_hanging(
             update_ms=clock.now_ms(),
         )
         written = write_markers(metadata, storage, clock, memory, ended)
-        run.rows += written.rows
+        run.add(written.rows)
         run.failures += written.failures
 
 
@@ -342,7 +368,7 @@ def _all_transactions(
 def _existing(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, transactional_id: str
 ) -> Transaction:
-    present = coordinator.present_state(metadata, storage, clock, memory, transactional_id)
+    present = TransactionCoordinator(metadata, storage, clock, memory).present_state(transactional_id)
     if present is None:
         raise _unknown(transactional_id)
     return present
@@ -355,14 +381,14 @@ def _unknown(transactional_id: str) -> TransactionalIdNotFoundError:
     )
 
 
-def _row(one: Transaction) -> dict[str, Value]:
-    return {
-        "transactional_id": one.transactional_id,
-        "state": str(one.state),
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "partitions": len(one.partitions),
-        "timeout_ms": one.timeout_ms,
-        "since": None if one.start_ms is None else utc_text(one.start_ms),
-        "updated": utc_text(one.update_ms),
-    }
+def _row(one: Transaction) -> TransactionRow:
+    return TransactionRow(
+        transactional_id=one.transactional_id,
+        state=str(one.state),
+        producer_id=one.producer_id,
+        producer_epoch=one.producer_epoch,
+        partitions=len(one.partitions),
+        timeout_ms=one.timeout_ms,
+        since=None if one.start_ms is None else utc_text(one.start_ms),
+        updated=utc_text(one.update_ms),
+    )

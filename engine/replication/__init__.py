@@ -12,6 +12,7 @@ afterwards (protocol, rule 2).
     lost_log          a leader that holds none of the records that the metadata knows of
     sync              brings followers to the leader's log
     append            writes records at the end of the leader's log, then to the ISR; finds old appends
+    append_file       the file of an append: records, and then the footer
     watermark         advances the high watermark by proof
     damage            replicas that hold less than they once held, and the broker to blame
     snapshots         selects the valid snapshot of a replica; followers fetch the leader's (KIP-630)

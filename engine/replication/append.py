@@ -7,26 +7,22 @@ linearizable read, the high watermark) follow once for all partitions (``stratal
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from stratalog.engine.replication.append_file import AppendFile, AppendOptions, ReplayableBatches
 from stratalog.engine.replication.damage import is_damage_of
 from stratalog.engine.replication.log_end import LogEnd, is_recent, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
-from stratalog.partitions.agreed_time import agreed_ms, earlier_ms, stamp_ms
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.columns import constant, scalar
 from stratalog.partitions.digest import RecordsDigest
 from stratalog.partitions.errors import (
     DuplicateSequenceNumberError,
-    InvalidRecordError,
     NotEnoughReplicasError,
     OffsetOutOfRangeError,
     RetriableError,
@@ -35,26 +31,19 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.producer_changes import part_after
 from stratalog.partitions.producers import (
     EarlierAttempt,
     ProducerAppend,
     ProducerEntry,
-    after_append,
     check_same_records,
     earlier_attempt,
-    unexpired,
 )
-from stratalog.partitions.replica import EndState, Replica, errors_of, writes_of
+from stratalog.partitions.replica import Replica, errors_of, writes_of
 from stratalog.partitions.runner import Done, Failed, Runner
 from stratalog.partitions.segment_check import SMALL_BYTES, check_copy, read_small
-from stratalog.partitions.segment_footer import TransactionPart
-from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store import StagedWriter
 
 _ATTEMPTS = 50
-_REPLAY_BYTES = 64 * 1024 * 1024
-"""Bytes of an append to keep in memory, to encode it again after a lost race."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,57 +91,6 @@ class NotAppended:
 AppendOutcome = Appended | Raced | NotAppended
 
 
-@dataclass(frozen=True, slots=True)
-class AppendOptions:
-    """Options of an append to one partition."""
-
-    schema: pa.Schema
-    acks_all: bool
-    min_insync_replicas: int
-    compression: str
-    log_append_time: bool
-    producer_expiration_ms: int
-    keys_required: bool = False
-    """Refuse records without a key, as no snapshot could hold them (cleanup.policy=snapshot)."""
-
-
-class ReplayableBatches:
-    """Record batches that can be read more than once while they are small."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch], digest: RecordsDigest | None = None) -> None:
-        """``digest`` receives every batch once."""
-        self._rest = batches
-        self._digest = digest
-        self._kept: list[pa.RecordBatch] = []
-        self._kept_bytes = 0
-        self.replayable = True
-        """Whether all batches that were read so far can be read again."""
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        assert self.replayable
-        yield from list(self._kept)
-        for batch in self._rest:
-            if self._digest is not None:
-                self._digest.add(batch)
-            self._keep(batch)
-            yield batch
-
-    def digested(self) -> RecordsDigest | None:
-        """The digest of all batches; reads the remaining ones without keeping them."""
-        if self._digest is not None:
-            for batch in self._rest:
-                self._digest.add(batch)
-        return self._digest
-
-    def _keep(self, batch: pa.RecordBatch) -> None:
-        self._kept_bytes += batch.nbytes
-        if self._kept_bytes > _REPLAY_BYTES:
-            self.replayable = False
-            self._kept = []
-        if self.replayable:
-            self._kept.append(batch)
-
-
 def append(
     replicas: PartitionReplicas,
     producer: ProducerAppend,
@@ -162,9 +100,12 @@ def append(
     clock: Clock,
     copies: Runner,
     known: LogEnd | None = None,
+    turn: Callable[[], LogEnd] | None = None,
 ) -> AppendOutcome:
     """Append all records of ``batches`` (at least one) as one file, and sync the ISR to it. ``known`` is the end
-    that an earlier append left under this view, if any.
+    that an earlier append left under this view, if any. ``turn``, for records at a given offset, is called once
+    they are encoded: it waits until the log ends there, and returns that end. So several tasks encode pieces of
+    one log at once.
 
     Returns NotAppended with one of: StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before
     anything is written; DuplicateSequenceNumberError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
@@ -174,11 +115,13 @@ def append(
     attempt = _Attempt()
     try:
         with writes_of(replicas.leader):
-            appended = _append_to_leader(replicas, producer, batches, options, attempt, clock, known)
+            appended = _append_to_leader(replicas, producer, batches, options, attempt, clock, copies, known, turn)
     except DuplicateSequenceNumberError as error:  # an earlier attempt may have appended it
         return NotAppended(error, tried=True, ours=attempt.tried)
     except StratalogError as error:
         return NotAppended(error, attempt.tried, ours=attempt.tried)
+    finally:
+        attempt.release()
     if isinstance(appended, Raced) or not options.acks_all:
         return appended
     try:
@@ -211,7 +154,7 @@ def _copy_to_members(
         else:
             created = member.store.create(member.path(file.name), read)
         if not created:  # a sync may have been faster: list the member again
-            raise SourceChangedError(f"{member}: {file.name} is there already")
+            raise SourceChangedError(f"{member}: {file.name} already exists")
         member.check_root()
 
     return all(isinstance(outcome, Done) for outcome in copies.run(copy_to, replicas.acknowledging))
@@ -262,6 +205,14 @@ class _Attempt:
     """Whether a log end was looked for, or one was known."""
     small: tuple[DataFile, bytes] | None = None
     """A small file that the look behind the known end has read, with its bytes, which are right."""
+    file: AppendFile | None = None
+    """The file of records that wait for their turn."""
+
+    def release(self) -> None:
+        """Drop the staged file, unless it is part of the log."""
+        if self.file is not None:
+            self.file.abort()
+            self.file = None
 
     @property
     def tried(self) -> bool:
@@ -276,7 +227,9 @@ def _append_to_leader(
     options: AppendOptions,
     attempt: _Attempt,
     clock: Clock,
+    copies: Runner,
     end: LogEnd | None = None,
+    turn: Callable[[], LogEnd] | None = None,
 ) -> Appended | Raced:
     """Steps 1 to 4: write the file into the leader's log. Raises: the errors of ``NotAppended``."""
     digest = None
@@ -290,6 +243,12 @@ def _append_to_leader(
         if options.acks_all and replicas.acknowledging and file.object.size_bytes <= SMALL_BYTES:
             attempt.small = file, read_small(leader.store, file)
 
+    if turn is not None:
+        assert producer.base_offset is not None
+        staged = _staged(replicas, producer.base_offset)
+        attempt.file = AppendFile(staged, replicas, producer.base_offset, options)
+        attempt.file.write(producer, source, options, clock)
+        end = turn()
     for _ in range(_ATTEMPTS):
         # 1. The leader's log end, under this epoch.
         if (
@@ -301,7 +260,7 @@ def _append_to_leader(
         ):
             seen: AbstractSet[DataName] = frozenset()
         else:
-            end, seen = look_at_end(replicas, end, clock, read)
+            end, seen = look_at_end(replicas, end, clock, copies, read)
         attempt.begun = True
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))
@@ -324,20 +283,23 @@ def _append_to_leader(
                 f"{options.min_insync_replicas}; nothing was appended"
             )
         attempt.names -= seen  # other producers wrote these files
-        if not source.replayable:
+        if attempt.file is None and not source.replayable:
             return Raced(attempt.tried)
         # 3. Create it at the log end. False: another driver appended there first, or the store repeated this call
         # after a lost answer.
         name = DataName(end.log_end, None, replicas.epoch)
-        with errors_of(leader):
-            staged = leader.store.stage_writer(leader.path(name))
+        staged = attempt.file.staged if attempt.file is not None else _staged(replicas, end.log_end)
         try:
-            _encode(staged, replicas, end, producer, source, options, clock)
+            if attempt.file is not None:
+                attempt.file.close(end, producer, source, options, clock)
+            else:
+                _encode(staged, replicas, end, producer, source, options, clock)
             with errors_of(leader):
                 created = _commit(staged, name, attempt)
             if created:
                 attempt.written = staged.size_bytes
         finally:
+            attempt.file = None
             with suppress(Exception):
                 staged.abort()
         # 4. Look again, in step 1 and 2 of the next round: the append counts if the log holds it (a
@@ -366,6 +328,12 @@ def _commit(staged: StagedWriter, name: DataName, attempt: _Attempt) -> bool:
         raise
 
 
+def _staged(replicas: PartitionReplicas, base_offset: int) -> StagedWriter:
+    leader = replicas.leader
+    with errors_of(leader):
+        return leader.store.stage_writer(leader.path(DataName(base_offset, None, replicas.epoch)))
+
+
 def _encode(
     staged: StagedWriter,
     replicas: PartitionReplicas,
@@ -375,91 +343,9 @@ def _encode(
     options: AppendOptions,
     clock: Clock,
 ) -> None:
-    store = (
-        replicas.leader.store
-    )  # it has mostly answered within the last minute, so this usually sends no request
-    now_ms, removal_ms = stamp_ms(clock, store), agreed_ms(clock, store)
-    writer = SegmentWriter(
-        staged.file,
-        options.schema,
-        topic_id=replicas.view.topic_id,
-        partition=replicas.view.partition,
-        base_offset=end.log_end,
-        compression=options.compression,
-    )
-    marked = producer.transactional
-    try:
-        for batch in source:
-            if producer.base_offset is None:
-                if options.keys_required and producer.control is None:
-                    _check_keys(batch, replicas)
-                batch = _stamped(batch, now_ms, every=options.log_append_time)
-            else:
-                marked = marked or has_gaps(batch)
-            writer.write(_in_transaction(batch, producer) if producer.transactional else batch)
-    except BaseException:
-        writer.abort()
-        raise
-
-    def producers(next_offset: int) -> dict[str, ProducerEntry]:
-        kept = end.state.producers
-        # Only after a full look at the log, not at each append.
-        if end.acknowledged_to is None and removal_ms is not None:
-            kept = unexpired(kept, removal_ms, options.producer_expiration_ms)
-        records = source.digested()
-        digest = None if records is None else records.value
-        return after_append(kept, producer, end.log_end, next_offset, now_ms, digest)
-
-    transaction = _part(end.state, producer) if producer.transactional else None
-    writer.close(
-        lineage=end.lineage,
-        producers=producers,
-        part=partial(part_after, end.state.producers, end.state.levels, producer.producer_id, end.log_end),
-        created_ms=earlier_ms(clock, store),  # snapshots leave old tombstones out by this time
-        transaction=transaction,
-        last_transactional_offset=end.log_end if marked else end.state.last_transactional_offset,
-    )
-
-
-def _part(state: EndState, producer: ProducerAppend) -> TransactionPart:
-    """The entry of the append for its transaction, for the footer."""
-    last = state.producers.get(producer.producer_id)
-    ends = None if producer.control is None or last is None else last.txn_first_offset
-    return TransactionPart(producer.producer_id, producer.epoch, producer.control, ends)
-
-
-def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.RecordBatch:
-    """The batch with the columns for its transaction, and for a marker its type."""
-    batch = batch.append_column("producer_id", constant(producer.producer_id, pa.string(), batch.num_rows))
-    if producer.control is None:
-        return batch
-    return batch.append_column("control", constant(producer.control, pa.int32(), batch.num_rows))
-
-
-def has_gaps(batch: pa.RecordBatch) -> bool:
-    """Whether some rows represent offsets without a record."""
-    index = batch.schema.get_field_index("control")
-    return bool(index >= 0 and batch.column(index).null_count < batch.num_rows)
-
-
-def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:
-    missing = batch.column(batch.schema.get_field_index("key")).null_count
-    if missing:
-        raise InvalidRecordError(
-            f"{replicas}: {missing} of {batch.num_rows} records have no key: with cleanup.policy = snapshot the "
-            "latest record of each key is kept; give every record one"
-        )
-
-
-def _stamped(batch: pa.RecordBatch, now_ms: int, *, every: bool) -> pa.RecordBatch:
-    """The batch with the append's time in records without one, or in ``every`` record (message.timestamp.type)."""
-    index = batch.schema.get_field_index("timestamp")
-    given = batch.column(index)
-    if not every and given.null_count == 0:
-        return batch
-    stamp = scalar(now_ms * 1000, given.type)
-    stamped = pa.repeat(stamp, batch.num_rows) if every else pc.fill_null(given, stamp)
-    return batch.set_column(index, batch.schema.field(index), stamped)
+    file = AppendFile(staged, replicas, end.log_end, options)
+    file.write(producer, source, options, clock)
+    file.close(end, producer, source, options, clock)
 
 
 def old_append(replicas: PartitionReplicas, producer: ProducerAppend) -> EarlierAttempt | None:

@@ -27,6 +27,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, claimed_high_watermark_of, is_live
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import EndState, Replica, errors_of
+from stratalog.partitions.runner import Runner, side_by_side
 from stratalog.partitions.segment import forget_files
 
 LOOK_AGAIN_MS = 60_000
@@ -57,6 +58,7 @@ def look_at_end(
     replicas: PartitionReplicas,
     known: LogEnd | None,
     clock: Clock,
+    copies: Runner,
     read: Callable[[DataFile], None] = lambda file: None,
 ) -> tuple[LogEnd, AbstractSet[DataName]]:
     """The present end of the leader's log, and the names of its files that this look has seen. ``known`` is the
@@ -74,9 +76,13 @@ def look_at_end(
             if not found:
                 return known, frozenset()
             if len(found) == 1 and found[0].name == DataName(known.log_end, None, replicas.epoch):
-                leader.check_root()
-                with errors_of(leader):
-                    read(found[0])
+
+                def opened() -> None:
+                    with errors_of(leader):
+                        read(found[0])
+                    leader.footer(found[0])
+
+                side_by_side(copies, leader.check_root, opened)
                 return _after(leader, known, found[0]), {found[0].name}
     log = leader_log(replicas)
     if known is None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import OutcomeUnknownError, RetriableError, StratalogError
 from stratalog.partitions.listing import ReplicaLog, claimed_high_watermark_of
 from stratalog.partitions.paths import WatermarkName
 from stratalog.partitions.replica import Replica, writes_of
+from stratalog.partitions.runner import Runner, side_by_side
 
 
 def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
@@ -33,14 +35,18 @@ def with_known_watermark(replicas: PartitionReplicas, log: ReplicaLog) -> Replic
     return replace(log, high_watermark=min(known, log.log_end))
 
 
-def advance_high_watermark(replicas: PartitionReplicas, offset: int) -> None:
-    """Record the high watermark on the leader, from which readers and followers learn it, then on the other
-    brokers that the acknowledgement needed. An unreachable one learns it at its next sync.
+def advance_high_watermark(replicas: PartitionReplicas, offset: int, copies: Runner) -> None:
+    """Record the high watermark on the leader, from which readers and followers learn it, then side by side on the
+    other brokers that the acknowledgement needed. An unreachable one learns it at its next sync.
 
     Raises: errors of writing to the leader.
     """
+    # The leader first (!): a follower that knows of more than the leader shows that the leader has lost files.
     with writes_of(replicas.leader):
         record_high_watermark(replicas.leader, replicas.epoch, offset)
-    for broker_id in replicas.acknowledging:
+
+    def on(broker_id: int) -> None:
         with suppress(RetriableError, OutcomeUnknownError):
             record_high_watermark(replicas.replica(broker_id), replicas.epoch, offset)
+
+    side_by_side(copies, *(partial(on, broker_id) for broker_id in replicas.acknowledging))

@@ -59,7 +59,7 @@ def create_table(
     there = _location(spark, quoted)
     if _place(there) != _place(uri):
         raise InvalidCallError(
-            f"{name} exists, but is not the table of topic {topic}, {uri}: its location is {there}"
+            f"{name} exists, but is not the table of topic {topic!r}, {uri}: its location is {there}"
         )
 
 

@@ -1,6 +1,6 @@
 """The latest record of each key of a partition that is larger than memory, by Spark's own aggregation.
 
-    keys of the latest snapshot and of the log after it -> group by key, the place of the last one of each -> sort
+    keys of the latest snapshot and of the log after it -> group by key, with the last place of each -> sort
     -> one task that streams the files in their order, and keeps the records at these places
 
 Aggregation and sort spill to disk, and see only keys and places; Python sees one batch at a time, and copies

@@ -36,7 +36,8 @@ from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, topic_of_ba
 from stratalog.engine.records.bad_records import ERRORS, FoundBad
 from stratalog.engine.records.remote_end import replicas_to_append_to
 from stratalog.engine.records.rounds import TaskResult, partition_task
-from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended
+from stratalog.engine.replication.append import Appended, NotAppended
+from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.spark.appending import PARTITION

@@ -170,14 +170,14 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     options = known(given, SINK_OPTIONS)
     if "/" in options.get("path", ""):
         raise InvalidCallError(
-            f'{options["path"]} is a folder, not a topic: name the topic with start("topic"); toTable passes '
+            f'{options["path"]!r} is a folder, not a topic: name the topic with start("topic"); toTable passes '
             "the folder of a table instead, and not its options"
         )
     options = topic_option(options)
     options.setdefault("producer", "stream")
     replay = options.get("onChangedReplay", "refuse")
     if replay not in ("refuse", "accept"):
-        raise InvalidCallError(f"the option onChangedReplay is {replay}: give 'refuse' or 'accept'")
+        raise InvalidCallError(f"the option onChangedReplay is {replay!r}: give 'refuse' or 'accept'")
     cluster, producer = (required(options, name) for name in ("cluster", "producer"))
     topic = options.get("topic")
     if topic is not None:

@@ -45,7 +45,7 @@ def zone_of(name: str) -> tzinfo:
 
 def zoned_options(options: Mapping[str, str], spark: SparkSession) -> dict[str, str]:
     """Options of the format, with the session's zone in times that name none: Spark passes the zone on to no
-    Python source. Raises: as ``session_zone``.
+    Python source. Raises: see ``session_zone``.
     """
     return {
         name: time_of(text.strip(), name, session_zone(spark)).isoformat()

@@ -108,7 +108,7 @@ def check_not_internal(topic: str, deed: str) -> None:
     """Raises: InvalidTopicError when a user's call targets one of the engine's own topics."""
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(
-            f"topic {topic} is internal: the engine keeps its own state there, so you cannot {deed} it; "
+            f"topic {topic!r} is internal: the engine keeps its own state there, so you cannot {deed} it; "
             "configs of the cluster apply to it unless the topic has its own"
         )
 

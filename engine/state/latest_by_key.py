@@ -97,9 +97,8 @@ def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
 
 
 def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
-    """The rows without tombstones whose timestamp is ``until_us`` or earlier (microseconds). As a map from key to
-    value, they are the same.
-    """
+    """The rows without tombstones whose timestamp is ``until_us`` or earlier (microseconds). The map from key to
+    value that they describe is the same."""
     old = pc.less_equal(table.column("timestamp").cast(pa.int64()), until_us)
     gone = pc.and_(pc.is_null(table.column("value")), pc.fill_null(old, False))
     return table.filter(pc.invert(gone))

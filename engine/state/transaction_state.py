@@ -1,8 +1,8 @@
 """``__transaction_state``: transactional ids and the states of their transactions (KIP-98), as a fold. Pure.
 
 A record is the complete state of its transactional id, and names the log record that it rests on. It counts if
-that one is still the id's present state, and the transition is legal. So if two drivers decide on the same state,
-the first in the log counts.
+that earlier record is still the id's present state, and the transition is legal. So if two drivers decide on the
+same state, the first in the log counts.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing, Empty, Dead
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing, Empty, Dead

@@ -13,8 +13,9 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
     read_only       a store whose changing calls raise
     checking        tests of a storage's guarantees; ``racing`` (concurrent creates of one name)
     local           folders; ``local_folder`` (follows no link), ``local_scan`` (listings), ``local_listing``
-                    (updates of an earlier listing), ``local_staged`` (files without a name yet), ``local_copy``,
-                    ``local_birth``, ``local_rights``, ``local_space``
+                    (updates of an earlier listing), ``local_behind`` (the end of a folder), ``local_watch`` (its
+                    changes, as the kernel reports them), ``local_staged`` (files without a name yet),
+                    ``local_copy``, ``local_birth``, ``local_rights``, ``local_space``
     object          the common part of object stores; ``requests`` (retries, and the meaning of failures),
                     ``upload_writer`` (a file uploaded in parts)
     encryption      refuses plain HTTP unless allowed, and objects without their key

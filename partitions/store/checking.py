@@ -165,7 +165,7 @@ class StoreCheck:
             if winners and found != racers[winners[0]].data():
                 raise BrokenRuleError("the name does not have the bytes of the racer that created it")
             if not winners and UNKNOWN not in of_name:
-                raise BrokenRuleError(f"the storage told all {count} that a free name was taken")
+                raise BrokenRuleError(f"the storage answered all {count} that a free name was taken")
         return f"{count} raced for each of {races} names, and one created it each time"
 
     def _how(self, name: str) -> str:

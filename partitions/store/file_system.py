@@ -59,7 +59,7 @@ class FileSystemStore(ObjectStore):
     def file_system(self) -> str:
         """The class of the file system, for messages.
 
-        Raises: as ``open_file_system``.
+        Raises: see ``open_file_system``.
         """
         return self._objects.file_system
 

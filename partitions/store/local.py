@@ -16,6 +16,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import BinaryIO
 
 from stratalog.partitions.agreed_time import agreed_ms
@@ -32,6 +33,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import probe_name
+from stratalog.partitions.store.local_behind import LookBehind, look_behind
 from stratalog.partitions.store.local_birth import birth_of
 from stratalog.partitions.store.local_copy import copy_file
 from stratalog.partitions.store.local_folder import READ, RootFolder, SpecialFileError, kind_of
@@ -44,8 +46,6 @@ from stratalog.partitions.store.local_scan import (
     at_once,
     in_order,
     names_of,
-    objects,
-    scan_behind,
     scan_folder,
     version_of,
 )
@@ -182,7 +182,7 @@ class LocalStore:
             with suppress(FolderInLogError):  # its content is listed, too
                 return self._listed_again(folder, known)
         if after:
-            return self._listed(folder, lambda: objects(scan_behind(self._folder, folder, after)), _of_objects)
+            return self._listed(folder, lambda: look_behind(self._folder, folder, after), _of_looks).files
         return self._scanned(folder, in_order, _of_objects)
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
@@ -375,6 +375,10 @@ class LocalStore:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def _of_looks(look: Callable[[], LookBehind], where: str) -> LookBehind:
+    return stable_listing(look, where, LookBehind.together, attrgetter("is_snapshot"))
 
 
 def _of_objects(scan: Callable[[], Sequence[StoredObject]], where: str) -> Sequence[StoredObject]:

@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import suppress
-from itertools import islice
 from typing import TypeVar
 
 from stratalog.partitions import paths
@@ -99,33 +98,6 @@ def _scan(root: RootFolder, descriptor: int, folder: str, device: int, depth: in
                         yield name, entry
                 finally:
                     os.close(below)
-
-
-def scan_behind(root: RootFolder, folder: str, after: str) -> list[Seen]:
-    """The files in a log's folder (with ``/`` at its end) whose names sort after ``after``, by name. Other files
-    are not asked for their status. Limits as in ``scan_folder``.
-
-    Raises: CrowdedFolderError, SpecialFileError, OSError.
-    """
-    try:
-        descriptor = root.open_folder(folder.rstrip("/"), READ)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    try:
-        with os.scandir(descriptor) as entries:
-            names = {entry.name for entry in islice(entries, MOST_NAMES + 1)}
-        behind = sorted(name for name in names if name > after)
-        check_crowd(root, folder, len(names), sum(not paths.may_be_ours(name) for name in behind))
-        device = os.fstat(descriptor).st_dev
-        found = []
-        for name in behind:
-            with suppress(FileNotFoundError):
-                now = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                if not stat.S_ISDIR(now.st_mode) or now.st_dev != device:
-                    found.append(seen_as(folder + name, now))
-        return found
-    finally:
-        os.close(descriptor)
 
 
 def check_crowd(root: RootFolder, folder: str, names: int, foreign: int) -> None:

@@ -11,6 +11,7 @@ from stratalog.bridges.mirror.rows import NO_RECORDS, source_batch
 from stratalog.bridges.mirror.source import (
     SourceBounds,
     SourceGroups,
+    SourcePart,
     SourceRange,
     SourceRead,
     SourceRecord,
@@ -117,6 +118,12 @@ class MemorySource:
                 yield SourceRead(key, batch_of([log.records[offset] for offset in later]), positions[key])
                 if positions[key] >= log.end:
                     del positions[key]
+
+    def parts(self, key: TopicPartition, wanted: SourceRange) -> Sequence[SourcePart]:
+        return ()
+
+    def notes(self) -> Sequence[str]:
+        return ()
 
     def group_offsets(self, topics: Sequence[str]) -> SourceGroups:
         if isinstance(self.groups_failed, StratalogError):

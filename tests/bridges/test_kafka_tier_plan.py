@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.bridges.kafka_tier import tier as tiers
+from stratalog.bridges.kafka_tier import tasks as tier_tasks
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
 from stratalog.bridges.kafka_tier.plan import plan_partition, within
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
@@ -108,8 +108,8 @@ def test_tasks_that_share_a_segment_read_it_once(
     tier = opened(folder)
     expected = rows_of(tier.read_arrow("txn", isolation=isolation).read_all())
     whole = len(tier.plan("txn", isolation=isolation).tasks)
-    monkeypatch.setattr(tiers, "TASK_BYTES", 8192)
+    monkeypatch.setattr(tier_tasks, "TASK_BYTES", 8192)
     plan = tier.plan("txn", isolation=isolation)
     assert len(plan.tasks) > 3 * whole
     assert rows_of(tier.read_arrow("txn", isolation=isolation).read_all()) == expected
-    assert len(tiers._packed(plan.tasks)) > whole
+    assert len(tier_tasks.packed(plan.tasks)) > whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,8 +12,10 @@ from typing import Any
 import google_crc32c
 import pytest
 
+from stratalog.bridges.kafka_tier import tasks as tier_tasks
 from stratalog.bridges.kafka_tier.batches import batches_of
 from stratalog.bridges.kafka_tier.layout import IndexKind
+from stratalog.bridges.kafka_tier.reading import read_task
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
 from stratalog.bridges.kafka_tier.segment_states import PartitionDeletion
 from stratalog.bridges.kafka_tier.tier import KafkaTier
@@ -96,7 +99,7 @@ def test_an_open_transaction_is_left_to_the_brokers() -> None:
 def test_a_transaction_that_may_end_in_a_hole_is_unclear() -> None:
     """Its marker may be in a segment that is missing. Behind the hole reading goes on."""
     tier = opened(MAIN)
-    segments = tier.states.of(tier._topic_id("txn"), 0)
+    segments = tier.states.of(tier.topic_id("txn"), 0)
     hole = segments[2]
     tier.states.segments[hole.segment_id] = replace(hole, state=SegmentState.DELETE_SEGMENT_STARTED)
     plan = tier.plan("txn", partitions=[0], isolation="read_committed")
@@ -140,7 +143,7 @@ LATE = FirstAt(datetime(2101, 1, 1, tzinfo=UTC))
 )
 def test_a_partition_without_one_certain_offset_is_not_an_empty_one(start: Any, end: Any) -> None:
     unfinished = opened(MAIN)
-    for one in unfinished.states.of(unfinished._topic_id("txn"), 0):
+    for one in unfinished.states.of(unfinished.topic_id("txn"), 0):
         unfinished.states.segments[one.segment_id] = replace(one, state=SegmentState.COPY_SEGMENT_STARTED)
     with pytest.raises(LogGapError, match="its upload has not finished"):
         got(unfinished, "txn", start=start, end=end)
@@ -148,6 +151,10 @@ def test_a_partition_without_one_certain_offset_is_not_an_empty_one(start: Any, 
         assert got(unfinished, "txn", start=start, end=end, fail_on_data_loss=False) == []
     damaged = lying(IndexKind.TRANSACTION, 1, lambda data: data[:-1])
     if not isinstance(start, FirstAt) and not isinstance(end, FirstAt):
+        if end == 10:  # no transaction that begins before it ends in the damaged segment
+            read = got(damaged, "txn", start=start, end=end, isolation="read_committed")
+            assert read == got(opened(MAIN), "txn", start=start, end=end, isolation="read_committed")
+            return
         with pytest.raises(LogGapError, match="not a multiple of 34"):
             got(damaged, "txn", start=start, end=end, isolation="read_committed")
 
@@ -163,7 +170,7 @@ def test_an_unclean_election_leaves_two_histories_and_one_counts() -> None:
     data, tier = Tier(MAIN), opened(MAIN)
     present = [row for row in data.records("unclean-0") if row[0] < 1375]
     assert got(tier, "unclean") == present
-    assert sum("abandoned history" in one for one in tier._plan_of("unclean", 0).left_out) == 3
+    assert sum("abandoned history" in why for why in tier._plan_of("unclean", 0).left_out.values()) == 3
     lost = opened(MAIN, epochs={("unclean", 0): [(0, 0)]})
     assert got(lost, "unclean") == [row for row in data.records("unclean-0.lost-lineage") if row[0] < 1100]
     by_hand = opened(MAIN, epochs={("unclean", 0): [(0, 0), (2, 500)]})
@@ -178,22 +185,22 @@ def test_an_unclean_election_leaves_two_histories_and_one_counts() -> None:
 def test_a_topic_made_again_under_its_name_is_the_newer_one() -> None:
     tier = opened(MAIN)
     assert len(tier.states.topic_ids("gone")) == 2
-    assert tier._topic_id("gone") == Tier(MAIN).truth("gone")["topicId"]
+    assert tier.topic_id("gone") == Tier(MAIN).truth("gone")["topicId"]
 
 
 def test_a_partition_whose_deletion_has_begun_does_not_count() -> None:
     tier = opened(MAIN)
-    tier.states.apply(PartitionDeletion(tier._topic_id("plain"), "plain", 0, 0))
+    tier.states.apply(PartitionDeletion(tier.topic_id("plain"), "plain", 0, 0))
     with pytest.raises(LogGapError, match=r"plain-0 offsets \[0, .*the deletion of its partition has begun"):
         got(tier, "plain")
     assert got(tier, "plain", 1)
-    newer = tier._topic_id("gone")
-    for partition in tier._partitions("gone"):
+    newer = tier.topic_id("gone")
+    for partition in tier.partitions("gone"):
         tier.states.apply(PartitionDeletion(newer, "gone", partition, 0))
     [older] = tier.states.topic_ids("gone").keys() - {newer}
     alive = tier.states.of(older, 0)[0]
     tier.states.segments[alive.segment_id] = replace(alive, state=SegmentState.COPY_SEGMENT_FINISHED)
-    assert tier._topic_id("gone") == older
+    assert tier.topic_id("gone") == older
 
 
 def test_bounds_are_offsets_by_partition_or_for_all() -> None:
@@ -276,7 +283,7 @@ def in_memory(folder: str, change: Callable[[str, bytes], bytes | None], only: s
 
 
 def segment_of(tier: KafkaTier, topic: str, at: int) -> RemoteLogSegment:
-    return tier.states.of(tier._topic_id(topic), 0)[at]
+    return tier.states.of(tier.topic_id(topic), 0)[at]
 
 
 def test_a_segment_that_vanishes_is_named() -> None:
@@ -362,6 +369,42 @@ def test_a_transaction_index_that_lies_is_named_from_the_middle_of_a_segment(cha
         got(tier, "txn", start=segment.start_offset + 70, end=700, isolation="read_committed")
 
 
+@pytest.mark.parametrize("change", [lambda data: b"", lambda data: data[34:], lambda data: data[:-34]])
+@pytest.mark.filterwarnings("ignore:left out")
+def test_no_task_returns_an_aborted_record_because_an_index_was_lost(
+    change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task alone: the marker may be in another part of the segment, or in a later segment."""
+    monkeypatch.setattr(tier_tasks, "TASK_BYTES", 8000)
+    good = opened(MAIN)
+    truth = {number: got(good, "txn", number, isolation="read_committed") for number in (0, 1)}
+    indexes = [
+        name
+        for one in good.states.segments.values()
+        if one.topic == "txn"
+        and not one.txn_index_empty
+        and (name := good.layout.objects(one)[IndexKind.TRANSACTION]) in set(good.store.names(""))
+    ]
+    refused = across = 0
+    for lost in indexes:
+        tier = in_memory(MAIN, lambda one, data, lost=lost: change(data) if one == lost else data, "txn-")
+        for task in tier.plan("txn", isolation="read_committed").tasks:
+            if task.partition not in truth:
+                continue
+            try:
+                rows = [row for batch in read_task(task) for row in rows_of(batch)]
+            except CorruptionError as error:
+                refused += 1
+                marker = re.search(r"for the abort at offset (\d+)", str(error))
+                across += marker is not None and int(marker[1]) >= task.piece.end
+                continue
+            expected = [row for row in truth[task.partition] if task.piece.start <= row[0] < task.piece.end]
+            assert rows == expected
+    assert len(indexes) > 3
+    assert refused
+    assert across
+
+
 def test_a_transaction_index_of_impossible_entries_makes_offsets_unclear() -> None:
     for change, said in (
         (lambda data: data[:-1], "not a multiple of 34"),
@@ -375,8 +418,8 @@ def test_a_transaction_index_of_impossible_entries_makes_offsets_unclear() -> No
 
 def test_a_snapshot_that_lies_leaves_its_segment_out() -> None:
     good = opened(MAIN)
-    last = len(good.states.of(good._topic_id("txn"), 1)) - 1
-    segment = good.states.of(good._topic_id("txn"), 1)[last]
+    last = len(good.states.of(good.topic_id("txn"), 1)) - 1
+    segment = good.states.of(good.topic_id("txn"), 1)[last]
     name = good.layout.objects(segment)[IndexKind.PRODUCER_SNAPSHOT]
     for change, said in (
         (lambda data: data[:5], "cut off"),
@@ -400,7 +443,7 @@ def test_a_snapshot_that_lies_leaves_its_segment_out() -> None:
 )
 def test_leader_epochs_that_lie_are_named(change: Any, said: str) -> None:
     names = opened(MAIN)
-    segment = names.states.of(names._topic_id("epochs"), 0)[-1]
+    segment = names.states.of(names.topic_id("epochs"), 0)[-1]
     name = names.layout.objects(segment)[IndexKind.LEADER_EPOCH]
     tier = in_memory(MAIN, lambda one, data: change(data) if one == name else data)
     with pytest.raises(StratalogError, match=said):
@@ -409,7 +452,7 @@ def test_leader_epochs_that_lie_are_named(change: Any, said: str) -> None:
 
 def test_leader_epochs_are_not_those_of_a_segment_that_does_not_count() -> None:
     names = opened(MAIN)
-    segment = names.states.of(names._topic_id("plain"), 0)[-1]
+    segment = names.states.of(names.topic_id("plain"), 0)[-1]
     name = names.layout.objects(segment)[IndexKind.LEADER_EPOCH]
     tier = in_memory(MAIN, lambda one, data: b"" if one == name else data)
     tier.states.contradictory[segment.segment_id] = "it has two different descriptions"

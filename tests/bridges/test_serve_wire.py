@@ -125,6 +125,7 @@ REQUESTED: dict[int, dict[str, Any]] = {
     ApiKey.DESCRIBE_CONFIGS: {
         "resources": [{"resource_type": 2, "resource_name": "t", "config_names": None}],
         "include_synonyms": True,
+        "include_documentation": True,
     },
     ApiKey.JOIN_GROUP: {
         **STRANGER,
@@ -174,8 +175,11 @@ def test_every_version_is_answered_the_same(key: int, live: LiveCluster) -> None
         answers = {version: client.ask(key, version, **requested(key, version)) for version in REQUESTS[key]}
     of_all = answers[max(answers)]
     for version, answer in answers.items():
-        common = answer.keys() & of_all.keys() - {"topics", "brokers"}
+        common = answer.keys() & of_all.keys() - {"topics", "brokers", "resources"}
         assert {name: answer[name] for name in common} == {name: of_all[name] for name in common}, version
+        if key == ApiKey.DESCRIBE_CONFIGS:
+            (entries,), (newest,) = ([one["config_entries"] for one in a["resources"]] for a in (answer, of_all))
+            assert [{name: one[name] for name in entries[0]} for one in newest] == entries
         if key == ApiKey.FETCH:
             assert [values(one) for one in parts(answer)] == [[(0, b"a"), (1, b"b"), (2, b"c")]]
         if key == ApiKey.METADATA:
@@ -229,6 +233,19 @@ def test_a_client_of_tomorrow_is_told_the_versions(shared: LiveCluster) -> None:
         known = {one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_versions"]}
         assert known == {key: (min(versions), max(versions)) for key, versions in REQUESTS.items()}
         assert client.ask(ApiKey.API_VERSIONS, 0) == {**answer, "error_code": OK}
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_configs_have_types_and_the_documentation_that_is_asked_for(version: int, shared: LiveCluster) -> None:
+    names = ["remote.storage.enable", "segment.bytes", "compression.type"]
+    resource = {"resource_type": 2, "resource_name": "t", "config_names": names}
+    with served(shared.cluster) as address, wire(address) as client:
+        for told in (False, True):
+            asked = {"resources": [resource], "include_synonyms": False, "include_documentation": told}
+            (answer,) = client.ask(ApiKey.DESCRIBE_CONFIGS, version, **asked)["resources"]
+            found = {one["config_names"]: one for one in answer["config_entries"]}
+            assert [found[name]["config_type"] for name in names] == [1, 5, 2]
+            assert all((one["documentation"] is not None) == told for one in found.values())
 
 
 def test_an_answer_does_not_grow_with_names_that_are_said_again(shared: LiveCluster) -> None:

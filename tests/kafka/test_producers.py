@@ -73,8 +73,8 @@ def test_a_later_epoch_begins_at_zero_and_fences_the_one_before(both: Both) -> N
 
 
 def test_appends_older_than_the_last_five_are_known_for_ever(both: Both) -> None:
-    """A log here finds the offsets of every earlier append: a backfill that runs again appends nothing twice.
-    Kafka remembers five batches, and cannot tell a retry of an earlier one from a sequence that comes late."""
+    """A log here finds the offsets of every earlier append, so a repeated backfill appends nothing twice. Kafka
+    remembers five batches, and cannot tell a retry of an earlier one from a sequence that comes late."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t")

@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 import stratalog.engine.quorum.contents
 import stratalog.engine.quorum.voter
 import stratalog.engine.replication.append
+import stratalog.engine.replication.append_file
 import stratalog.partitions.listing
 import stratalog.partitions.producer_changes
 import stratalog.partitions.segment
 from stratalog.engine.metadata.records import MetadataRecord, decode
 from stratalog.engine.quorum.batch import Batch, decode_batch
-from stratalog.engine.replication.append import AppendOptions, ReplayableBatches
+from stratalog.engine.replication.append_file import AppendOptions, ReplayableBatches
 from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.clock import Clock
@@ -140,7 +141,7 @@ def _encode_once(
     clock: Clock,
 ) -> None:
     values = tuple(value for batch in source for value in batch.column("value").to_pylist())
-    module, store = stratalog.engine.replication.append, replicas.leader.store
+    module, store = stratalog.engine.replication.append_file, replicas.leader.store
     times = tuple(told(clock, store) for told in (module.stamp_ms, module.agreed_ms, module.earlier_ms))
     known = end.state.last_transactional_offset, end.state.levels, *sorted(end.state.producers.items())
     key = (
@@ -162,7 +163,7 @@ def _encode_once(
             states.append(arguments[4])
             return part_after(*arguments)
 
-        with patch.object(stratalog.engine.replication.append, "part_after", noted):
+        with patch.object(stratalog.engine.replication.append_file, "part_after", noted):
             _encode(memory, replicas, end, producer, source, options, clock)
         if len(_encoded) > _MOST:
             _encoded.clear()

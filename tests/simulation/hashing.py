@@ -17,5 +17,5 @@ def outputs_by_order_of_hashes(program: str) -> set[str]:
             text=True,
             check=True,
         ).stdout
-        for seed in ("1", "2")
+        for seed in ("1", "2", "4294967295")
     }

@@ -17,6 +17,7 @@ import stratalog.engine.quorum.log
 import stratalog.engine.records.acknowledge
 import stratalog.engine.records.coordinator
 import stratalog.engine.replication.append
+import stratalog.engine.replication.append_file
 import stratalog.engine.replication.leader
 import stratalog.engine.replication.log_end
 import stratalog.engine.replication.lost_log
@@ -570,13 +571,13 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "a driver's clock alone",
         "what is removed by time goes by the clocks of the driver and of the storage, where they agree",
-        variants.patched(stratalog.engine.replication.append, "agreed_ms", variants.by_the_driver),
+        variants.patched(stratalog.engine.replication.append_file, "agreed_ms", variants.by_the_driver),
         directed=_AHEAD,
     ),
     Mutation(
         "times that the driver's clock alone says",
         "a time by which others remove is the later of the driver's and the storage's",
-        variants.patched(stratalog.engine.replication.append, "stamp_ms", variants.by_the_driver),
+        variants.patched(stratalog.engine.replication.append_file, "stamp_ms", variants.by_the_driver),
         directed=_BEHIND,
     ),
     Mutation(

@@ -11,9 +11,9 @@ import stratalog.engine.metadata.image
 import stratalog.engine.replication.damage
 import stratalog.engine.replication.sync
 import stratalog.engine.upkeep.healing.plan
+import stratalog.engine.upkeep.replication.keep_short
 import stratalog.engine.upkeep.replication.reassign
 import stratalog.engine.upkeep.replication.replicate
-import stratalog.engine.upkeep.replication.shorten
 import stratalog.engine.upkeep.retention.tasks
 import stratalog.engine.upkeep.verification.audit
 import stratalog.engine.upkeep.verification.content
@@ -115,7 +115,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
     _unread(
         "shortened over what the remote tier stands for",
         _DROPPED,
-        patched(stratalog.engine.upkeep.replication.shorten, "superseded", removable),
+        patched(stratalog.engine.upkeep.replication.keep_short, "superseded", removable),
         directed=_DROPPED_LOCALLY,
     ),
     _unread(

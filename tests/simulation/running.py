@@ -30,6 +30,8 @@ class Result:
     lines: list[Line] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    stored: str = ""
+    """A digest of all names and bytes on storage at the end."""
 
     def note(self, step: int, driver: Driver, what: str, place: str, name: str, outcome: object) -> None:
         """One line more: of bytes and lists their length, of objects their version."""
@@ -45,11 +47,11 @@ class Result:
         self.lines.append((step, "", "", what, "", "", None))
 
     def digest(self) -> str:
-        """Of the whole trace."""
+        """Of the whole trace, of what was decided, and of all bytes on storage at the end."""
         digest = hashlib.blake2b(digest_size=16)
         for line in self.lines:
             digest.update(repr(line).encode())
-        digest.update(str(self.violation).encode())
+        digest.update(repr((self.violation, self.decisions, sorted(self.counts.items()), self.stored)).encode())
         return digest.hexdigest()
 
 
@@ -99,6 +101,7 @@ class Run:
             scheduler.kill_all()
             forget()
         self._count()
+        self.result.stored = self._stored()
         return self.result
 
     def state(self) -> int:
@@ -110,6 +113,14 @@ class Run:
         )
         told = tuple((driver.name, driver.told, driver.done) for driver in self.world.scheduler.drivers.values())
         return hash((stored, told))
+
+    def _stored(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for root in (*self.world.roots.values(), self.world.remote):
+            for name, data in sorted(root.snapshot().items()):
+                digest.update(repr((root.place, name, len(data))).encode())
+                digest.update(data)
+        return digest.hexdigest()
 
     # --------------------------------------------------------------------------------- drivers
 

@@ -16,6 +16,7 @@ import msgspec
 import stratalog.engine.metadata.fold
 import stratalog.engine.records.acknowledge
 import stratalog.engine.replication.append
+import stratalog.engine.replication.append_file
 import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
 import stratalog.engine.upkeep.replication.replicate
@@ -29,7 +30,7 @@ import stratalog.partitions.transactions
 import tests.simulation.content
 import tests.simulation.stores
 from stratalog.engine.driver.execution import Execution
-from stratalog.engine.driver.log_ends import LogEnds
+from stratalog.engine.driver.memory import LogEnds
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.state_cache import ReadState
@@ -39,7 +40,8 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionImage, Partit
 from stratalog.engine.metadata.records import PartitionChangeRecord
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
-from stratalog.engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
+from stratalog.engine.replication.append import Appended, _commit, _encode
+from stratalog.engine.replication.append_file import AppendOptions, ReplayableBatches
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import RemoteTail
@@ -63,6 +65,7 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.producer_changes import Level, Levels, applied, next_level
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry, earlier_attempt
 from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.runner import Runner
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
@@ -208,12 +211,14 @@ def append_without_looking_again(
     options: AppendOptions,
     attempt: Any,
     clock: Clock,
+    copies: Runner,
     end: LogEnd | None = None,
+    turn: object = None,
 ) -> Appended:
     """Steps 1 to 3, without step 4: whoever created the file has appended."""
     source, leader = ReplayableBatches(batches), replicas.leader
     for _ in range(50):
-        end, _ = look_at_end(replicas, end, clock)
+        end, _ = look_at_end(replicas, end, clock, copies)
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))
         if earlier is not None:
             return Appended(earlier.base_offset, earlier.next_offset, duplicate=True, bytes=0)
@@ -318,7 +323,7 @@ def earlier_attempt_without_raised_epoch(state: Any, append: ProducerAppend, wha
     return last if over else None
 
 
-_after_append = stratalog.engine.replication.append.after_append
+_after_append = stratalog.engine.replication.append_file.after_append
 
 
 def changes_alone(replica: Replica, log: ReplicaLog, index: int) -> tuple[dict[str, ProducerEntry], Levels]:
@@ -352,7 +357,9 @@ def without_raised_epoch() -> AbstractContextManager[object]:
     def applied() -> Iterator[None]:
         module = stratalog.engine.replication.append
         with (
-            patch.object(module, "after_append", after_append_without_raised_epoch),
+            patch.object(
+                stratalog.engine.replication.append_file, "after_append", after_append_without_raised_epoch
+            ),
             patch.object(module, "earlier_attempt", earlier_attempt_without_raised_epoch),
             patch.object(tests.simulation.content, "_encoded", {}),
         ):

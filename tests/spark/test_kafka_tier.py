@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.bridges.kafka_tier import tasks as tier_tasks
+from stratalog.bridges.mirror.compare import compare
+from stratalog.bridges.mirror.mirror import mirror
+from stratalog.bridges.mirror.options import MirrorOptions
 from tests.bridges.kafka_tier_data import AIVEN, MAIN, Row, Tier, opened, real
+from tests.bridges.test_mirror_tier import Brokers, whole
+from tests.ports import ports_of, with_ports
+from tests.spark.spark_cluster import TIERED, format_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,3 +57,30 @@ def test_committed_records_end_where_a_transaction_is_open(spark: SparkSession) 
     committed = {offset for first, last in part["readCommittedRanges"] for offset in range(first, last + 1)}
     truth = Tier(MAIN).records("txn-0")
     assert rows_of(frame) == [row for row in truth if row[0] in committed and row[0] < 1033]
+
+
+def test_values_are_decoded_by_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "any.ddl").write_text("id BIGINT, `to where` STRING")
+    frame = opened(MAIN).read(
+        spark, "plain", partitions=[0], end=50, value_format="json", schema_file=str(tmp_path / "any.ddl")
+    )
+    assert frame.select("value.*").columns == ["_undecoded", "id", "to where"]
+    found = frame.orderBy("offset").select("value._undecoded").collect()
+    values = [row[5] for row in Tier(MAIN).records("plain-0")[:50]]
+    assert [None if row[0] is None else bytes(row[0]) for row in found] == values
+
+
+@pytest.mark.long("executors mirror a topic, which is then tiered")
+def test_executors_mirror_a_tier_which_is_then_a_delta_table_here(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
+    cluster = format_cluster(spark, tmp_path)
+    options = MirrorOptions(replication_factor=2, bulk_offsets=1, tier=True)
+    report = with_ports(mirror, ports_of(cluster))(whole("plain"), ["plain"], options).raise_for_failures()
+    assert int(report.totals["tasks"] or 0) > 8
+    assert report.totals["from_tier"] == 2430 + 2040
+    with_ports(compare, ports_of(cluster))(Brokers("plain"), ["plain"]).raise_for_failures()
+    cluster.topics.alter_configs("plain", TIERED)
+    assert cluster.tier().raise_for_failures().totals["uploaded_files"]
+    with_ports(compare, ports_of(cluster))(Brokers("plain"), ["plain"]).raise_for_failures()

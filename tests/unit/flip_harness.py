@@ -21,18 +21,15 @@ from pathlib import Path
 
 from stratalog import Cluster
 from stratalog.engine.driver.report import Report
-from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName, base_name, parse_name
-from stratalog.partitions.probing import SerialProber
 from stratalog.partitions.replica import remembered_lineages
-from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.segment_check import verify_segment
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.protocol import StoredObject
-from tests.ports import ports_of
+from tests.ports import in_turn
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.tampering import Spot
@@ -171,14 +168,7 @@ class Stage:
 
     def _driver(self) -> Cluster:
         """Another one, which does one thing after the other."""
-        driver = self.live.driver()
-        ports = ports_of(driver)
-        ports.execution.tasks, ports.storage.threads, ports.storage.prober = (
-            LocalTasks(1),
-            SerialRunner(),
-            SerialProber(),
-        )
-        return driver
+        return in_turn(self.live.driver())
 
     def _check(self, trial: Trial, *, heals: bool) -> None:
         if self.way.heals:

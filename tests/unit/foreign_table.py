@@ -15,6 +15,14 @@ def delta(part: TieredPartition) -> DeltaTable:
     return DeltaTable(part.table.uri)
 
 
+def compacted(part: TieredPartition) -> None:
+    delta(part).optimize.compact()
+
+
+def deleted(part: TieredPartition) -> None:
+    delta(part).delete("offset = 4")
+
+
 def listed(part: TieredPartition, version: int | None = None) -> set[str]:
     """The files that any reader of Delta sees, at the newest version or that one."""
     return set(pa.table(DeltaTable(part.table.uri, version).get_add_actions())["path"].to_pylist())

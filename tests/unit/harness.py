@@ -8,7 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from stratalog.engine.metadata.image import BrokerImage, PartitionView
-from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended, append
+from stratalog.engine.replication.append import Appended, NotAppended, append
+from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.replication.sync import Synced, SyncOptions, sync_followers
@@ -141,7 +142,7 @@ class OnePartition:
         for error in result.missed.values():
             raise error
         if acks_all:
-            advance_high_watermark(replicas or self.replicas, result.next_offset)
+            advance_high_watermark(replicas or self.replicas, result.next_offset, SerialRunner())
         return result
 
     def sync(

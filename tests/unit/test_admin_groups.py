@@ -214,7 +214,7 @@ NOT_FOUND = "group 'nobody' does not exist"
             "no partition 2",
         ),
         (lambda c: c.groups.reset_offsets("g", "t"), InvalidCallError, "give exactly one target for the offsets"),
-        (lambda c: c.groups.reset_offsets("g", "t", to=1, shift_by=1), InvalidCallError, "once"),
+        (lambda c: c.groups.reset_offsets("g", "t", to=1, shift_by=1), InvalidCallError, "exactly one target"),
         (lambda c: c.groups.reset_offsets("g", "t", to="erliest"), InvalidCallError, "did you mean 'earliest'"),
         (lambda c: c.groups.reset_offsets("g", "t", to=True), InvalidCallError, "to=True"),
         (lambda c: c.groups.reset_offsets("g", "t", shift_by=1.5), InvalidCallError, "shift_by=1.5"),

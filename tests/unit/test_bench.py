@@ -94,7 +94,7 @@ def test_the_environment_chooses() -> None:
         ("METADATA_PARTITIONS", "10", "METADATA_PARTITIONS is '10': a number from 1000 to"),
         ("COMMITS", "-1", "COMMITS is '-1'"),
         ("GROWTH", "5", "GROWTH is '5': a number from 20 to"),
-        ("ONLY", "scan,scam", "ONLY names 'scam': it takes some of calls, append"),
+        ("ONLY", "scan,scam", "ONLY names 'scam': it takes some of calls, latency"),
     ],
 )
 def test_what_is_wrong_in_the_environment_is_named(name: str, value: str, message: str) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from bench.bench import TOPIC, Bench
 from bench.growth import REPLICAS
-from bench.in_a_row import files, run
+from bench.in_a_row import compared, files, run
 from bench.options import bench_options
 
 
 def test_a_line_after_some_appends(tmp_path: Path) -> None:
     made = Bench(None, bench_options({}, tmp_path)).cluster("row", brokers=REPLICAS)
-    made.cluster.topics.create(TOPIC, partitions=1, replication_factor=REPLICAS)
+    made.cluster.topics.create(TOPIC, partitions=2, replication_factor=REPLICAS)
     lines = run(made, 3, 2)
     assert [line.split()[0] for line in lines] == ["2", "3"]
     assert files(made) == 1 + 2 * 3, "a register, and two names of each append"
+    assert compared(made, 1).startswith("processor time: ")

@@ -108,22 +108,28 @@ def test_brokers_that_are_as_registered_cost_a_stat_each(tmp_path: Path, partiti
     assert unknown == known + Counter({LIST: 1, READ: 1})  # the metadata, and the root of its voter
 
 
+def calls_of_idle(folder: Path, look: Callable[[Cluster], Report]) -> list[Counter[str]]:
+    """The calls of a new driver's look at idle clusters of 4 and of 8 partitions."""
+    found = []
+    for partitions in (4, 8):
+        (folder / str(partitions)).mkdir()
+        made = CountedCluster(folder / str(partitions))
+        IDLE.prepare(made, partitions, 1)
+        forget()
+        driver = made.driver()
+        found.append(made.calls_of(lambda: look(driver).raise_for_failures()))  # noqa: B023 - called at once
+    return found
+
+
 @pytest.mark.parametrize("check", [lambda c: c.verify(TOPIC, deep=True), lambda c: c.heal(TOPIC)])
 def test_a_check_of_all_bytes_reads_each_file_and_each_epoch_once(
     tmp_path: Path, check: Callable[[Cluster], Report]
 ) -> None:
     """6 requests a partition with three replicas and one small file. On each broker a walk and one look at the
     root list all partitions."""
-    found = []
-    for partitions in (4, 8):
-        (tmp_path / str(partitions)).mkdir()
-        made = CountedCluster(tmp_path / str(partitions))
-        IDLE.prepare(made, partitions, 1)
-        forget()
-        driver = made.driver()
-        found.append(made.calls_of(lambda: check(driver).raise_for_failures()))  # noqa: B023 - called at once
-    assert found[1] - found[0] == Counter({READ: 4 * 2 * BROKERS})
-    assert not found[0] - found[1]
+    few, many = calls_of_idle(tmp_path, check)
+    assert many - few == Counter({READ: 4 * 2 * BROKERS})
+    assert not few - many
 
 
 def test_the_first_round_of_maintain_looks_at_each_replica_once(tmp_path: Path) -> None:
@@ -144,16 +150,9 @@ def test_the_first_round_of_maintain_looks_at_each_replica_once(tmp_path: Path) 
 
 def test_a_description_reads_the_lineages_and_one_footer_of_a_partition(tmp_path: Path) -> None:
     """Followers whose last file is the leader's by name and size end where it does."""
-    found = []
-    for partitions in (4, 8):
-        (tmp_path / str(partitions)).mkdir()
-        made = CountedCluster(tmp_path / str(partitions))
-        IDLE.prepare(made, partitions, 1)
-        forget()
-        driver = made.driver()
-        found.append(made.calls_of(lambda: driver.describe().raise_for_failures()))  # noqa: B023 - called at once
-    assert found[1] - found[0] == Counter({READ: 4 * (BROKERS + 1)})
-    assert not found[0] - found[1]
+    few, many = calls_of_idle(tmp_path, lambda driver: driver.describe())
+    assert many - few == Counter({READ: 4 * (BROKERS + 1)})
+    assert not few - many
 
 
 def test_what_a_check_finds_by_a_walk_it_looks_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,134 +8,27 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.health.finding import WIDTH, Commands, HealthFinding, Severity
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, partition_for
-from stratalog.jobs.main import job_of, main
+from stratalog.jobs.main import main
 from stratalog.partitions.errors import StorageAuthorizationError
-from tests.bridges.test_page import content_of
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.faulty_store import Faults
-from tests.unit.test_metrics_job import of, samples
-from tests.unit.test_upkeep_bad_remote import table_of
+from tests.unit.health_harness import HOUR_MS, SMALL, Patient, files, in_good_health
 from tests.unit.transact_harness import rows
 from tests.unit.without_privileges import run_without_privileges
-
-HOUR_MS = 3_600_000
-SMALL = {
-    "health.log.dir.max.used.ratio": "1",  # whatever else is on this machine's disk
-    "offsets.topic.num.partitions": "1",
-    "transaction.state.log.num.partitions": "1",
-}
-
-
-class Patient:
-    """A cluster of folders, as its operator knows it: by the jobs alone."""
-
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], **of_cluster: Any) -> None:
-        self.live = LiveCluster(folder, on_disk=True, **of_cluster)
-        self._capsys = capsys
-        self.live.cluster.topics.alter_configs(None, SMALL)
-        self.monkeypatch = pytest.MonkeyPatch()
-        """For breaks that no file can play; of the test."""
-
-    def job(self, *argv: str) -> int:
-        status = main([*argv, "--cluster", str(self.live.file)])
-        self._capsys.readouterr()
-        return status
-
-    def found(self) -> dict[str, dict[str, Any]]:
-        """The findings by kind, the first of each; the exit status is 1 where one is an error. The page shows them
-        with their commands, and the metrics count them, but for a cluster that cannot be opened: it is not up.
-        """
-        self._capsys.readouterr()
-        before = self.live.on_brokers()
-        status = main(["health", "--json", "--cluster", str(self.live.file)])
-        assert self.live.on_brokers() == before, "it only reads"
-        report = json.loads(self._capsys.readouterr().out.splitlines()[-1])
-        assert status == int(any(row["severity"] == "error" for row in report["rows"]))
-        assert report["ok"] == (status == 0)
-        found: dict[str, dict[str, Any]] = {}
-        for row in report["rows"]:
-            found.setdefault(row["finding"], row)
-            program, job, *words = shlex.split(row["do"])
-            if program == "stratalog":
-                job_of(job).parser().parse_args(words)
-        assert {kind: row["do"] for kind, row in found.items()} == self._on_the_page()
-        assert found.keys() == self._in_the_metrics()
-        return found
-
-    def _on_the_page(self) -> dict[str, str]:
-        page = self.live.folder / "report.html"
-        assert self.job("report", "-o", str(page)) == 0
-        shown = content_of(page.read_text())["health"]["findings"]
-        return {one["kind"]: one["do"] for one in reversed(shown)}
-
-    def _in_the_metrics(self) -> set[str]:
-        main(["metrics", "--cluster", str(self.live.file)])
-        counted = samples(self._capsys.readouterr().out)
-        if counted[of("stratalog_up")] == 0:
-            return {"current-leader"}
-        return {dict(labels)["finding"] for name, labels in counted if name == "stratalog_findings"}
-
-    def figures(self) -> dict[str, Any]:
-        self._capsys.readouterr()
-        main(["health", "--json", "--cluster", str(self.live.file)])
-        totals: dict[str, Any] = json.loads(self._capsys.readouterr().out.splitlines()[-1])["totals"]
-        return totals
-
-    def follow(self, row: dict[str, Any]) -> None:
-        """Run the command that a finding shows."""
-        program, *argv = shlex.split(row["do"])
-        if program == "stratalog":
-            main(argv)
-        else:
-            interpreter = sys.executable if program == "python" else program
-            path = f"{self.live.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-            subprocess.run([interpreter, *argv], check=True, env={**os.environ, "PYTHONPATH": "", "PATH": path})
-        self._capsys.readouterr()
-
-    def mend(self) -> None:
-        """Do as ``health`` says, what is most urgent first, until nothing is found."""
-        for _ in range(5):
-            found = self.found()
-            if not found:
-                return
-            self.follow(next(iter(found.values())))
-        raise AssertionError(f"still there: {found}")
 
 
 @pytest.fixture
 def patient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
-    """Topic ``t`` on all three brokers, the first of which votes; in good health."""
-    made = Patient(tmp_path, capsys)
-    made.live.topic()
-    made.live.fill("abc")
-    assert made.job("maintain") == 0
-    assert made.found() == {}
-    return made
-
-
-@pytest.fixture
-def tiered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
-    """Topic ``t`` is tiered."""
-    made = Patient(tmp_path, capsys)
-    made.live.tiered()
-    made.live.fill("abc")
-    assert made.job("maintain") == 0
-    assert made.found() == {}
-    return made
+    return in_good_health(Patient(tmp_path, capsys))
 
 
 def test_a_cluster_that_nobody_maintains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,10 +157,6 @@ def test_followers_that_lag(patient: Patient) -> None:
     assert patient.figures()["MaxLag"] == 0
 
 
-def files(live: LiveCluster, broker: int) -> list[Path]:
-    return sorted((live.root(broker) / live.replica(broker).folder).glob("*.parquet"))
-
-
 @pytest.mark.parametrize("which", ["leader", "follower"])
 @pytest.mark.parametrize("how", ["cut", "gone"])
 @pytest.mark.slow
@@ -342,54 +231,6 @@ def test_a_disk_that_is_nearly_full(patient: Patient) -> None:
     patient.mend()
 
 
-@pytest.fixture
-def no_remote(tiered: Patient) -> Patient:
-    """The remote tier is gone; it is back when the test moves it back."""
-    tiered.live.fill("de")
-    tiered.live.remote.rename(tiered.live.folder / "away")
-    tiered.live.remote.write_text("no folder")
-    return tiered
-
-
-@pytest.mark.slow
-def test_uploads_that_fail(no_remote: Patient) -> None:
-    live = no_remote.live
-    assert no_remote.job("tier") == 1
-    found = no_remote.found()
-    assert [*found] == ["offline-remote-tier"]
-    assert "is its volume mounted?" in found["offline-remote-tier"]["what"]
-    assert no_remote.job("tier") == 1
-    affected = no_remote.found()["offline-remote-tier"]["affected"]
-    assert affected == "RemoteCopyErrorsPerSec 1, remote-table 1, upkeep-failing 1"
-    assert no_remote.figures()["RemoteCopyLagBytes"] > 0
-    assert no_remote.job("describe", "--topics", "t") == 1
-    assert no_remote.job("maintain") == 1
-    assert [*no_remote.found()] == ["offline-remote-tier"], "one cause"
-    live.remote.unlink()
-    (live.folder / "away").rename(live.remote)
-    assert no_remote.job("describe", "--topics", "t") == 1, "nobody has tried again"
-    found = no_remote.found()
-    assert found["RemoteCopyErrorsPerSec"]["severity"] == "error"
-    assert found["RemoteCopyErrorsPerSec"]["since"] is not None
-    assert "is its volume mounted?" in found["RemoteCopyErrorsPerSec"]["what"], "the sentence, not the code alone"
-    no_remote.follow(found["RemoteCopyErrorsPerSec"])
-    assert no_remote.job("describe", "--topics", "t") == 0
-    no_remote.mend()
-    assert no_remote.figures()["RemoteCopyLagBytes"] == 0
-
-
-@pytest.mark.slow
-def test_records_that_should_be_in_the_remote_tier_by_now(tiered: Patient) -> None:
-    live = tiered.live
-    live.cluster.topics.alter_configs("t", {"segment.ms": "1000"})
-    live.fill("d")
-    assert tiered.found() == {}
-    long_ago_s = live.clock.now_ms() / 1000 - 2 * 3600
-    os.utime(files(live, live.leader())[-1], (long_ago_s, long_ago_s))
-    assert tiered.found()["RemoteCopyLagBytes"]["severity"] == "error"
-    tiered.mend()
-
-
 @pytest.mark.slow
 def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
     """They go by their own times, of which a listing tells nothing."""
@@ -404,28 +245,6 @@ def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
     patient.mend()
 
 
-@pytest.mark.slow
-def test_a_foreign_optimize(tiered: Patient) -> None:
-    table_of(tiered.live).optimize.compact()
-    found = tiered.found()["remote-table"]
-    assert "OPTIMIZE" in found["what"]
-    tiered.follow(found)
-    assert tiered.found() == {}
-
-
-@pytest.mark.slow
-def test_a_foreign_write(tiered: Patient) -> None:
-    table = table_of(tiered.live)
-    write_deltalake(table, pa.table(table.to_pyarrow_table()).slice(0, 1), mode="append")
-    found = tiered.found()["remote-table"]
-    assert "changed the records" in found["what"]
-    assert found["do"].startswith("python -c")
-    tiered.follow(found)
-    assert tiered.found() == {}
-    assert DeltaTable(table.table_uri).version() > 0
-
-
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_lag_that_nobody_can_read_is_not_0(tmp_path: Path) -> None:
     """With the leader of the group's partition away, another member of the ISR tells; with all of them away the

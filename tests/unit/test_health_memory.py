@@ -24,7 +24,7 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, fence
-from tests.unit.test_health import HOUR_MS, SMALL, files
+from tests.unit.health_harness import HOUR_MS, SMALL, files
 from tests.unit.test_upkeep_bad_remote import table_of
 
 

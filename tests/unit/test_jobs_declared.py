@@ -12,6 +12,7 @@ import pytest
 
 from stratalog import Cluster, OffsetSpec, Report
 from stratalog.bridges.kafka import Kafka
+from stratalog.bridges.kafka_tier.tier import KafkaTier
 from stratalog.bridges.rights import Rights
 from stratalog.engine.cluster.brokers import Brokers
 from stratalog.engine.cluster.client import Client
@@ -37,6 +38,7 @@ DOORS: dict[str, Any] = {
     "topics.Topics": Topics,
     "transactions.Transactions": Transactions,
     "stratalog.bridges.kafka:Kafka": Kafka,
+    "stratalog.bridges.kafka_tier.tier:KafkaTier": KafkaTier,
     "stratalog.bridges.rights:Rights": Rights,
 }
 _OF_ALL_JOBS = {
@@ -50,6 +52,7 @@ _OF_ALL_JOBS = {
     "--sort",
 }
 _PRINTED = "how the job prints records or rows"
+_STORE = "fields of StoreOptions, one argument of the method"
 _ROUNDS = "rounds of one process: each is a call of the method"
 _INPUT = "the input, which the method gets as rows or as a frame"
 _STARTS = "the job makes a Committed of it, one of the places where the method can start"
@@ -121,6 +124,12 @@ BY_HAND: dict[str, dict[str, str]] = {
     "package": {"--to": "no method: needs no cluster"},
     "mirror": {"--end": "another method, end_mirror", **dict.fromkeys(("--once", "--every"), _ROUNDS)},
     "export": {"--group": _STARTS, **dict.fromkeys(("--once", "--every"), _ROUNDS)},
+    "kafka_tier topics": dict.fromkeys(("--endpoint-url", "--region"), _STORE),
+    "kafka_tier segments": dict.fromkeys(("--endpoint-url", "--region"), _STORE),
+    "kafka_tier read": {
+        **dict.fromkeys(("--endpoint-url", "--region"), _STORE),
+        **dict.fromkeys(("--limit", "--count", "--output"), _PRINTED),
+    },
     "report": {"--output": "where the job saves the page that the method returns"},
 }
 """By command: the options that no method declares, and why."""

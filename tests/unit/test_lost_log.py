@@ -265,16 +265,18 @@ def moved(folder: Path) -> LiveCluster:
     return live
 
 
-def of_a_mirror(folder: Path) -> LiveCluster:
-    """It begins at another offset than 0, and nothing has come yet."""
+def begun_at_70(folder: Path) -> LiveCluster:
     live = LiveCluster(folder)
     with_ports(topics.create_topic, ports_of(live.cluster))(
-        "t",
-        partitions=1,
-        replication_factor=3,
-        log_starts=[70],
+        "t", partitions=1, replication_factor=3, log_starts=[70]
     )
     live.cluster.replicate().raise_for_failures()
+    return live
+
+
+def of_a_mirror(folder: Path) -> LiveCluster:
+    """It begins at another offset than 0."""
+    live = begun_at_70(folder)
     live.append(["v70"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     return live
@@ -282,14 +284,7 @@ def of_a_mirror(folder: Path) -> LiveCluster:
 
 def of_a_mirror_and_gone(folder: Path) -> LiveCluster:
     """No record was there; it begins where it would have begun."""
-    live = LiveCluster(folder)
-    with_ports(topics.create_topic, ports_of(live.cluster))(
-        "t",
-        partitions=1,
-        replication_factor=3,
-        log_starts=[70],
-    )
-    live.cluster.replicate().raise_for_failures()
+    live = begun_at_70(folder)
     lose(live)
     return live
 

@@ -56,6 +56,7 @@ KNOWN = {
     ("jobs/java.py", "subprocess"): "java -version",
     ("jobs/jars.py", "subprocess"): "the fetching of jars, once",
     ("partitions/store/local_birth.py", "ctypes"): "statx of the C library",
+    ("partitions/store/local_watch.py", "ctypes"): "inotify of the C library",
     ("bridges/kafka_tier/layout.py", "importlib.metadata.entry_points"): "what installed packages declare",
     ("jobs/session.py", "loadClass"): "whether the JVM has the classes of Spark's own conf",
 }

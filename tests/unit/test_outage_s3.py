@@ -20,19 +20,16 @@ from deltalake import DeltaTable
 from bench.s3_server import credentials, running_server
 from stratalog import Cluster
 from stratalog.engine.driver.report import Report
-from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.reading.bounds import Bound
 from stratalog.partitions import paths
 from stratalog.partitions.errors import StorageError, StoreTimeoutError, StratalogError
 from stratalog.partitions.offsets import OffsetSpec
-from stratalog.partitions.probing import SerialProber
-from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.store import Store, StoreOptions, open_store, s3_session
 from stratalog.tiering import delta_options
 from stratalog.tiering.remote_file import remote_file
 from stratalog.tiering.remote_log import RemoteLog
-from tests.ports import ports_of
+from tests.ports import in_turn, ports_of
 from tests.s3_proxy import (
     Passing,
     S3Proxy,
@@ -104,14 +101,7 @@ class Behind:
 
     def in_turn(self) -> Cluster:
         """Another driver, which does one thing after the other."""
-        driver = Cluster.open(self.file)
-        ports = ports_of(driver)
-        ports.execution.tasks, ports.storage.threads, ports.storage.prober = (
-            LocalTasks(1),
-            SerialRunner(),
-            SerialProber(),
-        )
-        return driver
+        return in_turn(Cluster.open(self.file))
 
     def remote_log(self, topic: str = "t") -> RemoteLog:
         """What the table says, past the proxy."""

@@ -108,3 +108,31 @@ def test_a_pickled_prober_asks_as_this_one_and_knows_of_none_that_hang(server: t
     copy = pickle.loads(pickle.dumps(prober))
     assert isinstance(copy, ThreadProber)
     assert copy.probe(str, [1, 2], 60) == [Done(1, "1"), Done(2, "2")]
+
+
+def test_one_thread_asks_those_that_answer_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratalog.partitions.probing.QUICK_S", 0.05)
+    prober = ThreadProber()
+    for _ in range(20):  # the first answers may be slow on a busy machine
+        outcomes = prober.probe(lambda item: threading.current_thread(), [1, 2, 3], 60.0)
+        if len({done.value for done in outcomes if isinstance(done, Done)}) == 1:
+            break
+    else:
+        pytest.fail("each item still has a thread of its own")
+
+
+def test_the_others_do_not_wait_for_one_that_hangs_after_quick_answers(
+    server: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prober = ThreadProber()
+    monkeypatch.setattr(prober, "_quick", True)
+
+    def ask(item: int) -> int:
+        if item == 1:
+            server.wait()
+        return item
+
+    hanging, *others = prober.probe(ask, [1, 2, 3], 0.5)
+    assert isinstance(hanging, Failed)
+    assert others == [Done(2, 2), Done(3, 3)]
+    assert list(prober._abandoned) == [1]

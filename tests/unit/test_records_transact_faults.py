@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster, OperationFailedError
-from stratalog.engine.records import coordinator
+from stratalog.engine.records.coordinator import TransactionCoordinator
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stratalog.engine.state.transaction_state import State
 from stratalog.partitions.errors import (
@@ -196,7 +196,7 @@ def test_what_another_driver_changed_meanwhile_is_decided_anew(live: Ledger) -> 
         put(t, {"t-0": "f"})
     t = other.transactions.begin("x")
     put(t, {"t-0": "g"})
-    with_ports(coordinator.end, ports_of(one))(t._producer, commit=True)
+    with_ports(TransactionCoordinator, ports_of(one))().end(t._producer, commit=True)
     t.commit()
     assert live.seen()["t-0"] == ["a", "b", "c", "d", "f", "g"]
 

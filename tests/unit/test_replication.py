@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stratalog.engine.replication.append import AppendOptions, AppendOutcome, NotAppended, append
+from stratalog.engine.replication.append import AppendOutcome, NotAppended, append
+from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.sync import SyncOptions
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import (
@@ -108,7 +109,7 @@ def test_an_earlier_sequence_is_refused() -> None:
     """Section 2, Append step 2: DUPLICATE_SEQUENCE_NUMBER."""
     one = OnePartition(1)
     one.append(["a"], producer="p", sequence=2)
-    with pytest.raises(DuplicateSequenceNumberError, match="'p'"):
+    with pytest.raises(DuplicateSequenceNumberError, match="producer 'p' has already appended"):
         one.append(["b"], producer="p", sequence=1)
 
 

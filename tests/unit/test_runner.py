@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 
 import pytest
 
@@ -114,3 +115,30 @@ def test_values_raises_the_first_failure_once_everything_has_ended() -> None:
 
 def test_values_of_a_run_without_failures() -> None:
     assert values(SerialRunner().run(double, [0, 2])) == [0, 4]
+
+
+def test_items_that_end_quickly_run_without_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once they have; an item that takes longer is the last that the others wait for."""
+    monkeypatch.setattr("stratalog.partitions.runner.QUICK_S", 0.02)
+    runner = ThreadRunner(3)
+    here = threading.current_thread()
+
+    def quick(item: int) -> threading.Thread:
+        return threading.current_thread()
+
+    for _ in range(200):  # some may be slow on a busy machine
+        found = [done.value for done in runner.run(quick, range(3)) if isinstance(done, Done)]
+        if found == [here] * 3:
+            break
+    else:
+        pytest.fail("quick items are still given to threads")
+    both = threading.Barrier(2, timeout=60)
+
+    def slow(item: int) -> int:
+        if item == 0:
+            time.sleep(0.03)
+        else:
+            both.wait()
+        return item
+
+    assert sorted(done.value for done in runner.run(slow, range(3)) if isinstance(done, Done)) == [0, 1, 2]

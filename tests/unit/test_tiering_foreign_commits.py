@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import Field, write_deltalake
+from deltalake import Field
 from deltalake.schema import PrimitiveType
 from deltalake.table import TableFeatures
-from deltalake.transaction import AddAction, RemoveAction
 
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import CorruptionError, RemoteObjectMissingError
@@ -25,17 +24,13 @@ from stratalog.tiering.delta_table import hand_over
 from stratalog.tiering.foreign_commits import parse_commit
 from stratalog.tiering.remote_change import Rebuilt
 from stratalog.tiering.remote_objects import find_litter
-from tests.unit.foreign_table import delta, listed, offsets, ours, spans
-from tests.unit.tiering_harness import TieredPartition, table_in
+from tests.unit.foreign_table import compacted, deleted, delta, listed, offsets, ours, spans
+from tests.unit.tiering_harness import TieredPartition, table_in, three_segments
 
 
 @pytest.fixture
 def part(tmp_path: Path) -> TieredPartition:
-    """Segments [0, 3), [3, 7), [7, 12) are tiered; the table is at version 1."""
-    made = TieredPartition(tmp_path)
-    made.append(3, 4, 5)
-    made.tier()
-    return made
+    return three_segments(tmp_path)
 
 
 def test_more_commits_of_others_than_are_read_one_by_one_stop_nothing(
@@ -95,10 +90,6 @@ def test_a_deletion_vector_is_refused_before_anybody_opens_it(
 
 
 # --------------------------------------------------------------------------------- rewrites
-
-
-def compacted(part: TieredPartition) -> None:
-    delta(part).optimize.compact()
 
 
 def ordered(part: TieredPartition) -> None:
@@ -280,100 +271,6 @@ def test_any_order_of_optimizes_vacuums_of_old_files_and_tier_runs_keeps_the_log
             log = part.table.load()
             part.table.check_objects(log)
             assert offsets(part) == list(range(log.end(0) or 0)), (seed, step)
-
-
-# ----------------------------------------------------------------------------- writes of data
-
-
-def appended(part: TieredPartition) -> None:
-    write_deltalake(delta(part), delta(part).to_pyarrow_table(), mode="append")
-
-
-def overwritten(part: TieredPartition) -> None:
-    """With the very same records: nothing but the writer's word tells that they are."""
-    write_deltalake(delta(part), delta(part).to_pyarrow_table(), mode="overwrite")
-
-
-def deleted(part: TieredPartition) -> None:
-    delta(part).delete("offset = 4")
-
-
-def deleted_a_whole_file_at_the_end(part: TieredPartition) -> None:
-    delta(part).delete("offset >= 7")
-
-
-def updated(part: TieredPartition) -> None:
-    delta(part).update(updates={"key": "'x'"}, predicate="offset = 4")
-
-
-def merged(part: TieredPartition) -> None:
-    table = delta(part)
-    rows = table.to_pyarrow_table().slice(0, 1)
-    table.merge(rows, "s.offset = t.offset", source_alias="s", target_alias="t").when_matched_delete().execute()
-
-
-def optimized_and_deleted(part: TieredPartition) -> None:
-    compacted(part)
-    deleted(part)
-
-
-def deleted_and_optimized(part: TieredPartition) -> None:
-    deleted(part)
-    compacted(part)
-
-
-def restored_to_an_older_version(part: TieredPartition) -> None:
-    delta(part).restore(0)
-
-
-WRITES = [
-    (appended, "WRITE at version 2"),
-    (overwritten, "WRITE at version 2"),
-    (deleted, "DELETE at version 2"),
-    (deleted_a_whole_file_at_the_end, "DELETE at version 2"),
-    (updated, "UPDATE at version 2"),
-    (merged, "MERGE at version 2"),
-    (optimized_and_deleted, "DELETE at version 3"),
-    (deleted_and_optimized, "DELETE at version 2"),
-    (restored_to_an_older_version, "RESTORE at version 2"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("write", "who"), WRITES, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_write_of_data_is_refused_with_the_remedy_and_nothing_is_changed(
-    part: TieredPartition, write: Callable[[TieredPartition], None], who: str
-) -> None:
-    uploads = part.upload(part.plan())
-    write(part)
-    version = delta(part).version()
-    remedy = rf"changed the records.*{who} with delta-rs.*DeltaTable\(.*\)\.restore\(1\)"
-    for call in (
-        part.table.load,
-        part.table.undo_rewrites,
-        lambda: part.commit(uploads),
-        lambda: part.table.vacuum(0),
-    ):
-        with pytest.raises(CorruptionError, match=remedy):
-            call()
-    assert delta(part).version() == version
-    delta(part).restore(1)
-    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
-    part.append(2)
-    part.tier()
-    assert offsets(part) == list(range(14))
-
-
-def test_a_rewrite_that_says_it_changes_no_data_and_loses_records_is_refused(part: TieredPartition) -> None:
-    """As ``dataChange = false`` of Spark's writer, which believes its user."""
-    first = part.table.load().of_partition(0)[0]
-    actions = [
-        RemoveAction(first.path, False, 0, first.size_bytes, {}),
-        AddAction("part-0.parquet", 1, {}, 0, False, '{"numRecords":2}'),
-    ]
-    delta(part).create_write_transaction(actions, mode="append", schema=delta(part).schema())
-    with pytest.raises(CorruptionError, match="changed the records"):
-        part.table.load()
 
 
 # ------------------------------------------------------------------- vacuums, logs that are cut

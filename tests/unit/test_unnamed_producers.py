@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.engine.driver.producers import UnnamedProducers
+from stratalog.engine.driver.memory import UnnamedProducers
 from stratalog.partitions.identity import NewId
 from stratalog.partitions.store import Store
 from tests.unit.cluster_harness import LiveCluster, rows_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -274,18 +275,23 @@ def test_retention_does_not_move_the_log_start(live: Keyed) -> None:
     assert rows_of(live.cluster.retain("t"), "log_start") == [(0,)]
 
 
+def no_snapshot_on(broker: int) -> Callable[[str, str, str], None]:
+    """The disk of the broker is full when a snapshot comes."""
+
+    def refuse(uri: str, what: str, name: str) -> None:
+        if uri == f"memory://b{broker}" and ".checkpoint" in name and what in CHANGES:
+            raise StorageError("the disk is full")
+
+    return refuse
+
+
 def test_a_slow_replica_is_waited_for_and_a_fenced_one_is_not(tmp_path: Path) -> None:
     """KIP-630: "All of the live replicas ... have replicated LogStartOffset"."""
     faults = Faults()
     live = Keyed(tmp_path, through=faults.wrap).begin()
     live.put([("a", "1")])
     slow = live.followers()[0]
-
-    def refuse(uri: str, what: str, name: str) -> None:
-        if uri == f"memory://b{slow}" and ".checkpoint" in name and what in CHANGES:
-            raise StorageError("the disk is full")
-
-    faults.before = refuse
+    faults.before = no_snapshot_on(slow)
     report = live.cluster.snapshot("t", by_hand=True, check=False)
     assert codes(report) == {"KAFKA_STORAGE_ERROR": 1}
     assert live.replicas().view.log_start_offset == 0
@@ -300,12 +306,7 @@ def test_no_replica_is_waited_for_for_ever(tmp_path: Path) -> None:
     live = Keyed(tmp_path, through=faults.wrap).begin(metadata_start_offset_lag_time_max_ms="5000")
     live.put([("a", "1")])
     slow = live.followers()[0]
-
-    def refuse(uri: str, what: str, name: str) -> None:
-        if uri == f"memory://b{slow}" and ".checkpoint" in name and what in CHANGES:
-            raise StorageError("the disk is full")
-
-    faults.before = refuse
+    faults.before = no_snapshot_on(slow)
     live.cluster.snapshot("t", by_hand=True, check=False)
     live.clock.sleep(4)
     live.cluster.snapshot("t", check=False)

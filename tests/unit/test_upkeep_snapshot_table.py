@@ -264,7 +264,7 @@ def test_a_snapshot_of_a_lost_history_is_replaced_by_a_later_leaders(
     live.cluster.brokers.fence(behind).raise_for_failures()
     live.put([("a", "2"), ("b", "2")])
     with monkeypatch.context() as patched:
-        patched.setattr(job, "_spread", lambda *_: None)
+        patched.setattr(job._SnapshotRun, "_spread", lambda *_: None)
         live.take()
     assert state(live) == {"a": "2", "b": "2"}
     live.cluster.brokers.fence(leader, force=True).raise_for_failures()

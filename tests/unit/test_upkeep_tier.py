@@ -457,7 +457,7 @@ def test_a_vacuum_finds_what_deleted_topics_and_former_disks_left(tmp_path: Path
     assert all("/b3/" in name for name in left)
     for dry_run in (True, False):
         report = live.cluster.vacuum(dry_run=dry_run)
-        assert rows_of(report, "why", "files") == [("folders of nobody", len(left))]
+        assert rows_of(report, "why", "files") == [("folders without an owner", len(left))]
     assert not [name for name in live.on_brokers() if "/gone-" in name]
     assert live.read("kept") == {0: list("abc")}
     live.cluster.verify().raise_for_failures()

@@ -12,13 +12,10 @@ import stratalog.tiering.delta_table
 from stratalog import Cluster
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
-from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.partitions.errors import StorageError
-from stratalog.partitions.probing import SerialProber
-from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.store import Store
 from stratalog.tiering.delta_table import DeltaTopicTable
-from tests.ports import ports_of
+from tests.ports import in_turn, ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import FaultyStore
 
@@ -67,14 +64,7 @@ class RemoteFaults(LiveCluster):
 
     def in_turn(self) -> Cluster:
         """Another driver, which does one thing after the other."""
-        driver = self.driver()
-        ports = ports_of(driver)
-        ports.execution.tasks, ports.storage.threads, ports.storage.prober = (
-            LocalTasks(1),
-            SerialRunner(),
-            SerialProber(),
-        )
-        return driver
+        return in_turn(self.driver())
 
     def remote_ends(self, topic: str = "t") -> dict[int, int]:
         """The end of each partition in the remote table."""

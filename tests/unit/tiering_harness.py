@@ -125,3 +125,11 @@ class TieredPartition:
         return self.table.commit(
             uploads, (), Histories({0: self.log.lineage}, lambda: {0: Present(self.one.view.leader_epoch)})
         )
+
+
+def three_segments(folder: Path) -> TieredPartition:
+    """Segments [0, 3), [3, 7), [7, 12) are tiered; the table is at version 1."""
+    made = TieredPartition(folder)
+    made.append(3, 4, 5)
+    made.tier()
+    return made

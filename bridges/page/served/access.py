@@ -1,4 +1,4 @@
-"""Who may ask for the page. Pure.
+"""Decides whether a request may see the page. Pure.
 
 On loopback only this machine reaches the page, and a browser on it might be led there by a foreign site (DNS
 rebinding): so the request must call the host by a loopback name. Beyond loopback TLS with clients' certificates

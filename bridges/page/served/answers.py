@@ -1,4 +1,4 @@
-"""What each address of the page answers. Only GET and HEAD are answered; nothing that is asked changes anything.
+"""The answer to each address of the page. Only GET and HEAD are answered; no request changes anything.
 
 /             the page; without the right to see it, a page that asks for the token
 /session      with the token in its header: a cookie
@@ -141,7 +141,7 @@ class Answers:
         if request.path not in ("/content", "/records", "/table"):
             return _error(HTTPStatus.NOT_FOUND, "NOT_FOUND", "there is no such address")
         if not access.allows(headers):
-            return _error(HTTPStatus.UNAUTHORIZED, "UNAUTHORIZED", "the page wants its token: load it again")
+            return _error(HTTPStatus.UNAUTHORIZED, "UNAUTHORIZED", "the page needs its token: reload it")
         return self._content(headers) if request.path == "/content" else self._looked_up(request)
 
     def _page(self, headers: Mapping[str, str]) -> PageAnswer:

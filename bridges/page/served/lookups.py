@@ -1,7 +1,7 @@
-"""What is read only when a reader of the page asks: a look at records, and the versions of a remote table.
+"""Lookups on request of a reader of the page: some records, and the versions of a remote table.
 
-A look has a limit of records, bytes, and seconds, and at most ``MOST_AT_ONCE`` run at once: readers of the page
-never keep ``maintain`` from its work. Answers are plain data; every text in them is printable.
+A lookup has a limit of records, bytes, and seconds, and at most ``MOST_AT_ONCE`` run at once, so readers of the
+page never delay ``maintain``. Answers are plain data; every text in them is printable.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 RECORDS = 20
 MOST_BYTES = 256 * 1024
 MOST_CHARACTERS = 4000
-"""Of one key, value or header."""
+"""The greatest number of characters of one key, value or header."""
 MOST_HEADERS = 20
 TIMEOUT_S = 10.0
 MOST_AT_ONCE = 2
 VERSIONS = 20
 MOST_ENTRY_BYTES = 1024 * 1024
-"""Of an entry in the log of a table: that of some thousand files."""
+"""The greatest size of an entry in the log of a table; that of some thousand files."""
 _ENTRY = re.compile(r"\d{20}\.json")
 Given = Mapping[str, str]
 

@@ -66,7 +66,7 @@ class Samples:
             self._values[name] = [next((one for one in reversed(pair) if one is not None), None) for pair in pairs]
 
     def shown(self) -> dict[str, Any] | None:
-        """As ``activity`` has its series: ``from_ms``, ``step_ms``, and ``scopes``, with the number of series that
+        """The series as in ``activity``: ``from_ms``, ``step_ms``, and ``scopes``, with the number of series that
         are ``left_out``. None before the first sample."""
         if self._from_ms is None:
             return None

@@ -1,4 +1,4 @@
-"""The running page: it looks at the cluster when it is told to, or by itself, and answers from the last look."""
+"""The running page: reads the cluster on request, or by itself, and answers from the latest result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from stratalog.bridges.page.activity import Row
@@ -20,6 +19,7 @@ from stratalog.bridges.page.served.access import Access, check_token
 from stratalog.bridges.page.served.answers import Answers, Shown
 from stratalog.bridges.page.served.lookups import Lookups
 from stratalog.bridges.page.served.samples import Samples, figures_of
+from stratalog.bridges.server import ClusterServer
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.storage import Storage
@@ -67,7 +67,7 @@ class PageOptions:
             )
 
 
-class PageServer:
+class PageServer(ClusterServer):
     """The page of a cluster, served until it is closed; use it in a ``with``."""
 
     def __init__(
@@ -120,7 +120,7 @@ class PageServer:
         """Look at the cluster now; readers get what it finds. Returns its health. If it fails, the page says so
         beside what it knew before.
 
-        Raises: as ``Cluster.health``.
+        Raises: see ``Cluster.health``.
         """
         with self._looking:
             try:
@@ -185,14 +185,6 @@ class PageServer:
     def wait(self) -> None:
         """Wait until it is closed."""
         self._closed.wait()
-
-    def __enter__(self) -> PageServer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"PageServer({self.url!r})"

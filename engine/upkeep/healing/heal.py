@@ -126,15 +126,13 @@ def heal(
             run.add(job.row("planned") for job in jobs)
             run.add(table_row(image.topics[topic_id], "planned") for topic_id in rewritten)
         else:
-            if plans:
-                replicas_of = _step_aside(metadata, storage, plans, run)
-                _mend(metadata, storage, plans, replicas_of, run)
-                _rejoin(metadata, storage, execution, memory, plans, run)
-            _mend_snapshots(metadata, storage, lacking_snapshots, run)
+            steps = _HealRun(metadata, storage, execution, memory, plans, run)
+            steps.heal_replicas()
+            steps.mend_snapshots(lacking_snapshots)
             if jobs:
                 run.add(rebuild_remote(metadata, storage, jobs, image.topics, run))
             put_right(storage, rewritten, image.topics, run)
-            again = _verify_again(metadata, storage, execution, touched, run)
+            again = steps.verify_again(touched)
             run.notes += remember_look(
                 storage, execution.clock, image, found_in(audits) | found_in(again), deep=True
             )
@@ -144,71 +142,164 @@ def heal(
     return run.report()
 
 
-# ------------------------------------------------------------------------------------ step aside
+@dataclass(frozen=True, slots=True)
+class _HealRun:
+    """The steps of one run, with the plans of its damaged partitions."""
 
+    metadata: MetadataClient
+    storage: Storage
+    execution: Execution
+    memory: Memory
+    plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]]
+    run: OperationRun
 
-def _step_aside(
-    metadata: MetadataClient,
-    storage: Storage,
-    plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]],
-    run: OperationRun,
-) -> dict[TopicIdPartition, PartitionReplicas]:
-    """Step 3. Returns the replicas under the new views, without partitions that have changed meanwhile."""
-    views = {key: each.replicas.view for key, (each, _) in plans.items()}
-    resigning = [key for key, (_, plan) in plans.items() if plan.resigns]
-    if resigning:
-        elections = tuple(
-            Election(*key, leader=plans[key][1].leader, resign=True, partition_epoch=views[key].partition_epoch)
-            for key in resigning
-        )
-        _take(metadata, views, metadata.submit(ElectLeaders(elections)), run)
-    leaving = [key for key, (_, plan) in plans.items() if plan.leaving and key in views]
-    if leaving:
-        proposals = tuple(without(views[key], plans[key][1].leaving) for key in leaving)
-        _take(metadata, views, metadata.submit(AlterPartition(proposals)), run)
-    for key in list(views):
-        _, plan = plans[key]
-        if plan.resigns:
-            run.notes.append(f"{views[key]}: its damaged leader left the ISR, and broker {plan.leader} now leads")
-        try:
-            _check_forgotten(storage.replicas(views[key]), plan.forgotten)
-        except StratalogError as error:
-            run.notes.append(f"{views.pop(key)} was not changed: {error.code}: {error}")
-            continue
-        run.notes += [
-            f"{views[key]}: {offsets(*gone)} had no good copy; they were never committed, and are truncated"
-            for gone in plan.forgotten
-        ]
-        damaged = {repair.broker_id for repair in plan.repairs}
-        for broker in plan.leaving:
-            why = (
-                "left the ISR to be healed"
-                if broker in damaged
-                else "is no longer being added, because its leader is healed"
+    def heal_replicas(self) -> None:
+        """Steps 3 to 5."""
+        if self.plans:
+            self._mend(self._step_aside())
+            self._rejoin()
+
+    def _step_aside(self) -> dict[TopicIdPartition, PartitionReplicas]:
+        """Step 3. Returns the replicas under the new views, without partitions that have changed meanwhile."""
+        views = {key: each.replicas.view for key, (each, _) in self.plans.items()}
+        resigning = [key for key, (_, plan) in self.plans.items() if plan.resigns]
+        if resigning:
+            elections = tuple(
+                Election(
+                    *key, leader=self.plans[key][1].leader, resign=True, partition_epoch=views[key].partition_epoch
+                )
+                for key in resigning
             )
-            run.notes.append(f"{views[key]}: broker {broker} {why}")
-    return {key: storage.replicas(view) for key, view in views.items()}
+            self._take(views, self.metadata.submit(ElectLeaders(elections)))
+        leaving = [key for key, (_, plan) in self.plans.items() if plan.leaving and key in views]
+        if leaving:
+            proposals = tuple(without(views[key], self.plans[key][1].leaving) for key in leaving)
+            self._take(views, self.metadata.submit(AlterPartition(proposals)))
+        for key in list(views):
+            _, plan = self.plans[key]
+            if plan.resigns:
+                self.run.notes.append(
+                    f"{views[key]}: its damaged leader left the ISR, and broker {plan.leader} now leads"
+                )
+            try:
+                _check_forgotten(self.storage.replicas(views[key]), plan.forgotten)
+            except StratalogError as error:
+                self.run.notes.append(f"{views.pop(key)} was not changed: {error.code}: {error}")
+                continue
+            self.run.notes += [
+                f"{views[key]}: {offsets(*gone)} had no good copy; they were never committed, and are truncated"
+                for gone in plan.forgotten
+            ]
+            damaged = {repair.broker_id for repair in plan.repairs}
+            for broker in plan.leaving:
+                why = (
+                    "left the ISR to be healed"
+                    if broker in damaged
+                    else "is no longer being added, because its leader is healed"
+                )
+                self.run.notes.append(f"{views[key]}: broker {broker} {why}")
+        return {key: self.storage.replicas(view) for key, view in views.items()}
 
+    def _take(self, views: dict[TopicIdPartition, PartitionView], answers: Sequence[PartitionAnswer]) -> None:
+        """The views after the commit."""
+        image = self.metadata.image()
+        for answer in answers:
+            key = answer.key
+            old = views.pop(key)
+            if isinstance(answer, RefusedPartition):
+                self.run.notes.append(f"{old} was not changed: {answer.error}")
+            elif key[0] not in image.topics:
+                self.run.notes.append(f"{old} was not changed: the topic was deleted meanwhile")
+            elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
+                self.run.notes.append(f"{old} was not changed: another driver changed it meanwhile")
+            else:
+                views[key] = view
 
-def _take(
-    metadata: MetadataClient,
-    views: dict[TopicIdPartition, PartitionView],
-    answers: Sequence[PartitionAnswer],
-    run: OperationRun,
-) -> None:
-    """The views after the commit."""
-    image = metadata.image()
-    for answer in answers:
-        key = answer.key
-        old = views.pop(key)
-        if isinstance(answer, RefusedPartition):
-            run.notes.append(f"{old} was not changed: {answer.error}")
-        elif key[0] not in image.topics:
-            run.notes.append(f"{old} was not changed: the topic was deleted meanwhile")
-        elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
-            run.notes.append(f"{old} was not changed: another driver changed it meanwhile")
+    def _mend(self, replicas_of: Mapping[TopicIdPartition, PartitionReplicas]) -> None:
+        """Step 4, replicas in parallel; leaders that are repaired in place come first, because the others copy
+        their registers. Failed repairs are noted; the last step finds the damage again.
+        """
+        jobs = [
+            _Job(replicas_of[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))
+            for key, (_, plan) in self.plans.items()
+            if key in replicas_of
+            for broker in sorted({repair.broker_id for repair in plan.repairs})
+        ]
+        leading = [job for job in jobs if job.repairs[0].broker_id == job.plan.leader]
+        following = [job for job in jobs if job.repairs[0].broker_id != job.plan.leader]
+        done: set[Repair] = set()
+
+        def mend_replica(job: _Job) -> None:
+            for repair in job.repairs:
+                source = job.plan.leader if repair.register_of is None else repair.register_of
+                leader = job.replicas.replica(source)
+                mend(job.replicas.replica(repair.broker_id), leader, repair, lambda: self._check_aside(job))
+                done.add(repair)
+
+        outcomes = (
+            outcome for turn in (leading, following) for outcome in self.storage.threads.run(mend_replica, turn)
+        )
+        for outcome in self.run.watched(outcomes, len(jobs), "replicas"):
+            if isinstance(outcome, Failed):
+                self.run.notes.append(f"{outcome.item} could not be healed: {outcome.error.code}: {outcome.error}")
+        self.run.add(
+            _row(each, repair, "mended" if repair in done else "left alone")
+            for each, plan in self.plans.values()
+            for repair in plan.repairs
+        )
+
+    def _check_aside(self, job: _Job) -> None:
+        """Raises: InvalidUpdateVersionError unless the replica may be changed."""
+        check_aside(self.metadata, job.replicas.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
+
+    def _rejoin(self) -> None:
+        """Step 5."""
+        topics = sorted({each.replicas.view.topic for each, _ in self.plans.values()})
+        brokers = sorted({repair.broker_id for _, plan in self.plans.values() for repair in plan.repairs})
+        try:
+            report = replicate(self.metadata, self.storage, self.execution, self.memory, topics, brokers=brokers)
+        except StratalogError as error:
+            self.run.fail("replicate", error)
         else:
-            views[key] = view
+            self.run.absorb(report)
+
+    def mend_snapshots(self, lacking: Mapping[TopicIdPartition, list[int]]) -> None:
+        """Step 6."""
+        image = self.metadata.image() if lacking else None
+        for key, brokers in lacking.items():
+            if image is None or key[0] not in image.topics:
+                continue
+            replicas = self.storage.replicas(image.view(*key))
+            for broker in brokers:
+                mended = None
+                try:
+                    replica = replicas.replica(broker)
+                    mended = while_it_changes(lambda: mend_snapshot(replicas, replica, replica.log()))  # noqa: B023
+                except StratalogError as error:
+                    self.run.notes.append(f"{replicas} on broker {broker}: {error.code}: {error}")
+                row = HealRow(
+                    topic=replicas.view.topic,
+                    partition=replicas.view.partition,
+                    broker=broker,
+                    damage="snapshot" if mended is None else str(mended.name),
+                    source=None if mended is None else "another replica",
+                    outcome="left alone" if mended is None else "mended",
+                )
+                self.run.add([row])
+
+    def verify_again(self, touched: Collection[TopicIdPartition]) -> Sequence[Audited]:
+        """Step 9."""
+        if not touched:
+            return ()
+        image = self.metadata.image()
+        topics = [
+            image.topics[topic_id] for topic_id in sorted({k[0] for k in touched}) if topic_id in image.topics
+        ]
+        audits = audit(
+            self.metadata, self.storage, self.execution, image, topics, self.run, deep=True, only=touched
+        )
+        self.run.failures += failures_of(audits)
+        return audits
 
 
 def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int, int]]) -> None:
@@ -221,118 +312,6 @@ def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int,
             f"{replicas.leader} has meanwhile got records that were about to be truncated on other replicas; run "
             "this again"
         )
-
-
-# ------------------------------------------------------------------------------------------ repair
-
-
-def _mend(
-    metadata: MetadataClient,
-    storage: Storage,
-    plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]],
-    replicas_of: Mapping[TopicIdPartition, PartitionReplicas],
-    run: OperationRun,
-) -> None:
-    """Step 4, replicas in parallel; leaders that are repaired in place come first, because the others copy their
-    registers. Failed repairs are noted; the last step finds the damage again.
-    """
-    jobs = [
-        _Job(replicas_of[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))
-        for key, (_, plan) in plans.items()
-        if key in replicas_of
-        for broker in sorted({repair.broker_id for repair in plan.repairs})
-    ]
-    leading = [job for job in jobs if job.repairs[0].broker_id == job.plan.leader]
-    following = [job for job in jobs if job.repairs[0].broker_id != job.plan.leader]
-    done: set[Repair] = set()
-
-    def mend_replica(job: _Job) -> None:
-        for repair in job.repairs:
-            source = job.plan.leader if repair.register_of is None else repair.register_of
-            leader = job.replicas.replica(source)
-            mend(job.replicas.replica(repair.broker_id), leader, repair, lambda: _check_aside(metadata, job))
-            done.add(repair)
-
-    outcomes = (outcome for turn in (leading, following) for outcome in storage.threads.run(mend_replica, turn))
-    for outcome in run.watched(outcomes, len(jobs), "replicas"):
-        if isinstance(outcome, Failed):
-            run.notes.append(f"{outcome.item} could not be healed: {outcome.error.code}: {outcome.error}")
-    run.add(
-        _row(each, repair, "mended" if repair in done else "left alone")
-        for each, plan in plans.values()
-        for repair in plan.repairs
-    )
-
-
-def _check_aside(metadata: MetadataClient, job: _Job) -> None:
-    """Raises: InvalidUpdateVersionError unless the replica may be changed."""
-    check_aside(metadata, job.replicas.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
-
-
-# --------------------------------------------------------------------------------- rejoin, verify
-
-
-def _rejoin(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    memory: Memory,
-    plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]],
-    run: OperationRun,
-) -> None:
-    """Step 5."""
-    topics = sorted({each.replicas.view.topic for each, _ in plans.values()})
-    brokers = sorted({repair.broker_id for _, plan in plans.values() for repair in plan.repairs})
-    try:
-        report = replicate(metadata, storage, execution, memory, topics, brokers=brokers)
-    except StratalogError as error:
-        run.fail("replicate", error)
-    else:
-        run.absorb(report)
-
-
-def _mend_snapshots(
-    metadata: MetadataClient, storage: Storage, lacking: Mapping[TopicIdPartition, list[int]], run: OperationRun
-) -> None:
-    """Step 6."""
-    image = metadata.image() if lacking else None
-    for key, brokers in lacking.items():
-        if image is None or key[0] not in image.topics:
-            continue
-        replicas = storage.replicas(image.view(*key))
-        for broker in brokers:
-            mended = None
-            try:
-                replica = replicas.replica(broker)
-                mended = while_it_changes(lambda: mend_snapshot(replicas, replica, replica.log()))  # noqa: B023
-            except StratalogError as error:
-                run.notes.append(f"{replicas} on broker {broker}: {error.code}: {error}")
-            row = HealRow(
-                topic=replicas.view.topic,
-                partition=replicas.view.partition,
-                broker=broker,
-                damage="snapshot" if mended is None else str(mended.name),
-                source=None if mended is None else "another replica",
-                outcome="left alone" if mended is None else "mended",
-            )
-            run.add([row])
-
-
-def _verify_again(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    touched: Collection[TopicIdPartition],
-    run: OperationRun,
-) -> Sequence[Audited]:
-    """Step 9."""
-    if not touched:
-        return ()
-    image = metadata.image()
-    topics = [image.topics[topic_id] for topic_id in sorted({k[0] for k in touched}) if topic_id in image.topics]
-    audits = audit(metadata, storage, execution, image, topics, run, deep=True, only=touched)
-    run.failures += failures_of(audits)
-    return audits
 
 
 def _row(each: Audited, repair: Repair, outcome: str) -> HealRow:

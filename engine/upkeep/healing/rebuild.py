@@ -138,7 +138,7 @@ def _add(
 def _rebuild(
     metadata: MetadataClient, storage: Storage, job: RebuildJob, topics: Mapping[str, TopicImage]
 ) -> _Made:
-    """Step 2. Raises: as ``stratalog.tiering.rebuilder.rebuild``."""
+    """Step 2. Raises: see ``stratalog.tiering.rebuilder.rebuild``."""
     replicas, remote, plan = job.each.replicas, job.each.remote, job.plan
     assert remote is not None
     topic, log_start = topics[replicas.view.topic_id], replicas.view.log_start_offset

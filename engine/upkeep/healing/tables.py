@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.upkeep.healing.plan import HealRow
+from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.partitions.errors import StratalogError
 
 
@@ -30,3 +31,27 @@ def put_right(
 def table_row(topic: TopicImage, outcome: str) -> HealRow:
     """The row of a topic's table."""
     return HealRow(topic=topic.name, damage="table rewritten by others", source="remote", outcome=outcome)
+
+
+def take_rewrites_back(
+    storage: Storage, topics: Iterable[TopicImage], known: Mapping[str, int], run: OperationRun
+) -> dict[str, int]:
+    """Revert the rewrites of these topics' tables, each with a note. A table without a version after its ``known``
+    one (by topic id) costs one request, and is not read. Returns the versions that are known now. A table that
+    cannot be read is a failure of its topic.
+    """
+
+    def look(topic: TopicImage) -> tuple[int, str]:
+        table, version = storage.remote_table(topic), known.get(topic.topic_id)
+        if version is not None and not table.has_version(version + 1):
+            return version, ""
+        log = table.load()
+        if log.rewrite is None:
+            return log.version, ""
+        return table.undo_rewrites().version, str(log.rewrite)
+
+    versions = {}
+    for topic, (version, said) in run.done(ask_remote(storage, look, topics), lambda topic: topic.name):
+        versions[topic.topic_id] = version
+        run.notes += [f"{topic.name}: {said}"] if said else []
+    return versions

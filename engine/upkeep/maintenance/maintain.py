@@ -49,6 +49,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.upkeep.healing.tables import take_rewrites_back
 from stratalog.engine.upkeep.maintenance.budget import Budget, Spending
 from stratalog.engine.upkeep.maintenance.due import DueWork
 from stratalog.engine.upkeep.maintenance.scrub import scrub
@@ -61,7 +62,6 @@ from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain
 from stratalog.engine.upkeep.retention.vacuum import vacuum
 from stratalog.engine.upkeep.tiering.point import describe_first
-from stratalog.engine.upkeep.tiering.rewritten import take_rewrites_back
 from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.partitions.errors import (
     InvalidCallError,

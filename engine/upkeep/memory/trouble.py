@@ -62,7 +62,7 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return msgspec.structs.replace(later, since_ms=since_ms)
 
     @property
-    def untold(self) -> int:
+    def unlisted(self) -> int:
         """The number of failures that are not listed."""
         return self.failures - len(self.told)
 
@@ -80,13 +80,13 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         again = {one.item for one in later.told}
         kept = tuple(one for one in left.told if one.item not in again)
         since_ms = min(one.since_ms for one in (left, later) if one.is_there)
-        failures = left.untold + len(kept) + later.failures
+        failures = left.unlisted + len(kept) + later.failures
         return Trouble(since_ms, failures, (*later.told, *kept)[:_MOST_TOLD], left.deep or later.deep)
 
     def _without(self, gone: Callable[[Told], bool]) -> Trouble:
         """If not all failures are listed, the trouble remains unchanged until a run over everything."""
         left = tuple(one for one in self.told if not gone(one))
-        if len(left) == len(self.told) or self.untold:
+        if len(left) == len(self.told) or self.unlisted:
             return self
         return msgspec.structs.replace(self, failures=len(left), told=left)
 

@@ -4,7 +4,7 @@ replicate      leaders to followers, the high watermark, the expansion of the IS
 proving        proves how far a log is committed, and records it in the metadata
 syncing        replicate's work on one partition, and on all within a budget
 merge          small appends into segments
-shorten        merge one log, and delete replaced files; keep_short: after a driver's appends
+keep_short     merge the logs to which a driver has appended, and delete replaced files
 elect          preferred leaders, leaders by hand, unclean ones
 candidates     possible leaders, and the loss with each
 short_local_logs  replicas that hold much less locally than others, because the rest is tiered

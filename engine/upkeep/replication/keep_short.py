@@ -1,10 +1,18 @@
 """Keeps logs short: a driver shortens the logs that it appends to, after its acknowledgements.
 
 An append leaves two names in the folder of each replica. When the new names are a quarter of those that remained
-after the last run, and enough for a merge, the partition is due: a thread of this driver shortens its log
-(``shorten``), under the view of the acknowledged append. So the cost is proportional to the appends, however many
-files wait for their deletion. Any number of drivers may do this at once, and the next run uses the results of one
-that died.
+after the last run, and enough for a merge, the partition is due: a thread of this driver shortens its log, under
+the view of the acknowledged append. So the cost is proportional to the appends, however many files wait for their
+deletion. Any number of drivers may do this at once, and the next run uses the results of one that died.
+
+To shorten a log is bounded work: it makes segments of at most ``segment.merge.inline.bytes``. Larger ones are left
+to ``merge``, and everything that needs the remote tier to ``retain``.
+
+1. On each replica, delete the appends that a segment has hidden for ``file.delete.delay.ms``, after reading all
+bytes of that segment there, and superseded high watermarks. This comes first, as a merge that hides them again
+would restart their delay.
+2. Merge on the leader, below the high watermark.
+3. Sync the members of the ISR, which copy the segments.
 
 A failure here does not fail the append; the logger ``stratalog.engine.upkeep`` has each code once. The next
 appends make the partition due again, and so do ``merge`` and ``retain``.
@@ -23,14 +31,76 @@ from stratalog.engine.driver.opening import OpenStore, open_stores
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
-from stratalog.engine.replication.log_end import LogEnd
-from stratalog.engine.upkeep.replication.shorten import Shortened, ShortenWork, shorten
+from stratalog.engine.replication.append import replicate
+from stratalog.engine.replication.damage import check_whole, covered
+from stratalog.engine.replication.log_end import LogEnd, names_in
+from stratalog.engine.upkeep.replication.merge import MergeWork, merge_partition
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
+from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import SourceChangedError, StaleMetadataError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.printable import printable
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.retention import superseded
+from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ShortenWork(MergeWork):
+    """Shorten the log of one partition."""
+
+    delay_ms: int = 0
+    """file.delete.delay.ms."""
+
+
+@dataclass(slots=True)
+class Shortened:
+    """The result of shortening one log."""
+
+    segments: int = 0
+    """The number of new segments."""
+    deleted: int = 0
+    """The number of deleted names."""
+    names: int = 0
+    """The number of names of records and high watermarks left in the leader's folder."""
+    failed: tuple[StratalogError, ...] = ()
+    """Errors of followers, and of damaged segments, whose replaced files stay."""
+
+
+def shorten(work: ShortenWork) -> Shortened:
+    """Shorten the log of one partition. An unreachable or damaged follower does not stop the others.
+
+    Raises: see ``merge_partition``; errors of the leader.
+    """
+    replicas, done = work.replicas, Shortened()
+    leader = replicas.leader
+    for replica in (*(replicas.replica(broker) for broker in replicas.followers), leader):
+        try:
+            done.names = _delete(work, replica, done)
+        except StratalogError as error:
+            done.failed += (error,)
+    done.segments = merge_partition(work).segments
+    if done.segments:
+        done.names += done.segments
+        # Members that it does not reach are not reported: this view may be old, and the next append finds out.
+        replicate(replicas, SerialRunner())
+    return done
+
+
+def _delete(work: ShortenWork, replica: Replica, done: Shortened) -> int:
+    """Step 1, on one replica; returns the number of names left in its folder."""
+    log = replica.log()
+    check_whole(replica, log)
+    now_ms = agreed_ms(work.clock, replica.store)
+    names, damaged = covered(replica, log, [] if now_ms is None else superseded(log, now_ms, work.delay_ms))
+    if names:
+        replica.store.delete([replica.path(name) for name in names])
+    done.deleted += len(names)
+    done.failed += tuple(damaged)
+    return names_in(log.listing) - len(names)
+
 
 _FRACTION = 4
 """The growth of a folder, as a fraction of the names that remained, after which it is due."""

@@ -22,7 +22,7 @@ def prove(metadata: MetadataClient, storage: Storage, states: Sequence[Progresse
     unchanged = [state for state in candidates if is_current(image, state.replicas.view)]
 
     def write(state: Progressed) -> int:
-        advance_high_watermark(state.replicas, proven(state))
+        advance_high_watermark(state.replicas, proven(state), storage.copies)
         return proven(state)
 
     for outcome in storage.threads.run(write, unchanged):

@@ -160,9 +160,7 @@ def _finish_transactions(
         for state in states
         if state.replicas.view.key in next_ms and _is_settled(state)
     }
-    run.notes += [
-        f"transactional id {row['transactional_id']!r} was {row['was']}, is {row['state']}" for row in rows
-    ]
+    run.notes += [f"transactional id {row.transactional_id!r} was {row.was}, is {row.state}" for row in rows]
 
 
 def _is_settled(state: Progressed) -> bool:

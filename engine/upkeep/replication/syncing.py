@@ -59,7 +59,7 @@ def sync_partition(work: SyncWork) -> SyncResult:
             case Done(follower, value):
                 synced.append(value)
                 if value.left:
-                    left = ThrottlingQuotaExceededError(f"{value.left} files are left for the next run")
+                    left = ThrottlingQuotaExceededError(f"{value.left:,} files are left for the next run")
                     missed.append((follower, missing(left)))
             case Failed(_, error) if is_damage_of(work.replicas.view.leader, error):
                 raise error

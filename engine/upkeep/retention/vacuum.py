@@ -7,7 +7,8 @@ only a lineage can decide, use the leader's
 4. delete folders of deleted topics that are marked so (``topics.delete_topic``)
 5. delete temporary files, probes and unfinished uploads of every store that are a day old, and folders on brokers
 without an owner
-6. clean the tables of snapshots (``snapshot_tables``)
+6. clean the tables of snapshots (``stratalog.tiering.snapshot_table``): delete unused files, tables of topics that
+have disabled theirs, and tables of deleted topics
 7. bring outdated Iceberg tables up to date, and expire their old snapshots
 8. clean the logs of the tables: entries that a checkpoint replaces, and that are older than their retention
 
@@ -19,7 +20,7 @@ machine's disagree, nothing is deleted there (``stratalog.partitions.agreed_time
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.compared_clocks import compared_clocks
@@ -30,7 +31,6 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.upkeep.retention.snapshot_tables import doomed_in, tables_in
 from stratalog.engine.upkeep.retention.sweep import special_files, sweep_roots
 from stratalog.engine.upkeep.tiering.iceberg import expire, follow
 from stratalog.partitions import paths
@@ -236,7 +236,7 @@ class _Vacuum:
             self._staged(f"broker {broker_id}", store)
         swept = sweep_roots(self.metadata, self.storage, self.clock, self.run, older_than_ms=self.older_than_ms)
         if swept:
-            self._tell("brokers", "folders of nobody", swept, 0)
+            self._tell("brokers", "folders without an owner", swept, 0)
 
     def _staged(self, where: str, store: Store) -> None:
         try:
@@ -258,3 +258,62 @@ class _Vacuum:
 
     def _tell(self, where: str, why: str, files: int, size_bytes: int) -> None:
         self.run.add([VacuumRow(where=where, why=why, files=files, bytes=size_bytes)])
+
+
+LITTER, SWITCHED_OFF, DELETED_TOPIC = "replaced", "switched off", "deleted topic"
+
+
+def tables_in(objects: Iterable[StoredObject]) -> dict[str, list[StoredObject]]:
+    """The objects below ``_snapshots``, by the folder of their table."""
+    found: dict[str, list[StoredObject]] = {}
+    for stored in objects:
+        _, folder, *below = stored.name.split("/", 2)
+        if below:
+            found.setdefault(folder, []).append(stored)
+    return found
+
+
+def doomed_in(
+    storage: Storage,
+    image: ClusterImage,
+    folder: str,
+    objects: Sequence[StoredObject],
+    *,
+    before_ms: int,
+    clean_before_ms: int,
+    dry_run: bool,
+) -> tuple[str, Sequence[StoredObject]] | None:
+    """The objects to delete in one table's folder, and the reason. Unless ``dry_run``, a table to delete as a
+    whole is deleted here already. None: the folder is not a table's, or was kept. A file that was never listed is
+    deleted if it was made before ``before_ms``; a log with entries from before ``clean_before_ms`` is cleaned.
+
+    Raises: StorageError kinds; see ``SnapshotTable.load``.
+    """
+    parsed = paths.parse_topic_folder(folder)
+    if parsed is None:
+        return None
+    name, topic_id = parsed
+    topic = image.topics.get(topic_id)
+    if topic is None:
+        table = storage.snapshot_table(
+            TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
+        )
+        marked = table.is_marked_deleted()
+        if marked is False or (marked is None and max(one.modified_ms for one in objects) >= before_ms):
+            return None
+        if not dry_run:
+            table.delete()
+        return DELETED_TOPIC, objects
+    table, config = storage.snapshot_table(topic), topic_config_of(image, topic)
+    if not config.snapshot_table:
+        if not dry_run:
+            table.delete()
+        return SWITCHED_OFF, objects
+    doomed = table.litter(objects, delay_ms=config.file_delete_delay_ms, before_ms=before_ms)
+    if not dry_run:
+        if doomed:
+            table.remote.delete([stored.name for stored in doomed])
+        log = paths.join(table.folder, paths.DELTA_LOG)
+        if any(one.modified_ms < clean_before_ms for one in objects if paths.folder_of(one.name) == log):
+            table.clean_log()
+    return LITTER, doomed

@@ -41,7 +41,7 @@ from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.metadata.protection import is_protected
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records.coordinator import end_overdue
+from stratalog.engine.records.coordinator import TransactionCoordinator
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
 from stratalog.engine.state.keyed import FORMATS
@@ -83,8 +83,6 @@ VIEWS = 3
 EXPIRY_MS = 60 * 60 * 1000
 """How often an idle partition is checked for expired state."""
 
-_EXPIRE = {OFFSETS_TOPIC: forget_expired, TRANSACTIONS_TOPIC: end_overdue}
-"""The expiry of internal topics' state, by topic; each returns the number of records that it wrote."""
 R = TypeVar("R")
 
 
@@ -143,10 +141,11 @@ def snapshot(
                 storage, execution.clock, probe_first(metadata, storage, run), topics, only, by_hand, memory_bytes
             )
         states = {work.replicas.view.key: _State(work) for work in works}
+        steps = _SnapshotRun(metadata, storage, execution, memory, reduce_large, states, run)
         if dry_run:
-            _plan(metadata, storage, execution, states, run)
+            steps.plan()
         elif states:
-            _run(metadata, storage, execution, memory, reduce_large, states, run)
+            steps.carry_out()
         for state in states.values():
             damaged = state.planned.damaged if state.planned is not None else ()
             run.notes += [f"{state.work}: skipped a damaged snapshot: {what}" for what in damaged]
@@ -234,190 +233,163 @@ def _metadata(
     return metadata_row(kept, run.dry_run)
 
 
-def _plan(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    states: Mapping[TopicIdPartition, _State],
-    run: OperationRun,
-) -> None:
-    for state, planned in _each(metadata, storage, execution.tasks, plan_snapshot, list(states.values()), run):
-        state.planned = planned
+@dataclass(frozen=True, slots=True)
+class _SnapshotRun:
+    """The steps of one run, over the partitions in ``states``."""
 
+    metadata: MetadataClient
+    storage: Storage
+    execution: Execution
+    memory: Memory
+    reduce_large: ReduceLarge
+    states: Mapping[TopicIdPartition, _State]
+    run: OperationRun
 
-def _run(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    memory: Memory,
-    reduce_large: ReduceLarge,
-    states: Mapping[TopicIdPartition, _State],
-    run: OperationRun,
-) -> None:
-    _expire(metadata, storage, execution.clock, memory, states, run)
-    sound = _make(metadata, storage, execution, memory, reduce_large, states, run)
-    _spread(metadata, storage, execution, sound, run)
-    _clean(metadata, storage, execution, sound, run)
-    published = publish(metadata, storage, execution, [state.work for state in sound], run)
-    for key in published:
-        states[key].published = True
+    def plan(self) -> None:
+        for state, planned in self._each(self.execution.tasks, plan_snapshot, list(self.states.values())):
+            state.planned = planned
 
+    def carry_out(self) -> None:
+        self._expire()
+        sound = self._make()
+        self._spread(sound)
+        self._clean(sound)
+        published = publish(self.metadata, self.storage, self.execution, [state.work for state in sound], self.run)
+        for key in published:
+            self.states[key].published = True
 
-def _each(
-    metadata: MetadataClient,
-    storage: Storage,
-    runner: Runner | TaskRunner,
-    task: Callable[[SnapshotWork], R],
-    states: Sequence[_State],
-    run: OperationRun,
-) -> Iterator[tuple[_State, R]]:
-    """Run the task for these partitions; yields the successful ones with their results. If a task fails because
-    its view is outdated, it is retried under the present one."""
-    waiting = list(states)
-    for last in (*[False] * (VIEWS - 1), True):
-        by_key = {state.work.replicas.view.key: state for state in waiting}
-        stale: list[tuple[_State, StratalogError]] = []
-        for outcome in runner.run(task, [state.work for state in waiting]):
-            state = by_key[outcome.item.replicas.view.key]
-            match outcome:
-                case Done(_, value):
-                    yield state, value
-                case Failed(_, StaleMetadataError() | UnknownLeaderEpochError() as error) if not last:
-                    stale.append((state, error))
-                case Failed(_, error):
-                    run.fail(state.work, error)
-        if not stale:
-            return
-        before = {state.work.replicas.view.key: state.work.replicas.view for state, _ in stale}
-        _refresh(metadata, storage, [state for state, _ in stale])
-        waiting = []
-        for state, error in stale:
-            if state.work.replicas.view == before[state.work.replicas.view.key]:
-                run.fail(state.work, error)
-            else:
-                waiting.append(state)
+    def _each(
+        self, runner: Runner | TaskRunner, task: Callable[[SnapshotWork], R], states: Sequence[_State]
+    ) -> Iterator[tuple[_State, R]]:
+        """Run the task for these partitions; yields the successful ones with their results. If a task fails
+        because its view is outdated, it is retried under the present one."""
+        waiting = list(states)
+        for last in (*[False] * (VIEWS - 1), True):
+            by_key = {state.work.replicas.view.key: state for state in waiting}
+            stale: list[tuple[_State, StratalogError]] = []
+            for outcome in runner.run(task, [state.work for state in waiting]):
+                state = by_key[outcome.item.replicas.view.key]
+                match outcome:
+                    case Done(_, value):
+                        yield state, value
+                    case Failed(_, StaleMetadataError() | UnknownLeaderEpochError() as error) if not last:
+                        stale.append((state, error))
+                    case Failed(_, error):
+                        self.run.fail(state.work, error)
+            if not stale:
+                return
+            before = {state.work.replicas.view.key: state.work.replicas.view for state, _ in stale}
+            self._refresh([state for state, _ in stale])
+            waiting = []
+            for state, error in stale:
+                if state.work.replicas.view == before[state.work.replicas.view.key]:
+                    self.run.fail(state.work, error)
+                else:
+                    waiting.append(state)
 
+    def _refresh(self, states: Sequence[_State]) -> None:
+        """Give the partitions their present view; deleted ones keep theirs."""
+        image = self.metadata.image()
+        for state in states:
+            topic_id, partition = state.work.replicas.view.key
+            if topic_id in image.topics:
+                state.work = replace(state.work, replicas=self.storage.replicas(image.view(topic_id, partition)))
 
-def _refresh(metadata: MetadataClient, storage: Storage, states: Sequence[_State]) -> None:
-    """Give the partitions their present view; deleted ones keep theirs."""
-    image = metadata.image()
-    for state in states:
-        topic_id, partition = state.work.replicas.view.key
-        if topic_id in image.topics:
-            state.work = replace(state.work, replicas=storage.replicas(image.view(topic_id, partition)))
-
-
-def _expire(
-    metadata: MetadataClient,
-    storage: Storage,
-    clock: Clock,
-    memory: Memory,
-    states: Mapping[TopicIdPartition, _State],
-    run: OperationRun,
-) -> None:
-    """Step 1."""
-    internal = [state for state in states.values() if state.work.replicas.view.topic in _EXPIRE]
-
-    if not internal:
-        return
-    now_ms = removal_time(storage, clock, metadata.image(), run)
-
-    def expire(work: SnapshotWork) -> int:
-        return _EXPIRE[work.replicas.view.topic](metadata, storage, clock, memory, work.replicas.view, now_ms)
-
-    for state, count in _each(metadata, storage, storage.threads, expire, internal, run):
-        state.expired = count
-
-
-def _make(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    memory: Memory,
-    reduce_large: ReduceLarge,
-    states: Mapping[TopicIdPartition, _State],
-    run: OperationRun,
-) -> list[_State]:
-    """Steps 2 and 3; returns the partitions that can continue."""
-    sound: list[_State] = []
-    large: list[_State] = []
-    execution.progress.start("snapshot", len(states), "partitions")
-    for state, (planned, made) in _each(
-        metadata, storage, execution.tasks, make_snapshot, list(states.values()), run
-    ):
-        state.planned, state.made = planned, made
-        (large if planned.large else sound).append(state)
-        if not planned.large:
-            execution.progress.advance(planned.log_bytes if made is not None else 0)
-    for state, (planned, made) in _each(metadata, storage, SerialRunner(), reduce_large, large, run):
-        state.planned, state.made = planned, made
-        sound.append(state)
-        execution.progress.advance(planned.log_bytes if made is not None else 0)
-    execution.progress.finish()
-    for state in sound:
-        if state.made is not None:
-            view = state.work.replicas.view
-            memory.snapshot_metrics.add(GEN_LATENCY, view.topic, view.partition, state.made.ms)
-    return sound
-
-
-def _spread(
-    metadata: MetadataClient, storage: Storage, execution: Execution, states: Sequence[_State], run: OperationRun
-) -> None:
-    """Steps 4 and 5, repeated for a partition whose leader was replaced between the two."""
-    waiting = list(states)
-    refused: dict[TopicIdPartition, StratalogError] = {}
-    for _ in range(VIEWS):
-        spread = []
-        for state, found in _each(metadata, storage, execution.tasks, spread_snapshot, waiting, run):
-            state.spread = found
-            spread.append(state)
-        refused = _advance(metadata, storage, spread)
-        waiting = [
+    def _expire(self) -> None:
+        """Step 1."""
+        internal = [
             state
-            for state in spread
-            if isinstance(refused.get(state.work.replicas.view.key), FencedLeaderEpochError)
+            for state in self.states.values()
+            if state.work.replicas.view.topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
         ]
-        run.failures += [
-            Failure.of(state.work, refused[state.work.replicas.view.key])
-            for state in spread
-            if state.work.replicas.view.key in refused and state not in waiting
-        ]
-        if not waiting:
-            break
-    run.failures += [Failure.of(state.work, refused[state.work.replicas.view.key]) for state in waiting]
-    for state in states:
-        if state.spread is not None:
-            run.failures += [
-                Failure.of(f"{state.work} on broker {broker}", error) for broker, error in state.spread.failed
+        if not internal:
+            return
+        now_ms = removal_time(self.storage, self.execution.clock, self.metadata.image(), self.run)
+
+        ports = self.metadata, self.storage, self.execution.clock, self.memory
+
+        def expire(work: SnapshotWork) -> int:
+            view = work.replicas.view
+            if view.topic == OFFSETS_TOPIC:
+                return forget_expired(*ports, view, now_ms)
+            return TransactionCoordinator(*ports).end_overdue(view, now_ms)
+
+        for state, count in self._each(self.storage.threads, expire, internal):
+            state.expired = count
+
+    def _make(self) -> list[_State]:
+        """Steps 2 and 3; returns the partitions that can continue."""
+        sound: list[_State] = []
+        large: list[_State] = []
+        self.execution.progress.start("snapshot", len(self.states), "partitions")
+        every = list(self.states.values())
+        for state, (planned, made) in self._each(self.execution.tasks, make_snapshot, every):
+            state.planned, state.made = planned, made
+            (large if planned.large else sound).append(state)
+            if not planned.large:
+                self.execution.progress.advance(planned.log_bytes if made is not None else 0)
+        for state, (planned, made) in self._each(SerialRunner(), self.reduce_large, large):
+            state.planned, state.made = planned, made
+            sound.append(state)
+            self.execution.progress.advance(planned.log_bytes if made is not None else 0)
+        self.execution.progress.finish()
+        for state in sound:
+            if state.made is not None:
+                view = state.work.replicas.view
+                self.memory.snapshot_metrics.add(GEN_LATENCY, view.topic, view.partition, state.made.ms)
+        return sound
+
+    def _spread(self, states: Sequence[_State]) -> None:
+        """Steps 4 and 5, repeated for a partition whose leader was replaced between the two."""
+        waiting = list(states)
+        refused: dict[TopicIdPartition, StratalogError] = {}
+        for _ in range(VIEWS):
+            spread = []
+            for state, found in self._each(self.execution.tasks, spread_snapshot, waiting):
+                state.spread = found
+                spread.append(state)
+            refused = self._advance(spread)
+            waiting = [
+                state
+                for state in spread
+                if isinstance(refused.get(state.work.replicas.view.key), FencedLeaderEpochError)
             ]
+            self.run.failures += [
+                Failure.of(state.work, refused[state.work.replicas.view.key])
+                for state in spread
+                if state.work.replicas.view.key in refused and state not in waiting
+            ]
+            if not waiting:
+                break
+        self.run.failures += [Failure.of(state.work, refused[state.work.replicas.view.key]) for state in waiting]
+        for state in states:
+            if state.spread is not None:
+                self.run.failures += [
+                    Failure.of(f"{state.work} on broker {broker}", error) for broker, error in state.spread.failed
+                ]
 
+    def _advance(self, states: Sequence[_State]) -> dict[TopicIdPartition, StratalogError]:
+        """Step 5; returns the refused partitions, with the errors."""
+        wanted = tuple(
+            LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
+            for state in states
+            if state.spread is not None and state.spread.log_start > state.work.replicas.view.log_start_offset
+            if not state.work.protected
+        )
+        if not wanted:
+            return {}
+        answers = self.metadata.submit(AdvanceLogStart(wanted))
+        self._refresh(states)
+        return {one.key: one.error for one in answers if isinstance(one, RefusedPartition)}
 
-def _advance(
-    metadata: MetadataClient, storage: Storage, states: Sequence[_State]
-) -> dict[TopicIdPartition, StratalogError]:
-    """Step 5; returns the refused partitions, with the errors."""
-    wanted = tuple(
-        LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
-        for state in states
-        if state.spread is not None and state.spread.log_start > state.work.replicas.view.log_start_offset
-        if not state.work.protected
-    )
-    if not wanted:
-        return {}
-    answers = metadata.submit(AdvanceLogStart(wanted))
-    _refresh(metadata, storage, states)
-    return {one.key: one.error for one in answers if isinstance(one, RefusedPartition)}
-
-
-def _clean(
-    metadata: MetadataClient, storage: Storage, execution: Execution, states: Sequence[_State], run: OperationRun
-) -> None:
-    """Step 6."""
-    started = [state for state in states if state.work.replicas.view.log_start_offset > 0]
-    for state, cleaned in _each(metadata, storage, execution.tasks, clean_snapshots, started, run):
-        state.cleaned = cleaned
-        run.failures += [Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed]
+    def _clean(self, states: Sequence[_State]) -> None:
+        """Step 6."""
+        started = [state for state in states if state.work.replicas.view.log_start_offset > 0]
+        for state, cleaned in self._each(self.execution.tasks, clean_snapshots, started):
+            state.cleaned = cleaned
+            self.run.failures += [
+                Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed
+            ]
 
 
 def _row(state: _State, dry_run: bool) -> SnapshotRow:

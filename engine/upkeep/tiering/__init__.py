@@ -6,7 +6,6 @@ tasks        the tasks for a partition: planning its uploads, and an upload
 uploads      runs uploads in turns, and commits them as they complete
 state        the state of a run: its topics and partitions
 remote_logs  reads the remote logs of several topics at once
-rewritten    reverts rewrites of tables by other programs if nothing is to be uploaded
 iceberg      the same segments as Iceberg tables
 point        restore points: descriptions of the cluster, from which it can be restored
 """

@@ -63,7 +63,7 @@ def write_description(
     ``committed`` reads the present end of the metadata; by default that is ``offset``.
 
     Raises: CorruptionError if a later description is of metadata that was never committed, UnsignedError if one
-        lacks the key's tag; the new one is written all the same.
+        lacks the key's tag; the new one is written anyway.
     """
     cluster_id = description.cluster_id
     present, strange = _listed(remote, cluster_id), None
@@ -118,7 +118,7 @@ def read_description(remote: Store, cluster_id: str, key: ClusterKey | None = No
     present = _listed(remote, cluster_id)
     if not present:
         known = sorted({stored.name.split("/")[1] for stored in remote.list(paths.DESCRIPTIONS)})
-        there = "it has none" if known else "it describes no cluster"
+        there = f"it has those of {', '.join(known)}" if known else "it has none"
         raise InvalidCallError(
             f"{remote.uri} has no restore point of cluster {cluster_id!r}: {there}. The job tier writes them"
         )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
@@ -75,14 +75,12 @@ def tier(
         keys = [key for key in times if key[0] in chosen and (only is None or key in only)]
         parts = _partitions(storage, image, tiered, schedule, keys)
         run.failures += describe_first(metadata, storage, image) if parts and not dry_run else []
-        _open(storage, parts, run, dry_run=dry_run)
-        _plan(metadata, storage, execution, parts, dry_run, run)
+        steps = _TierRun(metadata, storage, execution, image, parts, over, run)
+        steps.prepare()
         run.notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
         if not dry_run:
-            _upload(metadata, storage, execution, image, parts, over, run)
-            _upload_from_others(metadata, storage, execution, image, parts, over, run)
-            _let_go(metadata, parts, run)
-            _follow(metadata, storage, parts, run, every=not due and only is None)
+            steps.carry_out()
+            steps.follow(every=not due and only is None)
         now_ms = execution.clock.now_ms()
         after = {part.key: part.entry_after(now_ms, intervals, storage.rng.random()) for part in parts}
         if parts and not dry_run:
@@ -152,66 +150,6 @@ def _partitions(
     ]
 
 
-def _open(storage: Storage, parts: Sequence[PartitionTiering], run: OperationRun, *, dry_run: bool) -> None:
-    """Step 2."""
-    topics = list({part.of.topic.topic_id: part.of for part in parts}.values())
-    for outcome in ask_remote(storage, lambda of: of.open(storage, dry_run=dry_run), topics):
-        if isinstance(outcome, Failed):
-            of, of.error = outcome.item, outcome.error
-            run.fail(of.topic.name, of.error)
-            for part in parts:
-                if part.of is of:
-                    part.error, part.excused = of.error, True
-
-
-def _plan(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    parts: Sequence[PartitionTiering],
-    dry_run: bool,
-    run: OperationRun,
-) -> None:
-    """Step 3. If offsets seem to be missing, or belong to another history, the table is read again with all
-    segments of the partition: since it was read, another driver may have tiered records that the leader has
-    deleted, and before, an unclean election may have lost tiered ones."""
-    _plan_once(execution, parts, dry_run)
-    gaps = [part for part in parts if isinstance(part.error, CorruptionError) and not part.excused]
-    if not gaps:
-        return
-    for of in {id(part.of): part.of for part in gaps}.values():
-        try:
-            of.open(storage, dry_run=True)
-        except StratalogError as error:
-            run.fail(of.topic.name, error)
-            of.error = error
-    again: list[PartitionTiering] = []
-    fresh = metadata.image()
-    for part in gaps:
-        part.error, part.excused = part.of.error, part.of.error is not None
-        if part.key[0] in fresh.topics:
-            part.replicas = storage.replicas(fresh.view(*part.key))
-            again.append(part)
-    _plan_once(execution, again, dry_run, whole=True)
-
-
-def _plan_once(
-    execution: Execution, parts: Sequence[PartitionTiering], dry_run: bool, *, whole: bool = False
-) -> None:
-    by_key = {part.key: part for part in parts}
-    works = [_plan_work(execution.clock, part, whole, dry_run) for part in parts]
-    for outcome in execution.tasks.run(plan_partition, works):
-        view = outcome.item.replicas.view
-        part = by_key[view.key]
-        match outcome:
-            case Done(_, planned):
-                part.planned = planned
-                part.next_offset = planned.plan.start
-                part.waiting = deque(() if part.error is not None else planned.plan.runs)
-            case Failed(_, error):
-                part.error = part.error or error
-
-
 def _plan_work(clock: Clock, part: PartitionTiering, whole: bool, dry_run: bool) -> PlanWork:
     log, replicas = part.of.remote, part.replicas
     remote = None if log is None else log.of_partition(replicas.view.partition)
@@ -229,72 +167,121 @@ def _plan_work(clock: Clock, part: PartitionTiering, whole: bool, dry_run: bool)
     )
 
 
-def _upload(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    image: ClusterImage,
-    parts: Sequence[PartitionTiering],
-    over: Callable[[], bool] | None,
-    run: OperationRun,
-) -> None:
-    """Step 4."""
-    uploads = Uploads(metadata, storage, execution, image, parts, over)
-    execution.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
-    uploads.run()
-    execution.progress.finish()
-    run.failures += uploads.failures
+@dataclass(frozen=True, slots=True)
+class _TierRun:
+    """The steps of one run, over the partitions in ``parts``."""
 
+    metadata: MetadataClient
+    storage: Storage
+    execution: Execution
+    image: ClusterImage
+    parts: Sequence[PartitionTiering]
+    over: Callable[[], bool] | None
+    run: OperationRun
 
-def _upload_from_others(
-    metadata: MetadataClient,
-    storage: Storage,
-    execution: Execution,
-    image: ClusterImage,
-    parts: Sequence[PartitionTiering],
-    over: Callable[[], bool] | None,
-    run: OperationRun,
-) -> None:
-    """Leaders that were found damaged meanwhile resign; the remaining uploads come from their successors. Without
-    a successor the partition has failed."""
-    failed = [(part.replicas.view, part.error) for part in parts if part.error is not None]
-    under = under_others(metadata, storage, failed, run)
-    again = [part for part in parts if part.key in under]
-    if not again:
-        return
-    for part in again:
-        part.begin_again(under[part.key])
-    _plan_once(execution, again, False)
-    _upload(metadata, storage, execution, image, again, over, run)
+    def prepare(self) -> None:
+        """Steps 2 and 3."""
+        self._open()
+        self._plan()
 
+    def carry_out(self) -> None:
+        """Step 4, and what follows from it."""
+        self._upload(self.parts)
+        self._upload_from_others()
+        self._let_go()
 
-def _let_go(metadata: MetadataClient, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
-    """Commit the removal of segments of lost histories from remote logs, if nothing was uploaded in their place,
-    with a note for each."""
-    lost = [part for part in parts if part.planned is not None and part.planned.foreign]
-    for part in lost:
-        of = part.of
-        if not part.committed and part.error is None and of.table is not None:
+    def _open(self) -> None:
+        """Step 2."""
+        topics = list({part.of.topic.topic_id: part.of for part in self.parts}.values())
+        for outcome in ask_remote(
+            self.storage, lambda of: of.open(self.storage, dry_run=self.run.dry_run), topics
+        ):
+            if isinstance(outcome, Failed):
+                of, of.error = outcome.item, outcome.error
+                self.run.fail(of.topic.name, of.error)
+                for part in self.parts:
+                    if part.of is of:
+                        part.error, part.excused = of.error, True
+
+    def _plan(self) -> None:
+        """Step 3. If offsets seem to be missing, or belong to another history, the table is read again with all
+        segments of the partition: since it was read, another driver may have tiered records that the leader has
+        deleted, and before, an unclean election may have lost tiered ones."""
+        self._plan_once(self.parts)
+        gaps = [part for part in self.parts if isinstance(part.error, CorruptionError) and not part.excused]
+        if not gaps:
+            return
+        for of in {id(part.of): part.of for part in gaps}.values():
             try:
-                of.remote = of.table.commit((), (), histories(metadata, of, [part])).log
+                of.open(self.storage, dry_run=True)
             except StratalogError as error:
-                part.error = error
-        if part.error is None:
-            run.notes.append(
-                f"{part}: segments of a history that was lost in an unclean election were removed from its "
-                "remote log"
-            )
+                self.run.fail(of.topic.name, error)
+                of.error = error
+        again: list[PartitionTiering] = []
+        fresh = self.metadata.image()
+        for part in gaps:
+            part.error, part.excused = part.of.error, part.of.error is not None
+            if part.key[0] in fresh.topics:
+                part.replicas = self.storage.replicas(fresh.view(*part.key))
+                again.append(part)
+        self._plan_once(again, whole=True)
 
+    def _plan_once(self, parts: Sequence[PartitionTiering], *, whole: bool = False) -> None:
+        by_key = {part.key: part for part in parts}
+        works = [_plan_work(self.execution.clock, part, whole, self.run.dry_run) for part in parts]
+        for outcome in self.execution.tasks.run(plan_partition, works):
+            view = outcome.item.replicas.view
+            part = by_key[view.key]
+            match outcome:
+                case Done(_, planned):
+                    part.planned = planned
+                    part.next_offset = planned.plan.start
+                    part.waiting = deque(() if part.error is not None else planned.plan.runs)
+                case Failed(_, error):
+                    part.error = part.error or error
 
-def _follow(
-    metadata: MetadataClient,
-    storage: Storage,
-    parts: Sequence[PartitionTiering],
-    run: OperationRun,
-    *,
-    every: bool,
-) -> None:
-    """Update the Iceberg tables of the remote logs that have changed, or of ``every`` one."""
-    changed = [part.of for part in parts if every or part.committed or (part.planned and part.planned.foreign)]
-    for of in {id(of): of for of in changed if of.table is not None}.values():
-        follow(metadata, storage, of.topic, of.config, run)
+    def _upload(self, parts: Sequence[PartitionTiering]) -> None:
+        """Step 4."""
+        uploads = Uploads(self.metadata, self.storage, self.execution, self.image, parts, self.over)
+        self.execution.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
+        uploads.run()
+        self.execution.progress.finish()
+        self.run.failures += uploads.failures
+
+    def _upload_from_others(self) -> None:
+        """Leaders that were found damaged meanwhile resign; the remaining uploads come from their successors.
+        Without a successor the partition has failed."""
+        failed = [(part.replicas.view, part.error) for part in self.parts if part.error is not None]
+        under = under_others(self.metadata, self.storage, failed, self.run)
+        again = [part for part in self.parts if part.key in under]
+        if not again:
+            return
+        for part in again:
+            part.begin_again(under[part.key])
+        self._plan_once(again)
+        self._upload(again)
+
+    def _let_go(self) -> None:
+        """Commit the removal of segments of lost histories from remote logs, if nothing was uploaded in their
+        place, with a note for each."""
+        lost = [part for part in self.parts if part.planned is not None and part.planned.foreign]
+        for part in lost:
+            of = part.of
+            if not part.committed and part.error is None and of.table is not None:
+                try:
+                    of.remote = of.table.commit((), (), histories(self.metadata, of, [part])).log
+                except StratalogError as error:
+                    part.error = error
+            if part.error is None:
+                self.run.notes.append(
+                    f"{part}: segments of a history that was lost in an unclean election were removed from its "
+                    "remote log"
+                )
+
+    def follow(self, *, every: bool) -> None:
+        """Update the Iceberg tables of the remote logs that have changed, or of ``every`` one."""
+        changed = [
+            part.of for part in self.parts if every or part.committed or (part.planned and part.planned.foreign)
+        ]
+        for of in {id(of): of for of in changed if of.table is not None}.values():
+            follow(self.metadata, self.storage, of.topic, of.config, self.run)

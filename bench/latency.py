@@ -1,0 +1,197 @@
+"""How long an append, a fetch and a commit wait for storage: in round trips, and behind storage that answers late.
+
+A round trip is a request that can begin only after another one has ended; requests made side by side are one. The
+number of an operation is that of its longest chain, and does not depend on the machine. The seconds come from the
+same storage in memory, whose every answer takes 30 ms, or for some requests ten times as long.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from bench.bench import TOPIC, Bench
+from bench.calls import BROKERS, CountedCluster, append_one
+from stratalog import Cluster
+from stratalog.engine.config.cluster_file import load_cluster_file
+from stratalog.engine.driver.opening import open_ports
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.runner import Outcome, attempt
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+ANSWER_S = 0.030
+LATE, LATE_IN = 10, 50
+"""With a long tail, one answer of ``LATE_IN`` takes this many times as long."""
+WARM_UP, TURNS = 3, 100
+GROUP = "latency"
+NOTE = (
+    "Three brokers in memory, one voter of the metadata, a driver that has made the operation before. "
+    "Round trips: the longest chain of requests of which each waits for the one before. p50 and p99 of 100 "
+    "turns; each answer takes 30 ms, with a long tail every 50th, at random, 300 ms."
+)
+
+
+class Depth:
+    """The length of the longest chain of requests so far. Runs what is independent one after the other, and counts
+    it as if it ran side by side."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def run(
+        self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] | None = None
+    ) -> Iterator[Outcome[T, R]]:
+        """See ``Runner.run``."""
+        yield from self.probe(function, [*items], 0)
+
+    def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
+        """See ``Prober.probe``."""
+        begin, ends, outcomes = self.now, [self.now], []
+        for item in items:
+            self.now = begin
+            outcomes.append(attempt(question, item))
+            ends.append(self.now)
+        self.now = max(ends)
+        return outcomes
+
+
+class WaitingCluster(CountedCluster):
+    """A cluster whose requests wait, or count as a round trip each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.wait: Callable[[], None] = lambda: None
+        super().__init__(folder)
+
+    def _note(self, kind: str, name: str) -> None:
+        super()._note(kind, name)
+        self.wait()
+
+    def driver_of(self, depth: Depth | None = None) -> Cluster:
+        """A driver as users have it, or one that counts round trips."""
+        ports = open_ports(
+            load_cluster_file(self._file),
+            clock=SystemClock(),
+            new_id=self._new_id,
+            opener=self._open,
+            key=None,
+            prober=depth,
+        )
+        if depth is not None:
+            ports.storage.copies = ports.storage.threads = depth
+        return Cluster(ports)
+
+
+def _append(cluster: Cluster) -> None:
+    append_one(cluster, [0]).raise_for_failures()
+
+
+def _fetch(cluster: Cluster) -> None:
+    assert cluster.fetch(TOPIC, 0, 0, max_bytes=1)
+
+
+def _commit(cluster: Cluster) -> None:
+    cluster.groups.commit(GROUP, {(TOPIC, 0): 1}).raise_for_failures()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An operation: how it is made, its number of replicas, and its targets."""
+
+    what: str
+    run: Callable[[Cluster], None]
+    replicas: int
+    p50: int | None = None
+    """The target in round trips, at most."""
+
+
+OPERATIONS = (
+    Measured("append, acks=all, 3 replicas", _append, BROKERS, 6),
+    Measured("append, acks=all, 1 replica", _append, 1, 4),
+    Measured("fetch of one file", _fetch, BROKERS),
+    Measured("commit of a group's offset", _commit, BROKERS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyLine:
+    """The round trips and times of one operation."""
+
+    headings: ClassVar[tuple[str, ...]] = (
+        *("operation", "round trips", "p50", "p99", "p50, long tail", "p99, long tail", "round trips to reach"),
+    )
+    what: str
+    rounds: int
+    times_s: tuple[float, float, float, float]
+    to_reach: int | None
+    note: str = NOTE
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line as texts."""
+        reach = "" if self.to_reach is None else f"<= {self.to_reach}"
+        return self.what, str(self.rounds), *(f"{each * 1000:.0f} ms" for each in self.times_s), reach
+
+
+def rounds_of(folder: Path, operation: Measured) -> int:
+    """The round trips of an operation by a driver that has made it before."""
+    made, depth = WaitingCluster(folder), Depth()
+    made.cluster.topics.create(TOPIC, partitions=1, replication_factor=operation.replicas)
+    made.append(1)
+    driver = made.driver_of(depth)
+    for _ in range(WARM_UP):
+        operation.run(driver)
+
+    def counted() -> None:
+        depth.now += 1
+
+    made.wait, depth.now = counted, 0
+    operation.run(driver)
+    return depth.now
+
+
+def times_of(folder: Path, operation: Measured, late_in: int | None, turns: int = TURNS) -> list[float]:
+    """The seconds of some turns, behind storage that answers late."""
+    made, rng, lock = WaitingCluster(folder), random.Random(42), threading.Lock()
+    made.cluster.topics.create(TOPIC, partitions=1, replication_factor=operation.replicas)
+    made.append(1)
+    driver = made.driver_of()
+    for _ in range(WARM_UP):
+        operation.run(driver)
+
+    def waited() -> None:
+        with lock:
+            late = late_in is not None and rng.randrange(late_in) == 0
+        time.sleep(ANSWER_S * LATE if late else ANSWER_S)
+
+    made.wait, taken = waited, []
+    for _ in range(turns):
+        began_s = time.perf_counter()
+        operation.run(driver)
+        taken.append(time.perf_counter() - began_s)
+    made.wait = lambda: None
+    return sorted(taken)
+
+
+def latency(bench: Bench) -> list[LatencyLine]:
+    """A line for each operation."""
+    lines = []
+    for operation in OPERATIONS:
+        bench.say(f"latency: {operation.what}")
+        times: list[float] = []
+        for late_in in (None, LATE_IN):
+            with tempfile.TemporaryDirectory() as folder:
+                taken = times_of(Path(folder), operation, late_in)
+            times += [taken[len(taken) // 2], taken[len(taken) * 99 // 100]]
+        with tempfile.TemporaryDirectory() as folder:
+            rounds = rounds_of(Path(folder), operation)
+        p50, p99, late_p50, late_p99 = times
+        lines.append(LatencyLine(operation.what, rounds, (p50, p99, late_p50, late_p99), operation.p50))
+    return lines

@@ -1,0 +1,162 @@
+"""Read the tiered storage of a Kafka cluster (KIP-405) from its bucket, without its brokers; needs no cluster.
+
+  stratalog kafka_tier topics s3://kafka-tier --layout aiven --bootstrap kafka-1:9092
+  stratalog kafka_tier segments s3://kafka-tier trips --layout aiven --metadata s3://backup/kafka-logs
+  stratalog kafka_tier read s3://kafka-tier trips --layout aiven --bootstrap kafka-1:9092 --start 2026-06-01
+  stratalog kafka_tier read s3://kafka-tier trips --layout aiven --bootstrap kafka-1:9092 --output trips.parquet
+
+topics lists the offsets of each partition, and those that are unclear. segments lists what counts, and why the
+rest does not. read shows records, counts them, or writes them to a Parquet file. It needs some more packages: pip
+install 'stratalog[kafka-tier]', and with --bootstrap also 'stratalog[kafka]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from stratalog import Report
+from stratalog.bridges.jobs.mirror import SPECIAL, check_format
+from stratalog.engine.driver.report import Value
+from stratalog.jobs.arguments import check_options, commands_of, count, names
+from stratalog.jobs.declared import Special, add_declared, call
+from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.store import StoreOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TIER = "stratalog.bridges.kafka_tier.tier:KafkaTier"
+_SHOWN = 20
+_BY_CODE = ("epochs", "log_starts", "storage")
+"""Arguments of ``KafkaTier.open`` that only Python has."""
+_SPECIAL: Special = {
+    "address": {"metavar": "TIER"},
+    "layout": {"flags": ("--layout",), "metavar": "NAME", "required": True},
+    "metadata": {"metavar": "URL"},
+    "bootstrap": {"metavar": "HOST:PORT"},
+    "configs": {"flags": ("--config",), "metavar": "KEY=VALUE"},
+    "keys": {"flags": ("--key",), "metavar": "ID=FILE"},
+    "topics": {"flags": ("tiered",), "metavar": "TOPICS", "type": names, "help": "one topic, or several: a,b"},
+    "topic": {"flags": ("tiered",), "metavar": "TOPIC"},  # no ``topic``: it is not one of this cluster
+    "value_format": SPECIAL["value_format"],
+    "schema_file": SPECIAL["schema_file"],
+    "fail_on_data_loss": {"flags": ("--leave-out-unclear",)},
+}
+_COMMANDS = {
+    "topics": (
+        "describe",
+        "the offsets that the tier has in each partition, and the unclear ones, with the reason",
+    ),
+    "segments": ("segments", "the segments of a topic, with the offsets that count, or why none does"),
+    "read": ("read_arrow", "show records, count them, or write them to a Parquet file"),
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    command = commands_of(parser)
+    for name, (method, text) in _COMMANDS.items():
+        added = command(name, text, reads=True)
+        add_declared(added, f"{_TIER}.open", only=["address"], special=_SPECIAL)
+        add_declared(added, f"{_TIER}.{method}", special=_SPECIAL)
+        add_declared(added, f"{_TIER}.open", leave_out=["address", *_BY_CODE], special=_SPECIAL)
+        added.add_argument("--endpoint-url", metavar="URL", help="endpoint of your own server of object storage")
+        added.add_argument("--region", metavar="NAME", help="S3 region")
+    what = added.add_mutually_exclusive_group()
+    what.add_argument(
+        "--limit", metavar="N", type=count, default=_SHOWN, help=f"show N records (default: {_SHOWN})"
+    )
+    what.add_argument("--count", action="store_true", help="only count the records")
+    what.add_argument("--output", metavar="FILE", help="write all records to a new Parquet file")
+
+
+def kafka_tier(job: Job) -> Report:
+    """Raises: see ``KafkaTier.open``, ``read_arrow``; InvalidCallError for an output that exists."""
+    given = job.arguments
+    check_options(given, bars=[("metadata", "bootstrap")])
+    if given.command == "read":
+        check_format(given)
+        if given.output is not None and os.path.lexists(given.output):
+            raise InvalidCallError(f"{given.output} already exists: give --output another name")
+    from stratalog import KafkaTier
+
+    tier: KafkaTier = call(KafkaTier.open, given, storage=StoreOptions(given.endpoint_url, given.region))
+    if given.command == "topics":
+        return tier.describe()
+    if given.command == "segments":
+        return tier.segments(given.tiered)
+    with _noted() as notes:
+        batches = call(tier.read_arrow, given, topics=given.tiered)
+        rows, records = _carry_out(given, batches)
+    return Report("read", rows, totals={"records": records}, counts=tier.store.counts.snapshot(), notes=notes)
+
+
+@contextmanager
+def _noted() -> Iterator[list[str]]:
+    """Warnings become notes of the report."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        yield notes
+        notes += [str(one.message) for one in seen if one.category is UserWarning]
+
+
+def _carry_out(given: argparse.Namespace, batches: pa.RecordBatchReader) -> tuple[list[dict[str, Value]], int]:
+    """The rows to show, and the number of records that were read."""
+    if given.output is not None:
+        return [], _write(given.output, batches)
+    if given.count:
+        return [], sum(batch.num_rows for batch in batches)
+    rows: list[dict[str, Value]] = []
+    for batch in batches:
+        for row in batch.slice(0, given.limit - len(rows)).to_pylist():
+            rows.append({name: _shown(value) for name, value in row.items()})
+        if len(rows) >= given.limit:
+            break
+    return rows, len(rows)
+
+
+def _write(path: str, batches: pa.RecordBatchReader) -> int:
+    """Write a Parquet file, which has its name only once it is whole. Returns the number of records."""
+    from pyarrow import parquet
+
+    part, records = f"{path}.part", 0
+    try:
+        with parquet.ParquetWriter(part, batches.schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                records += batch.num_rows
+        os.link(part, path)  # fails if the name is taken meanwhile
+    except OSError as error:
+        raise InvalidCallError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+    return records
+
+
+def _shown(value: Any) -> Value:
+    """A value of a record, as a cell of a table."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if isinstance(value, list):
+        return " ".join(f"{header['key']}={_shown(header['value'])}" for header in value)
+    if isinstance(value, dict):
+        return json.dumps(value, default=_shown, ensure_ascii=False)
+    return str(value)
+
+
+main = JobMain("kafka_tier", __doc__, arguments, kafka_tier, runs="driver")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

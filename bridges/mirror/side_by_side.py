@@ -1,0 +1,248 @@
+"""Side by side: several tasks in one partition, if the source has parts that can be read on their own.
+
+Each task reads a part of the source, decodes and encodes it, and then waits until the log ends at its start. So
+the log takes the parts in order, each at its offset or not at all. Reading, decoding and encoding, which take
+nearly all the time, run at once. A round has a few parts for each process. After it the driver acknowledges the
+appends.
+
+If a part cannot be read, or its turn does not come, its task leaves it. The driver then continues the partition in
+the other ways (``bulk``, ``catch_up``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from stratalog.bridges.formats.typed import TypedValues
+from stratalog.bridges.mirror.bulk import LEAST_OFFSETS, MIRROR_APPENDS, Stretched, acknowledged
+from stratalog.bridges.mirror.partitions import MirroredPartition, Piece
+from stratalog.bridges.mirror.progress import OffsetSteps
+from stratalog.bridges.mirror.rows import batches_of, undecoded_of
+from stratalog.bridges.mirror.source import MirrorSource, SourcePart
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.records.append import append_options
+from stratalog.engine.replication.append import Appended, append
+from stratalog.engine.replication.append_file import AppendOptions
+from stratalog.engine.replication.log_end import LogEnd, look_at_end
+from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.throttle import Throttle
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import RetriableError, StratalogError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.runner import Done, Runner
+from stratalog.partitions.store import Store
+
+_PARTS = 8
+"""The parts of a round per process."""
+_MOST_BYTES = 32 * 1024 * 1024
+"""The memory for waiting records of a task, in bytes."""
+_PAUSE_S, _PATIENCE_S = 0.05, 60.0
+"""The pause between looks at the log end, and the time without a change after which a task gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartWork:
+    """A part of the source for one task."""
+
+    source: SourcePart
+    part: MirroredPartition
+    """The partition as if its log ended at the start of the part, and the run at its end."""
+    replicas: PartitionReplicas
+    options: AppendOptions
+    throttle: Throttle | None
+    clock: Clock
+    copies: Runner
+    values: TypedValues | None
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.tasks.Work``."""
+        return self.replicas.stores.values()
+
+    def __str__(self) -> str:
+        return f"{self.part} [{self.source.start}, {self.source.end})"
+
+
+def mirror_part(work: PartWork) -> Stretched:
+    """Read, encode and append a part when its turn comes. Runs in a task."""
+    one = Stretched(work.part, work.replicas.view, work.part.log_end)
+    try:
+        for read in work.source.read():
+            for piece in one.part.pieces(read):
+                _append(work, one, piece)
+                if one.trouble:
+                    return _ended(one)
+    except StratalogError:
+        one.trouble = True  # the driver will get the same error, and read this part in another way
+    one.trouble = one.trouble or not one.part.done or one.part.error is not None
+    return _ended(one)
+
+
+def _ended(one: Stretched) -> Stretched:
+    one.part.begin_at(one.part.log_end, one.part.leader_epoch)  # waiting records are not sent back
+    return one
+
+
+def _append(work: PartWork, one: Stretched, piece: Piece) -> None:
+    if work.throttle is not None:
+        work.throttle.spend(piece.size_bytes)
+    rows = list(batches_of(piece.batches, piece.start, piece.end, work.values))
+    outcome = append(
+        work.replicas,
+        piece.producer,
+        iter(rows),
+        work.options,
+        clock=work.clock,
+        copies=work.copies,
+        known=one.known,
+        turn=None if one.last is not None else lambda: _turn(work, piece.start),
+    )
+    if not isinstance(outcome, Appended) or outcome.next_offset != piece.end:
+        one.trouble = True
+        return
+    one.part.appended(piece, undecoded_of(rows))
+    one.last, one.known = outcome, outcome.end
+
+
+def _turn(work: PartWork, start: int) -> LogEnd:
+    """The log end, once it is at ``start`` or behind it. Raises: RetriableError if it stays before that."""
+    end: LogEnd | None = None
+    before, since_s = -1, work.clock.monotonic_s()
+    while True:
+        end, _ = look_at_end(work.replicas, end, work.clock, work.copies)
+        if end.log_end >= start:
+            return end
+        if end.log_end > before:
+            before, since_s = end.log_end, work.clock.monotonic_s()
+        elif work.clock.monotonic_s() - since_s > _PATIENCE_S:
+            raise RetriableError(f"{work}: the log still ends at {end.log_end}: the task before has not appended")
+        work.clock.sleep(_PAUSE_S)
+
+
+# ---------------------------------------------------------------------------------------- the driver
+
+
+def mirror_side_by_side(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    memory: Memory,
+    source: MirrorSource,
+    parts: Sequence[MirroredPartition],
+    steps: OffsetSteps,
+    *,
+    least_offsets: int | None,
+    throttle: float | None,
+    values: TypedValues | None,
+    left_s: Callable[[], float | None],
+) -> tuple[int, list[MirroredPartition]]:
+    """Mirror by tasks what the source has in parts, as long as these have ``least_offsets`` offsets or more (None:
+    ``LEAST_OFFSETS``). Returns the number of tasks, and the partitions whose log ends must be read again.
+    ``left_s``: the remaining time of the run, if it is limited.
+
+    Raises: errors of reading the metadata, and of planning the parts.
+    """
+    tasks, troubled = 0, list[MirroredPartition]()
+    left = [part for part in parts if not part.done]
+    least = LEAST_OFFSETS if least_offsets is None else least_offsets
+    while left and execution.tasks.processes > 1 and left_s() != 0:
+        found = {part.key: source.parts(part.key, part.range()) for part in left}
+        left = [part for part in left if found[part.key]]
+        if sum(one.end - one.start for part in left for one in found[part.key]) < max(1, least):
+            break
+        most = -(-_PARTS * execution.tasks.processes // len(left))
+        works, refused = _works(metadata, storage, execution, left, found, most, throttle, values)
+        tasks += len(works)
+        done: dict[TopicPartition, list[Stretched]] = {part.key: [] for part in left}
+        whole = {part.key for part in left} - {part.key for part in refused}
+        for outcome in execution.tasks.run(mirror_part, works):
+            key = outcome.item.part.key
+            if isinstance(outcome, Done):
+                done[key].append(outcome.value)
+            if not isinstance(outcome, Done) or outcome.value.trouble:
+                whole.discard(key)
+        chains = {key: _chain(ones, start) for key, ones in done.items() if ones for start in [_start(left, key)]}
+        ends = [chain[-1] for chain in chains.values() if chain]
+        good = acknowledged(metadata, storage, execution.clock, memory, ends)
+        for part in left:
+            if part.key in good:
+                for one in chains[part.key]:
+                    steps.passed(one.part.log_end - part.log_end, one.part.mirrored_bytes)
+                    part.came_on(one.part)
+            if part.key not in good or part.key not in whole:
+                troubled.append(part)
+        left = [part for part in left if part not in troubled and not part.done]
+    return tasks, troubled
+
+
+def _start(parts: Sequence[MirroredPartition], key: TopicPartition) -> int:
+    return next(part.log_end for part in parts if part.key == key)
+
+
+def _chain(found: Sequence[Stretched], start: int) -> list[Stretched]:
+    """The results that follow one another from ``start`` on; only they are known to be in the log."""
+    chain: list[Stretched] = []
+    for one in sorted(found, key=lambda one: one.begin):
+        if one.begin != start or one.last is None:
+            break
+        chain.append(one)
+        start = one.part.log_end
+        if one.trouble:
+            break
+    return chain
+
+
+def _works(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    parts: Sequence[MirroredPartition],
+    found: dict[TopicPartition, Sequence[SourcePart]],
+    most: int,
+    throttle: float | None,
+    values: TypedValues | None,
+) -> tuple[list[PartWork], list[MirroredPartition]]:
+    """The tasks of a round, in the order in which the logs take them, and the partitions of topics that are no
+    longer mirrors.
+    """
+    image = metadata.image()  # after the log ends were read: check that the topics are still mirrors
+    by_partition: list[list[PartWork]] = []
+    bucket = None if throttle is None else Throttle(throttle, execution.clock).shared_by(execution.tasks.processes)
+    refused = []
+    for part in parts:
+        works: list[PartWork] = []
+        with suppress(StratalogError):
+            topic = image.topic(part.key[0])
+            options = append_options(topic, topic_config_of(image, topic), "all", MIRROR_APPENDS)
+            replicas = storage.replicas(image.view(topic.topic_id, part.key[1]))
+            works = [
+                PartWork(
+                    one,
+                    _at(part, one, first=number == 0),
+                    replicas,
+                    options,
+                    bucket,
+                    execution.clock,
+                    storage.copies,
+                    values,
+                )
+                for number, one in enumerate(found[part.key][:most])
+            ]
+        if works:
+            by_partition.append(works)
+        else:
+            refused.append(part)
+    longest = max(map(len, by_partition), default=0)
+    return [works[number] for number in range(longest) for works in by_partition if number < len(works)], refused
+
+
+def _at(part: MirroredPartition, one: SourcePart, *, first: bool) -> MirroredPartition:
+    """The partition at the start of a part."""
+    bounds = replace(part.bounds, stable_end=min(one.end, part.bounds.stable_end))
+    log_end, epoch = (part.log_end, part.leader_epoch) if first else (one.start, one.leader_epoch)
+    return MirroredPartition(part.key, log_end, epoch, bounds, most_bytes=_MOST_BYTES)

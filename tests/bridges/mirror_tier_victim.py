@@ -1,0 +1,31 @@
+"""A process that mirrors a topic from its tier, side by side, until it is done or killed."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from stratalog import Cluster
+from stratalog.bridges.kafka_tier import tasks
+from stratalog.bridges.mirror import side_by_side
+from stratalog.bridges.mirror.mirror import mirror
+from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.engine.driver.tasks import LocalTasks
+from tests.bridges.test_mirror_tier import whole
+from tests.ports import ports_of, with_ports
+
+
+class AtOnce(LocalTasks):
+    """Parts of one partition at once."""
+
+    processes = 2
+
+
+def mirror_by_parts(cluster_file: str, topic: str) -> None:
+    """Small parts, and few in a round."""
+    tasks.TASK_BYTES = 4000
+    side_by_side._PARTS = 3
+    options = MirrorOptions(replication_factor=2, bulk_offsets=1, tier=True)
+    with closing(Cluster.open(Path(cluster_file))) as cluster:
+        ports = ports_of(cluster).with_tasks(AtOnce(6))
+        with_ports(mirror, ports)(whole(topic), [topic], options).raise_for_failures()

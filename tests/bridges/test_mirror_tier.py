@@ -1,0 +1,343 @@
+"""A mirror that reads history from the tier of real brokers equals one through the brokers, which stay idle."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.bridges.jobs.mirror import main as job
+from stratalog.bridges.kafka_tier import tasks as tier_tasks
+from stratalog.bridges.kafka_tier.mirrored import TieredSource
+from stratalog.bridges.kafka_tier.tier import KafkaTier
+from stratalog.bridges.mirror import side_by_side
+from stratalog.bridges.mirror.compare import compare
+from stratalog.bridges.mirror.mirror import mirror
+from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.bridges.mirror.source import MirrorSource, SourceRange, SourceRead, SourceRecord
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.tasks import LocalTasks
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.store import open_store
+from tests.bridges.kafka_tier_data import MAIN, Tier, opened, real
+from tests.bridges.memory_source import MemorySource
+from tests.bridges.test_kafka_tier_read import in_memory, segment_of
+from tests.bridges.test_mirror_in_bulk import TwoTasks
+from tests.ports import ports_of, with_ports
+from tests.unit.cluster_harness import LiveCluster
+
+pytestmark = real
+
+ONCE = MirrorOptions(replication_factor=2, tier=True)
+BULK = MirrorOptions(replication_factor=2, bulk_offsets=1, tier=True)
+
+
+class Brokers(MemorySource):
+    """A topic of the data, as its brokers gave it to consumers of committed records."""
+
+    def __init__(self, topic: str) -> None:
+        said = Tier(MAIN).truth(topic)
+        super().__init__(len(said["partitions"]), topic)
+        self.topic_id, self.records_a_read, self.sent = said["topicId"], 200, 0
+        moment = [said[name] for name in said if name.startswith("offsets")][-1]
+        for number, (part, log) in enumerate(zip(said["partitions"], self.logs, strict=True)):
+            ranges = part["readCommittedRanges"]
+            log.epochs = dict(part["leaderEpochCheckpoint"])
+            log.epoch = max(log.epochs)
+            log.start = moment[str(number)]["earliest"]["offset"]
+            log.end = moment[str(number)]["lastStable"]["offset"]
+            for offset, time, _, epoch, key, value, headers in Tier(MAIN).records(f"{topic}-{number}"):
+                if log.start <= offset and any(low <= offset <= high for low, high in ranges):
+                    log.records[offset] = SourceRecord(
+                        offset, None if time == -1 else time, key, value, headers, epoch
+                    )
+
+    def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
+        for read in super().read(ranges):
+            self.sent += read.records.num_rows
+            yield read
+
+
+def starts(topic: str) -> dict[tuple[str, int], int]:
+    return {(topic, number): log.start for number, log in enumerate(Brokers(topic).logs)}
+
+
+def whole(topic: str) -> TieredSource:
+    return TieredSource(opened(MAIN, log_starts=starts(topic)), Brokers(topic))
+
+
+def run(live: LiveCluster, source: MirrorSource, topic: str, options: MirrorOptions = BULK) -> Report:
+    """Once by tasks, and compared with the brokers."""
+    ports = ports_of(live.cluster).with_tasks(TwoTasks())
+    report = with_ports(mirror, ports)(source, [topic], options).raise_for_failures()
+    with_ports(compare, ports_of(live.cluster))(Brokers(topic), [topic]).raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    return report
+
+
+@pytest.mark.parametrize("options", [ONCE, BULK], ids=["threads", "tasks"])
+@pytest.mark.parametrize("topic", ["plain", "txn", "epochs", "unclean", "delete-records", "times-mixed"])
+@pytest.mark.slow
+def test_history_comes_from_segments_and_the_rest_through_the_brokers(
+    topic: str, options: MirrorOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several parts in each segment."""
+    monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
+    live, brokers = LiveCluster(tmp_path), Brokers(topic)
+    source = TieredSource(opened(MAIN, log_starts=starts(topic)), brokers)
+    report = run(live, source, topic, options)
+    records = sum(len(log.records) for log in brokers.logs)
+    clear = [
+        (task.partition, task.piece.start, task.piece.end)
+        for task in source._tier.plan(topic, isolation="read_committed").tasks  # type: ignore[union-attr]
+    ]
+    in_tier = sum(
+        any(p == number and low <= offset < high for p, low, high in clear)
+        for number, log in enumerate(brokers.logs)
+        for offset in log.records
+    )
+    assert report.totals["from_tier"] == in_tier
+    assert brokers.sent == records - in_tier
+    assert report.totals["records"] == records
+    assert ("tasks" in report.totals) == (options is BULK)
+    if options is BULK:
+        assert int(report.totals["tasks"] or 0) > len(brokers.logs) * 3, "several in a partition"
+    again = run(live, whole(topic), topic, options)
+    assert (again.totals["records"], again.totals["from_tier"]) == (0, 0)
+
+
+def test_unclear_ranges_go_through_the_brokers_and_the_report_says_which_and_why(tmp_path: Path) -> None:
+    live, brokers = LiveCluster(tmp_path), Brokers("txn")
+    report = run(live, TieredSource(opened(MAIN), brokers), "txn")
+    (note,) = [note for note in report.notes if "txn-0" in note]
+    assert note.startswith("through the brokers: txn-0 offsets [1033, 1594): the transaction of producer")
+    assert brokers.sent
+
+
+DAMAGE = {
+    "log": ("log", lambda data: data[:20_000] + bytes([data[20_000] ^ 1]) + data[20_001:], "CORRUPT"),
+    "gone": ("log", lambda _: None, "not in the storage"),
+    "cut off": ("log", lambda data: data[:30_000], "bytes"),
+    "index": ("transaction", lambda data: b"", "has no transaction for the abort"),
+    "snapshot": ("producerSnapshot", lambda data: data[:-1] + b"\xff", ""),
+}
+
+
+@pytest.mark.parametrize("options", [ONCE, BULK], ids=["threads", "tasks"])
+@pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.slow
+def test_a_damaged_or_missing_object_is_read_through_the_brokers(
+    what: str, options: MirrorOptions, tmp_path: Path
+) -> None:
+    kind, change, said = DAMAGE[what]
+    names = opened(MAIN)
+    name = names.layout.objects(segment_of(names, "txn", 1))[kind]
+    tier = in_memory(MAIN, lambda one, data: change(data) if one == name else data, "txn-")
+    brokers = Brokers("txn")
+    report = run(LiveCluster(tmp_path), TieredSource(tier, brokers), "txn", options)
+    assert int(report.totals["from_tier"] or 0) > 0
+    if said:
+        assert any(
+            note.startswith("through the brokers: txn-0 offsets [") and said in note for note in report.notes
+        )
+
+
+def test_a_topic_without_a_tier_is_read_through_the_brokers(tmp_path: Path) -> None:
+    brokers = Brokers("plain")
+    tier = in_memory(MAIN, lambda name, data: data, "txn-")
+    for one in [*tier.states.segments]:
+        if tier.states.segments[one].topic == "plain":
+            del tier.states.segments[one]
+    report = run(LiveCluster(tmp_path), TieredSource(tier, brokers), "plain")
+    assert report.totals["from_tier"] == 0
+    assert any("through the brokers: plain-1: topic 'plain' has no segments" in note for note in report.notes)
+
+
+def test_a_mirror_of_another_history_is_refused_as_by_the_brokers(tmp_path: Path) -> None:
+    """It has mirrored records of the leader that lost the unclean election."""
+    live, brokers = LiveCluster(tmp_path), Brokers("unclean")
+    log = brokers.logs[0]
+    kept = dict(log.records), dict(log.epochs), log.end
+    log.records = {offset: one for offset, one in log.records.items() if offset < 500}
+    log.epochs, log.end, log.epoch = {0: 0}, 500, 0
+    for offset in range(500, 520):
+        log.records[offset] = SourceRecord(offset, 1, b"lost", b"lost", (), 0)
+    log.end = 520
+    with_ports(mirror, ports_of(live.cluster))(brokers, ["unclean"], ONCE).raise_for_failures()
+    log.records, log.epochs, log.end = kept
+    log.epoch = 2
+    report = with_ports(mirror, ports_of(live.cluster).with_tasks(TwoTasks()))(
+        TieredSource(opened(MAIN), brokers), ["unclean"], BULK
+    )
+    assert [failure.code for failure in report.failures] == ["LOG_TRUNCATION"]
+
+
+def test_tasks_that_run_at_once_append_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier_tasks, "TASK_BYTES", 8000)
+
+    class AtOnce(LocalTasks):
+        processes = 3
+
+    live = LiveCluster(tmp_path)
+    ports = ports_of(live.cluster).with_tasks(AtOnce(24))
+    report = with_ports(mirror, ports)(whole("plain"), ["plain"], BULK).raise_for_failures()
+    assert int(report.totals["tasks"] or 0) > 24
+    with_ports(compare, ports_of(live.cluster))(Brokers("plain"), ["plain"]).raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
+@pytest.mark.parametrize("at", range(0, 12, 3))
+@pytest.mark.slow
+def test_a_mirror_killed_at_any_append_makes_no_second_copy(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before an append, after it, and before the acknowledgement."""
+    monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
+    live, append = LiveCluster(tmp_path), side_by_side.append
+    for after in (False, True):
+        calls = iter(range(1000))
+
+        def dying(*given: Any, after: bool = after, calls: Any = calls, **more: Any) -> Any:
+            if next(calls) != at:
+                return append(*given, **more)
+            if after:
+                append(*given, **more)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(side_by_side, "append", dying)
+        with pytest.raises(KeyboardInterrupt):
+            with_ports(mirror, ports_of(live.cluster).with_tasks(TwoTasks()))(whole("plain"), ["plain"], BULK)
+    monkeypatch.setattr(side_by_side, "append", append)
+    run(live, whole("plain"), "plain")
+
+
+def test_a_task_whose_turn_never_comes_gives_up_and_the_driver_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
+    live, read = LiveCluster(tmp_path), side_by_side.mirror_part
+    calls = iter(range(1000))
+
+    def second_fails(work: Any) -> Any:
+        if next(calls) == 2:
+            raise side_by_side.RetriableError("the executor is gone")
+        return read(work)
+
+    monkeypatch.setattr(side_by_side, "mirror_part", second_fails)
+    report = run(live, whole("plain"), "plain")
+    assert report.totals["lag"] == 0
+
+
+def test_two_mirrors_at_once_make_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
+    live, append, draw = LiveCluster(tmp_path), side_by_side.append, random.Random(1)
+    other = ports_of(live.driver())
+
+    def beside(*given: Any, **more: Any) -> Any:
+        if draw.random() < 0.2:
+            monkeypatch.setattr(side_by_side, "append", append)
+            with_ports(mirror, other)(Brokers("plain"), ["plain"], MirrorOptions()).raise_for_failures()
+        return append(*given, **more)
+
+    monkeypatch.setattr(side_by_side, "append", beside)
+    run(live, whole("plain"), "plain")
+
+
+def test_a_renamed_topic(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    options = MirrorOptions(replication_factor=2, bulk_offsets=1, tier=True, rename={"plain": "rides"})
+    ports = ports_of(live.cluster).with_tasks(TwoTasks())
+    report = with_ports(mirror, ports)(whole("plain"), ["plain"], options).raise_for_failures()
+    assert int(report.totals["from_tier"] or 0) == 2430 + 2040
+    with_ports(compare, ports)(Brokers("plain"), ["plain"]).raise_for_failures()
+
+
+# ------------------------------------------------------------------------------------ a cluster that is gone
+
+
+def gone(tier: KafkaTier) -> TieredSource:
+    return TieredSource(tier, None, open_store(f"{Tier(MAIN).path}/remote-log-metadata"))
+
+
+@pytest.mark.parametrize("options", [ONCE, BULK], ids=["threads", "tasks"])
+def test_of_a_cluster_that_is_gone_all_clear_records_are_copied(options: MirrorOptions, tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    ports = ports_of(live.cluster).with_tasks(TwoTasks())
+    for _ in range(2):
+        report = with_ports(mirror, ports)(gone(opened(MAIN)), ["txn"], options).raise_for_failures()
+        assert [row["log_end"] for row in report.rows] == [1033, 738]
+        said = [note for note in report.notes if note.startswith("cannot be known: txn-0 offsets")]
+        assert said[0].startswith("cannot be known: txn-0 offsets [1033, 1594): the transaction of producer")
+        assert "cannot be known: txn-0 offsets from 1033 on, if there were any" in said
+    brokers = Brokers("txn")
+    rows = live.cluster.fetch("txn", 0, 0, max_bytes=1 << 30, isolation="read_committed").records
+    assert rows.column("offset").to_pylist() == [one for one in sorted(brokers.logs[0].records) if one < 1033]
+    config = live.cluster.image.topic("txn").configs
+    assert config["mirror.source"] == f"unknown/{brokers.topic_id}"
+    assert (config["retention.ms"], config["retention.bytes"]) == ("-1", "-1")
+
+
+def test_an_earlier_mirror_through_the_brokers_goes_on_without_them(tmp_path: Path) -> None:
+    live, brokers = LiveCluster(tmp_path), Brokers("plain")
+    for log in brokers.logs:
+        log.end, log.records = 700, {offset: one for offset, one in log.records.items() if offset < 700}
+    with_ports(mirror, ports_of(live.cluster))(brokers, ["plain"], ONCE).raise_for_failures()
+    known = {brokers.topic_id: "kafka-1"}
+    source = TieredSource(opened(MAIN), None, None, known.get)
+    report = with_ports(mirror, ports_of(live.cluster))(source, ["plain"], ONCE).raise_for_failures()
+    assert [row["log_end"] for row in report.rows] == [2430, 2040]
+    assert report.totals["from_tier"] == 2430 + 2040 - 1400
+    full = Brokers("plain")
+    for log, end in zip(full.logs, (2430, 2040), strict=True):
+        log.end, log.records = end, {offset: one for offset, one in log.records.items() if offset < end}
+    with_ports(compare, ports_of(live.cluster))(full, ["plain"]).raise_for_failures()
+
+
+def test_what_cannot_be_known_in_the_middle_is_named_by_its_offsets(tmp_path: Path) -> None:
+    names = opened(MAIN)
+    segment = segment_of(names, "plain", 1)
+    log = names.layout.objects(segment)["log"]
+    tier = in_memory(MAIN, lambda one, data: None if one == log else data, "plain-")
+    live = LiveCluster(tmp_path)
+    report = with_ports(mirror, ports_of(live.cluster))(gone(tier), ["plain"], ONCE).raise_for_failures()
+    assert any(
+        note.startswith(
+            f"cannot be known, and are gaps here: plain-0 offsets [{segment.start_offset}, {segment.next_offset})"
+        )
+        for note in report.notes
+    )
+    assert report.rows[0]["gaps"] == segment.next_offset - segment.start_offset
+
+
+def test_a_source_travels_to_a_task_without_the_metadata() -> None:
+    source = gone(opened(MAIN))
+    parts = source.parts(("plain", 0), SourceRange(0, 2432))
+    assert len(parts) > 4
+    there = pickle.loads(pickle.dumps(source))
+    assert [one.start for one in there.parts(("plain", 0), SourceRange(0, 2432))] == [one.start for one in parts]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--from", "h:1", "--layout", "aiven"], "--layout needs --tier"),
+        (["--from", "h:1", "--tier", "/t"], "--tier needs --layout"),
+        (["--offline", "/m"], "--offline needs --tier"),
+        (["--from", "h:1", "--offline", "/m"], "not allowed with"),
+        (["--end", "--tier", "/t", "--layout", "local"], "do not go together"),
+    ],
+)
+def test_the_options_of_a_tier_go_together(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LiveCluster(tmp_path)
+    try:
+        status = job(["t", *words, "--cluster", str(tmp_path / "cluster.toml")])
+    except SystemExit as error:
+        status = int(error.code or 0)
+    assert status == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""Run the suites of other clients against ``stratalog serve``, and count: ``python -m tests.strangers``.
+
+Sources come from the registries into ``.cache/strangers``; Go, npm and a C++ compiler are needed. Each test runs
+in a process of its own against an endpoint of its suite. Exit status 1 where a test fails that is not a known gap,
+or where less than 95 % of those that apply pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.strangers.suites import CACHE, ROOT, SUITES, Suite, environment_of
+
+_LEAST = 0.95
+_MEMORY = "/dev/shm"
+"""A folder of Linux in memory."""
+
+
+@contextmanager
+def _endpoint(folder: Path) -> Iterator[int]:
+    """The port of an endpoint that also takes what suites write."""
+    command = [sys.executable, "-m", "tests.strangers.writing", "--port", "0"]
+    environment = environment_of({"PYTHONPATH": str(CACHE / "site"), "TMPDIR": str(folder)})
+    with (folder / "endpoint.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+        )
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline().removeprefix("ready at "))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _verdict(suite: Suite, test: str, port: int, log: Path) -> str:
+    command, folder, environment = suite.command(test, port)
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, env=environment_of(environment)
+        )
+        try:
+            status = process.wait(timeout=suite.most_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return f"failed: no end after {suite.most_s:.0f} s"
+    output = log.read_text(encoding="utf-8", errors="replace")
+    if status:
+        return f"failed with {status}"
+    return "passed" if suite.passed(test, output) else "skipped itself"
+
+
+def _run(suite: Suite, only: str) -> tuple[int, int, int]:
+    """How many tests applied, passed, and failed without being a known gap."""
+    suite.fetch()
+    logs = CACHE / "logs"
+    logs.mkdir(exist_ok=True)
+    applied = passed = unknown = 0
+    place = _MEMORY if Path(_MEMORY).is_dir() else None  # suites that produce wait for each append
+    with (
+        tempfile.TemporaryDirectory(prefix="stratalog-strangers-", dir=place) as folder,
+        _endpoint(Path(folder)) as port,
+    ):
+        for test in suite.tests:
+            if only and only not in test:
+                continue
+            said = _verdict(suite, test, port, logs / f"{test.rpartition('::')[2]}.log")
+            applied += said != "skipped itself"
+            passed += said == "passed"
+            unexpected = said.startswith("failed") and test not in suite.gaps
+            unknown += unexpected
+            if said != "passed":
+                known = ", a known gap" if said.startswith("failed") and not unexpected else ""
+                print(f"{suite.name} {test}: {said}{known}", flush=True)
+        with suppress(OSError):
+            (logs / f"endpoint of {suite.name}.log").write_bytes(Path(folder, "endpoint.log").read_bytes())
+    print(f"{suite.name} {suite.version}: {passed} of {applied} that apply passed", flush=True)
+    return applied, passed, unknown
+
+
+def main() -> int:
+    """Print what did not pass, and the counts."""
+    parser = argparse.ArgumentParser(prog="python -m tests.strangers", description=__doc__)
+    parser.add_argument("suites", nargs="*", help=f"some of: {', '.join(each.name for each in SUITES)}")
+    parser.add_argument("--only", default="", help="tests whose names have this text")
+    given = parser.parse_args()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    if not (CACHE / "site").exists():  # for Produce requests in snappy, which franz-go sends
+        install = ["-m", "pip", "install", "--quiet", "--target", str(CACHE / "site"), "cramjam"]
+        subprocess.run([sys.executable, *install], check=True)
+    chosen = [each for each in SUITES if not given.suites or each.name.split()[0] in given.suites]
+    counted = [_run(suite, given.only) for suite in chosen]
+    applied, passed, unknown = (sum(column) for column in zip(*counted, strict=True))
+    print(f"{passed} of {applied} tests of strangers passed; {unknown} failures are not known gaps")
+    return int(unknown > 0 or passed < _LEAST * applied)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
