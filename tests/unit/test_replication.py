@@ -108,7 +108,7 @@ def test_an_earlier_sequence_is_refused() -> None:
     """Section 2, Append step 2: DUPLICATE_SEQUENCE_NUMBER."""
     one = OnePartition(1)
     one.append(["a"], producer="p", sequence=2)
-    with pytest.raises(DuplicateSequenceNumberError, match="producer p has already appended"):
+    with pytest.raises(DuplicateSequenceNumberError, match="producer 'p' has already appended"):
         one.append(["b"], producer="p", sequence=1)
 
 
