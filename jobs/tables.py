@@ -50,7 +50,7 @@ def arranged(report: Report, given: argparse.Namespace) -> Report:
 
 
 def terminal_width(stream: TextIO | None) -> int | None:
-    """The columns of the terminal that the stream is; None for a file or a pipe, where no line is cut."""
+    """The width of the stream's terminal in columns; None for a file or a pipe, where no line is cut."""
     if stream is None or not stream.isatty():
         return None
     return shutil.get_terminal_size((0, 0)).columns or None

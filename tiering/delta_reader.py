@@ -42,7 +42,7 @@ class DeltaTopicReader(TopicTable):
 
     def load(self) -> RemoteLog:
         """The remote log at the newest version; an empty one (version -1) when there is no table. If other writers
-        have rewritten the table without changing data, the log before that (with ``rewrite``).
+        have rewritten the table without changing data: the log as it was before, with ``rewrite`` set.
 
         Raises: InconsistentClusterIdError, CorruptionError for a table of another topic, or with data changed by
             another writer; LogGapError; StorageError.

@@ -177,9 +177,9 @@ class MetadataClient:
         return cast(Answer, mine.outcome.answer)
 
     def _keep_short(self) -> None:
-        """Take a snapshot and trim the log if it has grown long. The commands are committed already, so a failure
-        here is not theirs, and the commit ``most_batches`` later tries again. One of several drivers does it;
-        under contention, the next commit checks again.
+        """Take a snapshot and trim the log if it has grown long. The commands are already committed, so a failure
+        here does not fail them; a commit ``most_batches`` batches later tries again. One of several drivers does
+        it; under contention, the next commit checks again.
         """
         if not self._is_long():
             return
