@@ -43,6 +43,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "replicate": "bring followers up to date, and back into the ISR",
         "elect": "elect preferred leaders; --unclean if no replica in sync is left",
         "merge": "merge small appends into segments",
+        "compact": "keep the last record of each key (cleanup.policy=compact)",
         "tier": "copy sealed segments to the remote tier, a Delta table",
         "retain": "apply total and local retention",
         "snapshot": "snapshot the metadata, and topics that keep the latest record of each key",

@@ -22,7 +22,9 @@ Rooms
     ``parquet_decoding``.
 
     Several files together: ``producers`` and ``producer_changes`` (in footers), ``transactions``, ``lookup`` (by
-    time), ``merge`` (which files become one segment) and ``rewrite`` (writing it).
+    time), ``merge`` (which files become one segment) and ``rewrite`` (writing it). Removing records from a log:
+    ``compaction`` (when), ``removal`` (the rule and its protocol), ``removing`` (carrying it out on a replica),
+    ``superseded`` (the records that a rule removes, by key), ``comparable_keys``.
 
     Work: ``runner`` (threads), ``probing`` (calls that may hang), ``backoff``, ``group_commit``,
     ``clock``, ``agreed_time`` (deletion by time needs two clocks that agree). Memory:
@@ -51,8 +53,8 @@ Bytes of unknown origin
 
 May not know
     pyspark, Delta, the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``, ``merge``,
-    ``retention``, ``transactions``, ``paths``, ``offsets``, ``records``, ``register``) do no I/O and read no
-    clock.
+    ``retention``, ``compaction``, ``removal``, ``transactions``, ``paths``, ``offsets``, ``records``,
+    ``register``) do no I/O and read no clock.
 
 Differences from the design
     * S3 is accessed through ``botocore``, on which fsspec's own S3 file system is built, not through fsspec:

@@ -33,6 +33,17 @@ def numbers(start: int, end: int) -> pa.Array:
     return _fixed(np.arange(start, end, dtype=np.int64), pa.int64())
 
 
+def integers(values: np.ndarray) -> pa.Array:
+    """An int64 column of these values, not copied."""
+    return _fixed(np.ascontiguousarray(values, np.int64), pa.int64())
+
+
+def booleans(values: np.ndarray) -> pa.Array:
+    """A boolean column of these values."""
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+
+
 def binaries(values: Sequence[bytes | None]) -> pa.Array:
     """A binary column of these values.
 

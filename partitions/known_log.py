@@ -56,11 +56,16 @@ class KnownLog:
 
 
 def known_again(
-    before: KnownLog | None, answer: Sequence[StoredObject], folder: str, uri_of: Callable[[str], str]
+    before: KnownLog | None,
+    answer: Sequence[StoredObject],
+    folder: str,
+    uri_of: Callable[[str], str],
+    generation: int = 0,
 ) -> KnownLog:
-    """The known log after a new listing ``answer`` of the folder. Raises: see ``parse``."""
+    """The known log after a new listing ``answer`` of the folder; ``generation``: as ``parse``, and that of
+    ``before``. Raises: see ``parse``."""
     if before is None:
-        return KnownLog(answer, answer, parse(folder, answer, uri_of))
+        return KnownLog(answer, answer, parse(folder, answer, uri_of, generation=generation))
     if answer is before.answer:
         return before
     held = {stored.name: stored for stored in before.objects}
@@ -76,7 +81,7 @@ def known_again(
             added.append(stored)
     if not added and not held:
         return KnownLog(answer, before.objects, before.listing, before.log, before.looked)
-    listing = _listing(before.listing, added, [*held.values()], folder, uri_of)
+    listing = _listing(before.listing, added, [*held.values()], folder, uri_of, generation)
     return KnownLog(answer, objects, listing, before.log)
 
 
@@ -86,8 +91,9 @@ def _listing(
     gone: Sequence[StoredObject],
     folder: str,
     uri_of: Callable[[str], str],
+    generation: int,
 ) -> Listing:
-    new, old = parse(folder, added, uri_of), parse(folder, gone, uri_of)
+    new, old = (parse(folder, some, uri_of, generation=generation) for some in (added, gone))
     left = {id(stored) for stored in gone}
 
     def registers(

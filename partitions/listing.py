@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -78,9 +78,12 @@ class Listing:
         return max((name.offset for name, _ in self.local_starts), default=0)
 
 
-def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str) -> Listing:
+def parse(
+    folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str, *, generation: int = 0
+) -> Listing:
     """The objects of a replica's folder, sorted by kind; ``folder`` is the path below the root, and ``uri_of``
-    gives the address for errors.
+    gives the address for errors. ``generation`` is that of the partition's last rule of removal (0: none): a
+    file of a greater one is foreign, as no rule has made it.
 
     Raises: CorruptionError if one of our names is not a regular file: a reader by path, such as Spark, would
         follow it.
@@ -98,7 +101,7 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
         if stored.special and parsed is not None:
             raise CorruptionError(f"{uri_of(stored.name)} is {stored.special}: {LEFT_ALONE}")
         match parsed:
-            case DataName() as name:
+            case DataName() as name if name.generation <= generation:
                 data.append(DataFile(name, stored))
             case EpochName() as name:
                 epochs.append((name, stored))
@@ -129,7 +132,8 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
 @dataclass(frozen=True, slots=True)
 class Link:
     """The part ``[start, end)`` of the log in one file. ``start`` is above the file's base offset if the file
-    overlaps the previous one, or the local log start.
+    overlaps the previous one, or the local log start. ``end`` is below the file's if a file of a greater
+    generation begins there.
     """
 
     start: int
@@ -164,9 +168,14 @@ class ReplicaLog:
     dead: tuple[DataFile, ...]
     """Files of other histories, or below the local start."""
     hidden: tuple[DataFile, ...]
-    """Live files that the chain skips because a merged segment covers them."""
+    """Live files that the chain skips because a merged segment, or one of a greater generation, covers them."""
     stranded: tuple[DataFile, ...]
     """Live files after a gap."""
+
+    @cached_property
+    def removed_to(self) -> int:
+        """The end of the last file from which a rule has removed records; 0 without any."""
+        return max((link.end for link in self.chain if link.name.generation), default=0)
 
     @cached_property
     def unmerged(self) -> tuple[Link, ...]:
@@ -219,19 +228,68 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
 
 
 def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[DataFile], int]) -> list[Link]:
-    """The chain that live files form from a position at which a file of the log starts or continues."""
+    """The chain that live files form from a position at which a file of the log starts or continues.
+
+    Where generations overlap, the greatest counts, however far the others reach: a late merge of files that a rule
+    has rewritten brings no removed record back.
+    """
     live = list(live)
+    plain = [file for file in live if not file.name.generation]
+    if len(plain) == len(live):
+        return _chain_of_one_generation(plain, position, None, end_of_append)
+    chain: list[Link] = []
+    for piece in [*_greatest_generations([f for f in live if f.name.generation], position), None]:
+        if piece is None or position < piece.start:
+            until = None if piece is None else piece.start
+            chain += _chain_of_one_generation(plain, position, until, end_of_append)
+            position = chain[-1].end if chain else position
+            if piece is None or position < piece.start:
+                break
+        chain.append(piece)
+        position = piece.end
+    return chain
+
+
+def _greatest_generations(rewritten: list[DataFile], position: int) -> Iterator[Link]:
+    """The parts of rewritten segments from a position on, ascending, of which no two overlap: at each offset the
+    segment of the greatest generation, and of these the one that reaches furthest."""
+    rewritten.sort(key=lambda file: file.name.base_offset)
+    reaching: list[tuple[int, int, int]] = []  # generation and end, both negative, and the file's number
+    upcoming = 0
+    while True:
+        while upcoming < len(rewritten) and rewritten[upcoming].name.base_offset <= position:
+            name = rewritten[upcoming].name
+            heapq.heappush(reaching, (-name.generation, -name.least_end, upcoming))
+            upcoming += 1
+        while reaching and -reaching[0][1] <= position:
+            heapq.heappop(reaching)
+        if reaching:
+            generation, end, number = -reaching[0][0], -reaching[0][1], reaching[0][2]
+            later = rewritten[upcoming:]
+            end = min([end, *(f.name.base_offset for f in later if f.name.generation > generation)])
+            yield Link(position, end, rewritten[number])
+            position = end
+        elif upcoming < len(rewritten):
+            position = rewritten[upcoming].name.base_offset
+        else:
+            return
+
+
+def _chain_of_one_generation(
+    live: list[DataFile], position: int, until: int | None, end_of_append: Callable[[DataFile], int]
+) -> list[Link]:
+    """The chain of files that no rule has rewritten, from a position on, cut at ``until``."""
     merged = sorted((f for f in live if f.name.merged), key=lambda f: f.name.base_offset)
     covered = _coverage(merged)
     # A merged segment holds the records of the appends inside it, so the chain uses only the segment.
     appends = {f.name.base_offset: f for f in live if not f.name.merged and not covered(f.name.base_offset)}
-    bases = sorted({*appends, *(f.name.base_offset for f in merged)})
+    bases = sorted({*appends, *(f.name.base_offset for f in merged), *(() if until is None else (until,))})
 
     chain: list[Link] = []
     reaching: list[tuple[int, int, DataFile]] = []  # merged segments that start at or below the position
     upcoming = 0
     # In each round ``chain`` covers all up to the position without a gap or an overlap.
-    while True:
+    while until is None or position < until:
         while upcoming < len(merged) and merged[upcoming].name.base_offset <= position:
             file = merged[upcoming]
             heapq.heappush(reaching, (-(file.name.next_offset or 0), upcoming, file))
@@ -248,8 +306,11 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
             best = Link(position, -reaching[0][0], reaching[0][2])
         if best is None:  # a gap: files after it are stranded and never read, as offsets are contiguous (I5)
             return chain
+        if until is not None and best.end > until:
+            best = Link(best.start, until, best.file)
         chain.append(best)
         position = best.end
+    return chain
 
 
 def log_of_chain(
@@ -292,7 +353,7 @@ def check_same_ends(what: str, log: ReplicaLog, leader: ReplicaLog) -> None:
     Raises: LogGapError.
     """
     ends = {link.name: link.end for link in leader.chain}
-    for link in log.chain:
+    for link in log.unmerged:
         if ends.get(link.name, link.end) != link.end:
             raise LogGapError(f"{what}: {link.name} ends at offset {link.end}, which is before its start")
 

@@ -71,6 +71,7 @@ class Run:
         """Whether the run is already one whole file, so that nothing has to be merged, cut or decided."""
         return (
             len(self.links) == 1
+            and not self.links[0].name.generation  # the remote tier has no rules
             and self.links[0].start == self.links[0].name.base_offset
             and not self.transactional
             and not self.partial_state
@@ -138,7 +139,9 @@ def plan_merges(
     transactions: LogTransactions | None = None,
 ) -> list[Run]:
     """The runs to merge now: sealed runs of several files or with transactions, and crowded runs of the active
-    tail."""
+    tail. Merges leave alone what a rule of removal has rewritten, and all before it: the next rule rewrites these.
+    """
+    from_offset = max(from_offset, log.removed_to)
     sealed = sealed_runs(log, policy, from_offset, now_ms, transactions)
     merges = [run for run in sealed if len(run.links) > 1 or run.transactional]
     active_from = sealed[-1].end if sealed else from_offset
@@ -156,6 +159,7 @@ def why_not_merged(
     """A readable reason why ``plan_merges`` finds nothing in this log."""
     if not any(link.end > from_offset for link in log.chain):
         return "no records" if from_offset == 0 else "no records that are not in the remote tier"
+    from_offset = max(from_offset, log.removed_to)
     sealed = sealed_runs(log, policy, from_offset, now_ms, transactions)
     active_from = sealed[-1].end if sealed else from_offset
     active = [link for link in _mergeable(log, from_offset, transactions) if link.start >= active_from]

@@ -4,6 +4,7 @@
     <incarnation>/<topic>-<topic_id>/<partition>.<assignment>/             the folder of one replica
         <base>.<epoch>.parquet          one append: records [base, next)
         <base>-<next>.<epoch>.parquet   a merged segment: records [base, next)
+        <base>-<next>.<epoch>.<generation>.parquet      a segment from which records were removed by a rule
         <epoch>.epoch                   joined leader epoch; JSON lineage, checksum
         <offset>.<epoch>.hw             high watermark reached under an epoch; empty
         <offset>.local                  local log start; JSON producer state, checksum
@@ -61,7 +62,7 @@ GREATEST_OFFSET = 9 * 10**18 - 1
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+\Z")
 _OFFSET = "0[0-8][0-9]{18}"
-_DATA = re.compile(rf"({_OFFSET})(?:-({_OFFSET}))?\.([0-9]{{10}})\.parquet\Z")
+_DATA = re.compile(rf"({_OFFSET})(?:-({_OFFSET}))?\.([0-9]{{10}})(?:\.([0-9]{{10}}))?\.parquet\Z")
 _EPOCH = re.compile(r"([0-9]{10})\.epoch\Z")
 _WATERMARK = re.compile(rf"({_OFFSET})\.([0-9]{{10}})\.hw\Z")
 _LOCAL = re.compile(rf"({_OFFSET})\.local\Z")
@@ -85,6 +86,8 @@ class DataName:
     base_offset: int
     next_offset: int | None
     epoch: int
+    generation: int = 0
+    """The number of the rule of removal that a merged segment follows (``partitions.removal``); 0: none."""
 
     @property
     def merged(self) -> bool:
@@ -99,13 +102,16 @@ class DataName:
     def __lt__(self, other: DataName) -> bool:
         return self._rank() < other._rank()
 
-    def _rank(self) -> tuple[int, bool, int, int]:
-        return self.base_offset, self.next_offset is None, self.next_offset or 0, self.epoch
+    def _rank(self) -> tuple[int, bool, int, int, bool, int]:
+        end, plain = self.next_offset or 0, not self.generation
+        return self.base_offset, self.next_offset is None, end, self.epoch, plain, self.generation
 
     def __str__(self) -> str:
         if self.next_offset is None:
             return f"{_digits(self.base_offset)}.{_epoch_digits(self.epoch)}.parquet"
-        return f"{_digits(self.base_offset)}-{_digits(self.next_offset)}.{_epoch_digits(self.epoch)}.parquet"
+        generation = f".{_epoch_digits(self.generation)}" if self.generation else ""
+        span = f"{_digits(self.base_offset)}-{_digits(self.next_offset)}"
+        return f"{span}.{_epoch_digits(self.epoch)}{generation}.parquet"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -200,10 +206,13 @@ def _epoch_digits(epoch: int) -> str:
 def parse_name(text: str) -> Name | None:
     """The meaning of a file name (without folder); None for a foreign name."""
     if m := _DATA.match(text):
-        base, following, epoch = m.groups()
+        base, following, epoch, generation = m.groups()
         if following is not None and int(following) <= int(base):
             return None
-        return DataName(int(base), None if following is None else int(following), int(epoch))
+        if generation is not None and (following is None or int(generation) == 0):
+            return None
+        next_offset = None if following is None else int(following)
+        return DataName(int(base), next_offset, int(epoch), int(generation or 0))
     if m := _WATERMARK.match(text):
         return WatermarkName(int(m[1]), int(m[2]))
     if m := _EPOCH.match(text):
@@ -345,7 +354,7 @@ def parse_remote_segment_path(path: str) -> tuple[int, DataName, int] | None:
     folder, _, last = path.rpartition("/")
     partition, slash, rebuilt = folder.partition("/")
     name = parse_name(last)
-    if not isinstance(name, DataName) or not _PARTITION.match(partition):
+    if not isinstance(name, DataName) or name.generation or not _PARTITION.match(partition):
         return None
     if not slash:
         return int(partition), name, 0

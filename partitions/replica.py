@@ -44,8 +44,8 @@ remembered_lineages: BoundedCache[tuple[Store, StoredObject], Lineage] = Bounded
 KNOWN_LOGS_BYTES = 64 * 1024 * 1024
 """Memory for cached logs: about 60,000 files. A larger log is listed from scratch each time."""
 
-known_logs: BoundedCache[tuple[Store, str], KnownLog] = BoundedCache(KNOWN_LOGS_BYTES)
-"""By the folder of the replica."""
+known_logs: BoundedCache[tuple[Store, str, int], KnownLog] = BoundedCache(KNOWN_LOGS_BYTES)
+"""By the folder of the replica, and the generation that it is listed for."""
 _DECODED = Room(REGISTER_BYTES)
 """Memory for registers that are decoded at once, which takes many times their bytes."""
 
@@ -147,6 +147,8 @@ class Replica:
     """The registered identity of the root; empty if unknown: then ``broker.json`` is read."""
     incarnation_folder: str = ""
     """The folder of this incarnation below the root; empty for the directory id."""
+    generation: int = 0
+    """The generation of the partition's last rule of removal; 0: none. Files of a greater one are foreign."""
 
     @property
     def folder(self) -> str:
@@ -177,22 +179,22 @@ class Replica:
     @_own
     def _look(self, anew: bool) -> KnownLog:
         number = next(_looks)
-        before = known_logs.get((self.store, self.folder))
+        before = known_logs.get((self.store, self.folder, self.generation))
         answer = self.store.list(self.folder, known=None if anew else () if before is None else before.answer)
-        known = known_again(before, answer, self.folder, self.store.uri_of)
+        known = known_again(before, answer, self.folder, self.store.uri_of, self.generation)
         self.check_root()
         known = replace(known, looked=number)
         self._remember(known)
         return known
 
     def _known_since(self, mark: LookMark | None) -> KnownLog | None:
-        known = known_logs.get((self.store, self.folder))
+        known = known_logs.get((self.store, self.folder, self.generation))
         if mark is None or known is None or mark.process != (os.getpid(), _PROCESS):
             return None
         return known if known.looked > mark.number else None
 
     def _remember(self, known: KnownLog) -> None:
-        known_logs.put((self.store, self.folder), known, known.memory_bytes)
+        known_logs.put((self.store, self.folder, self.generation), known, known.memory_bytes)
 
     @_own
     def list_behind(self, last: DataName) -> Listing:
@@ -204,7 +206,8 @@ class Replica:
         behind = str(last)
         if behind > str(EpochName(last.epoch + 1)):  # only offsets of ten thousand million times the epoch
             behind = str(EpochName(last.epoch))
-        return parse(self.folder, self.store.list(self.folder, behind), self.store.uri_of)
+        listed = self.store.list(self.folder, behind)
+        return parse(self.folder, listed, self.store.uri_of, generation=self.generation)
 
     @_own
     def check_root(self) -> None:

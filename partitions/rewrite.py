@@ -15,25 +15,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from stratalog.partitions.columns import constant
+from stratalog.partitions.columns import booleans, constant, numbers, scalar
 from stratalog.partitions.errors import LogGapError, SourceChangedError
 from stratalog.partitions.growth import widest
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.merge import Run
+from stratalog.partitions.paths import DataName
 from stratalog.partitions.producer_changes import Level, ProducerPart, applied, part_of, told_together, whole
 from stratalog.partitions.producers import ProducerState, without_transactions
-from stratalog.partitions.records import ABORTED
+from stratalog.partitions.records import ABORTED, GAP
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.segment import forget_files, read_batches, read_segment
 from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
 from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store.protocol import Staged, StagedWriter, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The records that a segment leaves out: at these offsets it has gaps."""
+
+    rule: Rule
+    removed: Callable[[int, int], npt.NDArray[np.bool_]]
+    """For each offset in a range whether the rule removes its record."""
 
 
 class Target(Protocol):
@@ -66,6 +80,40 @@ def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
     committed = staged.commit()
     forget_files(replica.store, (link.file for link in run.links))
     return staged.size_bytes if committed else None
+
+
+def remove_from_run(
+    replica: Replica, run: Run, name: DataName, removal: Removal, *, compression: str
+) -> Rewritten:
+    """Rewrite a run of the replica's log as the segment ``name``, without the records of the removal.
+
+    Raises: see ``merge_run``.
+    """
+    staged, footer = stage_run(
+        replica.store,
+        run,
+        replica.store,
+        replica.path(name),
+        compression=compression,
+        state=lambda: state_after(replica, run),
+        removal=removal,
+    )
+    try:
+        check_in_log(replica, run)
+    except BaseException:
+        staged.abort()
+        raise
+    committed = staged.commit()
+    forget_files(replica.store, (link.file for link in run.links))
+    return Rewritten(footer.gaps or 0, staged.size_bytes if committed else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A segment from which records were removed: its gaps, and the bytes written (0: another driver made it)."""
+
+    gaps: int
+    size_bytes: int
 
 
 def check_in_log(replica: Replica, run: Run) -> None:
@@ -107,10 +155,11 @@ def stage_run(
     compression: str,
     state: Callable[[], ProducerState],
     leaves: bool = False,
+    removal: Removal | None = None,
 ) -> tuple[Staged, SegmentFooter]:
     """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``. ``state``
     gives the producer state at its end, if the files do not have it. A segment that ``leaves`` its log has the
-    complete state.
+    complete state. With a ``removal`` it follows that rule.
 
     Raises: CorruptSegmentError, SourceChangedError, LogGapError; errors of ``state``.
     """
@@ -143,7 +192,7 @@ def stage_run(
         if told.since is not None and not leaves:
             part = partial(part_of, Level(told.since, frozenset(told.entries)))
         footer = _write(
-            source, run, schema, staged, last, markers, latest, oldest_ms, compression, producers, part
+            source, run, schema, staged, last, markers, latest, oldest_ms, compression, producers, part, removal
         )
     except BaseException:
         with suppress(Exception):
@@ -173,6 +222,7 @@ def _write(
     compression: str,
     producers: ProducerState,
     part: _Part,
+    removal: Removal | None,
 ) -> SegmentFooter:
     writer = SegmentWriter(
         staged.file,
@@ -182,10 +232,16 @@ def _write(
         base_offset=run.start,
         compression=compression,
     )
+    gaps = 0
     try:
         for link in run.links:
             for batch in read_batches(source, link.file, link.start, link.end):
-                writer.write(_aborted(batch) if link.name in run.aborted else batch)
+                if link.name in run.aborted:
+                    batch = _aborted(batch)
+                if removal is not None:
+                    batch = _with_gaps(batch, removal.removed(writer.next_offset, writer.next_offset + len(batch)))
+                    gaps += pc.sum(pc.equal(batch.column("control"), GAP), min_count=0).as_py()
+                writer.write(batch)
         if writer.next_offset != run.end:
             raise LogGapError(
                 f"a run of offsets [{run.start}, {run.end}) holds records only up to {writer.next_offset}"
@@ -194,6 +250,8 @@ def _write(
         writer.abort()
         raise
 
+    if gaps:
+        last_transactional_offset = max(last_transactional_offset or 0, run.start)
     # Write nothing that depends on the present moment: the same files must merge into the same bytes.
     return writer.close(
         lineage=Lineage(last.lineage),
@@ -203,7 +261,26 @@ def _write(
         last_transactional_offset=last_transactional_offset,
         markers=markers,
         first_created_ms=oldest_ms if oldest_ms < last.created_ms else None,
+        rule=None if removal is None else removal.rule,
+        gaps=None if removal is None else gaps,
     )
+
+
+def _with_gaps(batch: pa.RecordBatch, removed: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The records, with a gap in place of each removed one."""
+    if not removed.any():
+        return batch
+    # Taken by null places, nothing is left of a removed value: the same rule writes the same bytes again.
+    kept = numbers(0, len(removed)).buffers()[1]
+    places = pa.Array.from_buffers(pa.int64(), len(removed), [booleans(~removed).buffers()[1], kept])
+    gap = scalar(GAP, pa.int32())
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name == "control":
+            columns.append(pc.if_else(booleans(removed), gap, column))
+        else:
+            columns.append(column if name in ("partition", "offset") else column.take(places))
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _aborted(batch: pa.RecordBatch) -> pa.RecordBatch:

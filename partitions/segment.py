@@ -186,6 +186,10 @@ def _open(store: Readable, file: DataFile) -> Segment:
             f"{what}: its footer says offsets [{footer.base_offset}, {footer.next_offset}), "
             "which its name contradicts"
         )
+    if name.generation != (0 if footer.rule is None else footer.rule.generation):
+        raise CorruptSegmentError(
+            f"{what}: its footer says that it follows {footer.rule}, which its name contradicts"
+        )
     place = segment_owner(file.object.name)
     if place is not None and place != (footer.topic_id, footer.partition):
         raise CorruptSegmentError(

@@ -22,6 +22,7 @@ from stratalog.partitions.numbers import Epoch, Int64, Natural
 from stratalog.partitions.parquet_footer import MAGIC, SUFFIX_BYTES, footer_start
 from stratalog.partitions.producer_changes import ProducerPart
 from stratalog.partitions.producers import ProducerEntry, plain
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.store.protocol import Readable, StoredObject
 from stratalog.partitions.store.reader import read_range
 
@@ -83,6 +84,11 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     producers_since: Natural | None = None
     """At most ``base_offset``; None if ``producers`` is the complete state."""
 
+    rule: Rule | None = None
+    """In a segment from which records were removed: the rule that it follows (``partitions.removal``)."""
+    gaps: Natural | None = None
+    """With a rule: the number of offsets without a record."""
+
     @property
     def producer_part(self) -> ProducerPart:
         """The part of the producer state in this footer."""
@@ -108,7 +114,10 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
         return self.created_ms if self.max_timestamp_offset is None else -(-self.max_timestamp_us // 1000)
 
 
-_OPTIONAL = ("transaction", "last_transactional_offset", "markers", "first_created_ms", "producers_since")
+_OPTIONAL = (
+    *("transaction", "last_transactional_offset", "markers", "first_created_ms", "producers_since"),
+    *("rule", "gaps"),
+)
 
 
 def encode_footer(footer: SegmentFooter) -> bytes:

@@ -29,6 +29,7 @@ from stratalog.partitions.parquet_pages import LEVELS_BYTES
 from stratalog.partitions.producer_changes import ProducerPart, whole
 from stratalog.partitions.producers import ProducerState
 from stratalog.partitions.records import leaf_types
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.segment_footer import (
     CHECKSUM_KEY,
     FOOTER_KEY,
@@ -180,6 +181,8 @@ class SegmentWriter:
         markers: tuple[TransactionPart, ...] = (),
         first_created_ms: int | None = None,
         part: Callable[[ProducerState, int], ProducerPart] = whole,
+        rule: Rule | None = None,
+        gaps: int | None = None,
         metadata: Callable[[], Mapping[bytes, bytes]] = dict,
     ) -> SegmentFooter:
         """Finish the file; the sink stays open.
@@ -214,6 +217,8 @@ class SegmentWriter:
             last_transactional_offset=last_transactional_offset,
             markers=markers,
             first_created_ms=first_created_ms,
+            rule=rule,
+            gaps=gaps,
         )
         encoded = _encoded(footer)
         self._check_chunks()

@@ -21,6 +21,7 @@ from stratalog.engine.upkeep.maintenance import maintain as maintaining
 from stratalog.engine.upkeep.maintenance.budget import Budget
 from stratalog.engine.upkeep.memory.runs import VERIFY, remembered
 from stratalog.engine.upkeep.replication import bootstrap as bootstrapping
+from stratalog.engine.upkeep.replication import compact as compacting
 from stratalog.engine.upkeep.replication import merge as merging
 from stratalog.engine.upkeep.replication import reassign as reassigning
 from stratalog.engine.upkeep.replication import replicate as replicating
@@ -235,6 +236,24 @@ class Jobs:
         named = names(topics)
         return self._remembered(
             "merge", named, lambda: merging.merge(*self._ports.for_tasks, named, dry_run=dry_run), dry_run=dry_run
+        )
+
+    @operation("compact")
+    def compact(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
+        """Compact the topics with ``cleanup.policy=compact``: remove the records whose key has a later record.
+
+        All other records keep their offsets. Partitions are compacted when they are due, by
+        ``min.cleanable.dirty.ratio`` and ``max.compaction.lag.ms``.
+
+        Args:
+            topics: only these topics (default: all that are compacted)
+        """
+        named = names(topics)
+        return self._remembered(
+            "compact",
+            named,
+            lambda: compacting.compact(*self._ports.for_tasks, named, dry_run=dry_run),
+            dry_run=dry_run,
         )
 
     @operation("bootstrap")

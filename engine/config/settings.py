@@ -80,7 +80,52 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
             f"{what}: cleanup.policy = {SNAPSHOT} and remote.storage.enable = true: records that leave such a "
             "log are in its snapshots, not in the remote tier; choose one of the two"
         )
-    return TopicConfig(**values)
+    config = TopicConfig(**values)
+    if config.compacts:
+        _check_compacting(config, what)
+    return config
+
+
+def _check_compacting(config: TopicConfig, what: str) -> None:
+    """Raises: InvalidConfigError for what a compacted topic cannot have beside it."""
+    compact = f"{what}: cleanup.policy = {config.cleanup_policy}"
+    if config.remote_storage_enable:
+        raise InvalidConfigError(
+            f"{compact} and remote.storage.enable = true: as in Kafka, a compacted log is not tiered; choose one "
+            f"of the two, or cleanup.policy = {SNAPSHOT} with remote.snapshot.table.enable = true"
+        )
+    if config.unclean_leader_election_enable:
+        raise InvalidConfigError(
+            f"{compact} and unclean.leader.election.enable = true: such an election may give up the last record "
+            "of a key, the others of which are removed; set unclean.leader.election.enable = false"
+        )
+    if config.mirror_source:
+        raise InvalidConfigError(
+            f"{compact}: the topic is a mirror, which keeps what its source has removed; end the mirror first"
+        )
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise InvalidConfigError(
+            f"{compact}: min.compaction.lag.ms = {config.min_compaction_lag_ms} is above max.compaction.lag.ms = "
+            f"{config.max_compaction_lag_ms}; set a lower one"
+        )
+
+
+def check_compacted(after: TopicConfig, what: str) -> None:
+    """Check the configs of a topic from which compaction has removed records.
+
+    Raises: InvalidConfigError.
+    """
+    wanted = {
+        "remote.storage.enable = true": after.remote_storage_enable,
+        f"cleanup.policy = {SNAPSHOT}": after.snapshots,
+        "unclean.leader.election.enable = true": after.unclean_leader_election_enable,
+    }
+    for setting, is_wanted in wanted.items():
+        if is_wanted:
+            raise InvalidConfigError(
+                f"{what}: {setting} is not possible any more, because compaction has removed records of this "
+                "topic: create another topic with this setting, and append the records there"
+            )
 
 
 def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -160,7 +205,6 @@ _NO_LIMIT = (
     "MiB; to refuse smaller records, check them before the append"
 )
 _ANY_TIME = "timestamps are not checked; a timestamp in the future does not prevent the deletion of its file"
-_NO_COMPACTION = "logs are not compacted in place: cleanup.policy=snapshot keeps the latest record of each key"
 _JOINING = "replicas that are joining by a reassignment are throttled, by follower.replication.throttled.rate"
 
 ABSENT: Mapping[str, str] = {
@@ -170,9 +214,6 @@ ABSENT: Mapping[str, str] = {
     "flush.ms": _NO_BUFFER,
     "index.interval.bytes": _NO_INDEX,
     "segment.index.bytes": _NO_INDEX,
-    "min.cleanable.dirty.ratio": f"{_NO_COMPACTION}, by metadata.snapshot.min.changed_records.ratio",
-    "min.compaction.lag.ms": _NO_COMPACTION,
-    "max.compaction.lag.ms": f"{_NO_COMPACTION}, by metadata.log.max.snapshot.interval.ms",
     "message.timestamp.before.max.ms": _ANY_TIME,
     "message.timestamp.after.max.ms": _ANY_TIME,
     "message.format.version": "there is one format",

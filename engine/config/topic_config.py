@@ -16,6 +16,7 @@ from stratalog.engine.config.definition import (
     keys_of,
     one_of,
 )
+from stratalog.partitions.compaction import CompactionPolicy
 from stratalog.partitions.merge import MergePolicy
 from stratalog.partitions.retention import UNLIMITED, RetentionLimits
 from stratalog.snapshots.policy import SnapshotPolicy
@@ -25,8 +26,8 @@ AS_TOTAL = -2
 """The value of a local retention limit that equals total retention."""
 AS_LOCAL = -1
 """The value of a copy lag limit that equals local retention."""
-SNAPSHOT = "snapshot"
-"""A value of cleanup.policy."""
+SNAPSHOT, COMPACT, COMPACT_DELETE = "snapshot", "compact", "compact,delete"
+"""Values of cleanup.policy."""
 SPARK_HASH, MURMUR2, CRC32 = PARTITIONERS = ("spark_hash", "murmur2", "crc32")
 """The values of partitioner."""
 PARTITIONER = "partitioner"
@@ -184,9 +185,10 @@ class TopicConfig:
     )
     cleanup_policy: str = key(
         "delete",
-        one_of("delete", "snapshot"),
-        doc="Old records are deleted from the log by retention.*, or once a snapshot holds the latest record "
-        "of each key (KIP-630).",
+        one_of("delete", SNAPSHOT, COMPACT, COMPACT_DELETE),
+        doc="delete: retention.* deletes old records. snapshot: they are deleted once a snapshot holds the latest "
+        "record of each key (KIP-630). compact: the latest record of each key stays at its offset, and the others "
+        "are removed; retention.* applies with compact,delete only.",
     )
     compression_type: str = key(
         "zstd", one_of("zstd", "snappy", "lz4", "gzip", "uncompressed"), doc="The codec of new segments."
@@ -216,7 +218,28 @@ class TopicConfig:
         at_least(0),
         unit="ms",
         doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones that, by their own timestamps, "
-        "are older than this when the snapshot's last record is appended.",
+        "are older than this when the snapshot's last record is appended. For compact: a tombstone stays for this "
+        "long after the first compaction that covered it (KIP-534).",
+    )
+    min_cleanable_dirty_ratio: float = key(
+        0.5,
+        between(0, 1),
+        doc="For cleanup.policy=compact: a partition is compacted once this fraction of its sealed bytes was "
+        "never compacted.",
+    )
+    min_compaction_lag_ms: int = key(
+        0,
+        at_least(0),
+        unit="ms",
+        doc="For cleanup.policy=compact: a file with a record younger than this is not compacted (KIP-58).",
+    )
+    max_compaction_lag_ms: int = key(
+        2**63 - 1,
+        at_least(1),
+        unit="ms",
+        doc="For cleanup.policy=compact: a partition with a record that was not compacted for this long is "
+        "compacted at any dirty ratio. Its segments are sealed after this time, if segment.ms is longer "
+        "(KIP-354).",
     )
     metadata_snapshot_min_changed_records_ratio: float = key(
         0.5,
@@ -277,6 +300,16 @@ class TopicConfig:
         return self.cleanup_policy == SNAPSHOT
 
     @property
+    def compacts(self) -> bool:
+        """Whether only the last record of each key stays (cleanup.policy=compact)."""
+        return self.cleanup_policy in (COMPACT, COMPACT_DELETE)
+
+    @property
+    def keys_required(self) -> bool:
+        """Whether every record needs a key."""
+        return self.snapshots or self.compacts
+
+    @property
     def snapshot_table(self) -> bool:
         """Whether snapshots are also published as a table."""
         return self.snapshots and self.remote_snapshot_table_enable
@@ -291,7 +324,7 @@ class TopicConfig:
         """The retention of the whole log now; none while it is protected. ``now_ms`` None: the time is unknown,
         and nothing expires.
         """
-        if self.is_protected(now_ms):
+        if self.is_protected(now_ms) or self.cleanup_policy == COMPACT:
             return RetentionLimits(UNLIMITED, UNLIMITED)
         return RetentionLimits(UNLIMITED if now_ms is None else self.retention_ms, self.retention_bytes)
 
@@ -318,12 +351,23 @@ class TopicConfig:
     @property
     def merging(self) -> MergePolicy:
         """The policy of merging appends into segments."""
-        return MergePolicy(self.segment_bytes, self.segment_ms, self.segment_merge_min_files)
+        longest_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+        return MergePolicy(self.segment_bytes, longest_ms, self.segment_merge_min_files)
 
     @property
     def merging_inline(self) -> MergePolicy:
         """The policy of merging directly after an acknowledgement: up to a bounded size."""
         return replace(self.merging, segment_bytes=min(self.segment_bytes, self.segment_merge_inline_bytes))
+
+    @property
+    def compaction(self) -> CompactionPolicy:
+        """The policy of compaction."""
+        return CompactionPolicy(
+            min_dirty_ratio=self.min_cleanable_dirty_ratio,
+            min_lag_ms=self.min_compaction_lag_ms,
+            max_lag_ms=self.max_compaction_lag_ms,
+            delete_retention_ms=self.delete_retention_ms,
+        )
 
     @property
     def snapshotting(self) -> SnapshotPolicy:

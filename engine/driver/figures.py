@@ -14,6 +14,7 @@ _WORK: Mapping[str, tuple[str, ...]] = {
     "replicate": ("copied_bytes",),
     "elect": ("elected",),
     "merge": ("segments",),
+    "compact": ("segments",),
     "tier": ("uploaded_files", "uploaded_bytes"),
     "retain": ("deleted_files", "deleted_bytes", "remote_removed", "remote_removed_bytes"),
     "snapshot": ("made",),

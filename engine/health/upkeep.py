@@ -163,7 +163,7 @@ def _intervals(sight: Sight) -> dict[str, int]:
     config = sight.config
     intervals = {
         **dict.fromkeys(_EVERY_RUN, 0),
-        **dict.fromkeys(("merge", "retain", "snapshot"), config.log_retention_check_interval_ms),
+        **dict.fromkeys(("merge", "compact", "retain", "snapshot"), config.log_retention_check_interval_ms),
         "vacuum": config.vacuum_interval_ms,
     }
     if config.auto_leader_rebalance_enable:

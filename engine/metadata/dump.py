@@ -19,6 +19,8 @@ from stratalog.engine.metadata.image import BrokerImage, ClusterImage, Partition
 from stratalog.engine.metadata.records import ConfigRecord, ConfigResource, VotersRecord
 from stratalog.partitions.bounded import decode_json
 from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.numbers import Int64
+from stratalog.partitions.removal import CommittedRule
 from stratalog.snapshots.state_machine import Codec
 
 PARTITIONS_PER_RECORD = 512
@@ -50,7 +52,17 @@ class PartitionsRecord(_SnapshotRecord, frozen=True):
     partitions: tuple[PartitionImage, ...]
 
 
-SnapshotRecord = VotersRecord | ConfigRecord | BrokerRecord | TopicStateRecord | PartitionsRecord
+class RemovalRulesRecord(_SnapshotRecord, frozen=True):
+    """The rules of removal of a partition of the preceding topic, if it has any."""
+
+    topic_id: str
+    partition: Int64
+    rules: tuple[CommittedRule, ...]
+
+
+SnapshotRecord = (
+    VotersRecord | ConfigRecord | BrokerRecord | TopicStateRecord | PartitionsRecord | RemovalRulesRecord
+)
 
 _encoder = msgspec.json.Encoder()
 
@@ -98,6 +110,8 @@ def dump(image: ClusterImage) -> Iterator[SnapshotRecord]:
         for start in range(0, len(topic.partitions), PARTITIONS_PER_RECORD):
             some = topic.partitions[start : start + PARTITIONS_PER_RECORD]
             yield PartitionsRecord(topic_id=topic.topic_id, partitions=some)
+        for partition, rules in sorted(image.rules.get(topic_id, {}).items()):
+            yield RemovalRulesRecord(topic_id=topic_id, partition=partition, rules=rules)
 
 
 def load(records: Iterable[SnapshotRecord], next_offset: int) -> ClusterImage:
@@ -120,6 +134,7 @@ class _Loading:
         self._topics: dict[str, TopicImage] = {}
         self._topic_ids: dict[str, str] = {}
         self._configs: dict[str, str] = {}
+        self._rules: dict[str, dict[int, tuple[CommittedRule, ...]]] = {}
         self._topic: TopicImage | None = None
         self._partitions: tuple[PartitionImage, ...] | list[PartitionImage] = ()
 
@@ -137,6 +152,11 @@ class _Loading:
                     if isinstance(self._partitions, tuple):
                         self._partitions = list(self._partitions)
                     self._partitions += partitions
+            case RemovalRulesRecord(topic_id=topic_id, partition=partition, rules=rules):
+                there = self._topic is not None and topic_id == self._topic.topic_id
+                if not there or not rules or not 0 <= partition < len(self._partitions):
+                    raise CorruptionError(f"a metadata snapshot holds {record}, which does not belong there")
+                self._rules.setdefault(topic_id, {})[partition] = rules
             case TopicStateRecord(topic=topic):
                 self._end_topic()
                 self._topic = topic
@@ -178,6 +198,7 @@ class _Loading:
             topics=self._topics,
             topic_ids=self._topic_ids,
             configs=self._configs,
+            rules=self._rules,
             next_offset=next_offset,
         )
 
@@ -197,6 +218,6 @@ def count_changes(before: ClusterImage, after: ClusterImage) -> tuple[int, int]:
             continue
         before_it, after_it = ((t.configs, t.key_schema, t.value_schema) for t in (topic, now))
         changed += before_it != after_it
-        if now.partitions != topic.partitions:
+        if now.partitions != topic.partitions:  # a rule changes the partition's epoch
             changed += sum(one != other for one, other in zip(topic.partitions, now.partitions, strict=False))
     return held, changed

@@ -20,6 +20,7 @@ from stratalog.partitions.errors import (
     InvalidUpdateVersionError,
     PreferredLeaderNotAvailableError,
 )
+from stratalog.partitions.identity import TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
             f"{what}: an election can be unclean, or make the leader resign, or continue "
             "from the remote log, or begin again, but only one of these"
         )
+    if election.unclean or election.lost or election.remote_epoch is not None:
+        _check_not_compacted(image, election, what)
     if election.lost:
         return _begin_again(image, present, election, what)
     if election.remote_epoch is not None:
@@ -98,6 +101,17 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
         leader=leader,
         unclean=election.unclean,
     )
+
+
+def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> None:
+    """Raises: InvalidCallError for a partition with a rule of removal: a record that such an election gives up may
+    be the last of its key, the others of which are removed already, on some of the replicas.
+    """
+    if image.rules_of(TopicIdPartition(election.topic_id, election.partition)):
+        raise InvalidCallError(
+            f"{what}: records were removed from it by cleanup.policy = compact, so no election may give up "
+            "others: bring back a broker that was in its ISR, or delete the topic and create it again"
+        )
 
 
 def _from_remote(

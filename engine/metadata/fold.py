@@ -25,6 +25,7 @@ from stratalog.engine.metadata.records import (
     PartitionRecord,
     PartitionWrittenRecord,
     RegisterBrokerRecord,
+    RemovalRuleRecord,
     RemoveTopicRecord,
     TopicRecord,
     TopicSchemaRecord,
@@ -34,6 +35,9 @@ from stratalog.engine.metadata.records import (
 )
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.paths import incarnation_folder_of
+from stratalog.partitions.removal import CommittedRule, still_needed
+
+_OnPartition = PartitionChangeRecord | PartitionWrittenRecord | RemovalRuleRecord
 
 
 def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
@@ -63,6 +67,7 @@ class _ImageDraft:
         self._topic_ids = Overlay(image.topic_ids)
         self._configs = dict(image.configs)
         self._changed: dict[str, list[PartitionImage]] = {}
+        self._rules = image.rules
 
     def finish(self, next_offset: int) -> ClusterImage:
         """The image."""
@@ -78,6 +83,7 @@ class _ImageDraft:
             topics=self._topics,
             topic_ids=self._topic_ids,
             configs=self._configs,
+            rules=self._rules,
             next_offset=next_offset,
         )
 
@@ -107,10 +113,19 @@ class _ImageDraft:
                 self._change_partition(offset, record)
             case PartitionWrittenRecord(topic_id=topic_id, high_watermark=reached):
                 self._put(topic_id, replace(self._partition(record), written_to=reached))
+            case RemovalRuleRecord(topic_id=topic_id, rule=rule, committed_ms=committed_ms):
+                old = self._partition(record)
+                self._put(topic_id, replace(old, partition_epoch=old.partition_epoch + 1))
+                of_topic = dict(self._rules.get(topic_id, {}))
+                earlier = still_needed(of_topic.get(record.partition, ()), rule)
+                of_topic[record.partition] = (*earlier, CommittedRule(rule, committed_ms))
+                self._rules = {**self._rules, topic_id: of_topic}
             case RemoveTopicRecord(topic_id=topic_id):
                 self._changed.pop(topic_id, None)
                 del self._topic_ids[self._topic(topic_id).name]
                 del self._topics[topic_id]
+                if topic_id in self._rules:
+                    self._rules = {other: of for other, of in self._rules.items() if other != topic_id}
             case ConfigRecord():
                 self._configure(record)
             case _:
@@ -304,7 +319,7 @@ class _ImageDraft:
             self._changed[topic_id] = list(self._topic(topic_id).partitions)
         return self._changed[topic_id]
 
-    def _partition(self, record: PartitionChangeRecord | PartitionWrittenRecord) -> PartitionImage:
+    def _partition(self, record: _OnPartition) -> PartitionImage:
         """The partition that a record changes."""
         partitions = self._partitions(record.topic_id)
         if not 0 <= record.partition < len(partitions):

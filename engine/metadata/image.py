@@ -20,6 +20,7 @@ from stratalog.partitions.html_table import head_line, html_table
 from stratalog.partitions.identity import TopicIdPartition, same_root
 from stratalog.partitions.numbers import Int64, whole
 from stratalog.partitions.paths import topic_folder
+from stratalog.partitions.removal import CommittedRule
 from stratalog.partitions.spelling import did_you_mean
 
 _TIERED = "remote.storage.enable"
@@ -96,7 +97,7 @@ class PartitionImage(
     log_start_offset: Int64
     """Never decreases."""
     partition_epoch: Int64
-    """Grows by one with every change of this value, except of ``written_to``."""
+    """Grows by one with every change of this value, except of ``written_to``, and with every rule of removal."""
     target: tuple[Int64, ...] = ()
     """The final replicas, in order of preference, of the reassignment in progress; empty without one. Distinct,
     and a subset of ``replicas``."""
@@ -215,9 +216,16 @@ class PartitionView:
     written_to: int = field(default=0, compare=False)
     tiered: bool = False
     """Whether remote.storage.enable is set for the topic."""
+    rules: tuple[CommittedRule, ...] = ()
+    """See ``ClusterImage.rules``."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+    @property
+    def generation(self) -> int:
+        """The generation of the last rule of removal; 0: none."""
+        return self.rules[-1].rule.generation if self.rules else 0
 
     @property
     def key(self) -> TopicIdPartition:
@@ -247,6 +255,9 @@ class ClusterImage:
     """By name; has exactly the names of ``topics``."""
     configs: Mapping[str, str] = field(default_factory=dict)
     """The dynamic configs of the cluster: its own, and defaults of topics."""
+    rules: Mapping[str, Mapping[int, tuple[CommittedRule, ...]]] = field(default_factory=dict)
+    """By topic id and partition, where there is one: the rules by which records leave at unchanged offsets,
+    ascending: the last one, and those before it that the next one needs (``stratalog.partitions.removal``)."""
     next_offset: int = 0
     """The metadata offset up to which (exclusive) records are folded in."""
 
@@ -331,7 +342,12 @@ class ClusterImage:
             remote_epoch=image.remote_epoch,
             written_to=image.written_to,
             tiered=tiered == "true",
+            rules=self.rules_of(TopicIdPartition(topic_id, image.partition)),
         )
+
+    def rules_of(self, key: TopicIdPartition) -> tuple[CommittedRule, ...]:
+        """The rules of removal of a partition."""
+        return self.rules.get(key.topic_id, {}).get(key.partition, ())
 
     def views(self, topic: str) -> list[PartitionView]:
         """Views of all partitions of a topic, by its name. Raises: UnknownTopicOrPartitionError."""

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from stratalog.engine.metadata.commands import Decision
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
 from stratalog.engine.metadata.partition_changes import in_order, is_complete, replace_replicas
-from stratalog.engine.metadata.records import PartitionChangeRecord, PartitionWrittenRecord
+from stratalog.engine.metadata.records import PartitionChangeRecord, PartitionWrittenRecord, RemovalRuleRecord
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
     IneligibleReplicaError,
@@ -22,6 +22,7 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.removal import Rule, next_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +238,79 @@ def _led_as_found(image: ClusterImage, wanted: LogStart) -> PartitionImage:
             "one; look at the log of the new leader"
         )
     return present
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRule:
+    """A rule of removal that a partition should get."""
+
+    topic_id: str
+    partition: int
+    bound: int
+    after: int
+    """The generation of the rule before it, which every member of the ISR has carried out; 0: there is none."""
+    leader_epoch: int
+    """The epoch of the leader whose log has the bound."""
+    now_ms: int
+    """The time on which the clocks agree (``agreed_time``): tombstones that it makes old enough are removed."""
+    committed_ms: int
+    """The later of the clocks' times, from which ``delete.retention.ms`` counts."""
+    delete_retention_ms: int
+    partition_epoch: int
+    """That of the view whose ISR, and those being added, have carried out the rule before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddRules:
+    """Give partitions their next rules of removal. One answer per partition, in order: INVALID_UPDATE_VERSION if
+    the partition has changed, FENCED_LEADER_EPOCH if another leader has been elected.
+    """
+
+    wanted: tuple[WantedRule, ...]
+
+    def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
+        """Raises no error; a missing partition is ``RefusedPartition``."""
+        records: list[RemovalRuleRecord] = []
+        answers: list[PartitionAnswer] = []
+        named: set[TopicIdPartition] = set()
+        for wanted in self.wanted:
+            key = TopicIdPartition(wanted.topic_id, wanted.partition)
+            try:
+                present = self._present(image, wanted)
+                if key in named:
+                    raise InvalidUpdateVersionError(f"{name_of(image, wanted)} is named twice")
+            except StratalogError as error:
+                answers.append(RefusedPartition(*key, error))
+                continue
+            named.add(key)
+            rules = image.rules_of(key)
+            rule = next_rule(rules, wanted.bound, wanted.now_ms, wanted.delete_retention_ms)
+            records.append(
+                RemovalRuleRecord(
+                    topic_id=key.topic_id, partition=key.partition, rule=rule, committed_ms=wanted.committed_ms
+                )
+            )
+            answers.append(Altered(*key, present.partition_epoch + 1))
+        return Decision(tuple(records), tuple(answers))
+
+    def _present(self, image: ClusterImage, wanted: WantedRule) -> PartitionImage:
+        present = image.partition(wanted.topic_id, wanted.partition)
+        if wanted.leader_epoch != present.leader_epoch:
+            raise FencedLeaderEpochError(
+                f"{name_of(image, wanted)}: the bound {wanted.bound} was found under leader epoch "
+                f"{wanted.leader_epoch}, but {present.leader_epoch} is the present one; look at the log of "
+                "the new leader"
+            )
+        rules = image.rules_of(TopicIdPartition(wanted.topic_id, wanted.partition))
+        last = rules[-1].rule if rules else Rule(0, 0)
+        changed = wanted.partition_epoch != present.partition_epoch
+        if changed or wanted.after != last.generation or wanted.bound < last.bound:
+            raise InvalidUpdateVersionError(
+                f"{name_of(image, wanted)}: a rule up to {wanted.bound} was to follow generation {wanted.after}, "
+                f"under partition epoch {wanted.partition_epoch}, but {last} is the present one, and the "
+                f"partition epoch is {present.partition_epoch}; look at the logs again"
+            )
+        return present
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from stratalog.engine.metadata.records import (
     ConfigRecord,
     MetadataRecord,
     PartitionChangeRecord,
+    RemovalRuleRecord,
     RemoveTopicRecord,
 )
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
@@ -59,6 +60,8 @@ def check_protected(image: ClusterImage, records: Sequence[MetadataRecord], now_
         match record:
             case RemoveTopicRecord(topic_id=topic_id) if is_protected(image, topic_id, now_ms):
                 _refuse(image, topic_id, now_ms, "the topic cannot be deleted")
+            case RemovalRuleRecord(topic_id=topic_id) if is_protected(image, topic_id, now_ms):
+                _refuse(image, topic_id, now_ms, "no rule can remove its records")
             case PartitionChangeRecord(topic_id=topic_id, partition=partition, log_start_offset=start):
                 if start is UNSET or not is_protected(image, topic_id, now_ms):
                     continue

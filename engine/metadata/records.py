@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from stratalog.partitions.bounded import decode_json
 from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.numbers import Int64
+from stratalog.partitions.removal import Rule
 
 EPOCH_GAP = 1_000
 """The distance of new leader epochs from the known ones of a history that comes from the remote tier, by a restore
@@ -160,6 +161,15 @@ class PartitionWrittenRecord(_TypedRecord, frozen=True):
     high_watermark: Int64
 
 
+class RemovalRuleRecord(_TypedRecord, frozen=True):
+    """The next rule by which records leave a partition at unchanged offsets (``stratalog.partitions.removal``)."""
+
+    topic_id: str
+    partition: Int64
+    rule: Rule
+    committed_ms: Int64
+
+
 class RemoveTopicRecord(_TypedRecord, frozen=True):
     """The topic is removed, with its partitions and configs."""
 
@@ -196,6 +206,7 @@ MetadataRecord = (
     | PartitionRecord
     | PartitionChangeRecord
     | PartitionWrittenRecord
+    | RemovalRuleRecord
     | RemoveTopicRecord
     | ConfigRecord
 )

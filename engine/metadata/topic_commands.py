@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from stratalog.engine.config.definition import Scope
 from stratalog.engine.config.mirrored import mirrored_topic
 from stratalog.engine.config.settings import (
+    check_compacted,
     check_config,
     check_disabling,
     check_partitioner,
@@ -40,7 +41,7 @@ from stratalog.partitions.errors import (
     InvalidReplicationFactorError,
     TopicAlreadyExistsError,
 )
-from stratalog.partitions.growth import grown_schema
+from stratalog.partitions.growth import dates_to_times, grown_schema
 from stratalog.partitions.identity import is_id
 from stratalog.partitions.paths import METADATA_TOPIC, check_topic_name
 from stratalog.partitions.records import leaf_types, schema_of, type_from_json
@@ -102,8 +103,9 @@ class CreateTopic:
         if partitions < 1:
             raise InvalidPartitionsError(f"{what}: {partitions} partitions; use at least 1")
         configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in self.configs.items()}
-        if topic_config(configs, image.configs, what).snapshots:
-            check_key(self.key_schema, what)
+        config = topic_config(configs, image.configs, what)
+        if config.keys_required:
+            check_key(self.key_schema, config.cleanup_policy, what)
         if MIRROR_SOURCE in configs:
             self._check_first_mirror(image, configs)
         leaf_types(schema_of(self.key_schema, self.value_schema))
@@ -215,9 +217,10 @@ class CreatePartitions:
             )
         if self.partitions == present:
             return Decision((), PartitionsCreated(present, {}))
-        if topic_config(topic.configs, image.configs, what).snapshots:
+        config = topic_config(topic.configs, image.configs, what)
+        if config.keys_required:
             raise InvalidCallError(
-                f"{what}: with cleanup.policy = snapshot all records of a key must stay in one "
+                f"{what}: with cleanup.policy = {config.cleanup_policy} all records of a key must stay in one "
                 "partition; create another topic with more partitions, and append the records there"
             )
         factor = len(topic.first.replicas)
@@ -267,8 +270,8 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Grow the declared schemas of a topic (``stratalog.partitions.growth``). Answer: the added fields, such as
-    ``value.gate``; empty when the topic has them all.
+    """Grow the declared schemas of a topic (``stratalog.partitions.growth``). Answer: the added and widened
+    fields, such as ``value.gate``; empty when the topic has them all.
     """
 
     name: str
@@ -288,8 +291,14 @@ class AlterTopic:
         added = (*new_in_key, *new_in_value)
         if not added:
             return Decision((), ())
-        if topic_config(topic.configs, image.configs, what).snapshots:
-            check_key(key, what)
+        config = topic_config(topic.configs, image.configs, what)
+        if config.keys_required:
+            check_key(key, config.cleanup_policy, what)
+        if config.remote_iceberg_table and (dates := dates_to_times(topic.value_schema, value)):
+            raise InvalidCallError(
+                f"{what}: {', '.join(dates)} cannot become TIMESTAMP_NTZ, because Iceberg (remote.iceberg.table) "
+                "does not widen DATE to it; add a field instead"
+            )
         leaf_types(schema_of(key, value))
         grown = TopicSchemaRecord(topic_id=topic.topic_id, key_schema=key, value_schema=value)
         return Decision((grown,), added)
@@ -348,16 +357,18 @@ class AlterConfigs:
             topic_config({}, after, what)
             # Check one topic for each distinct set of configs: there are many topics, but few sets.
             kinds = {
-                (frozenset(topic.configs.items()), topic.name in INTERNAL_TOPICS): topic
-                for topic in image.topics.values()
+                (frozenset(topic.configs.items()), topic.name in INTERNAL_TOPICS, topic_id in image.rules): topic
+                for topic_id, topic in image.topics.items()
             }
-            for (_, internal), topic in kinds.items():
+            for (_, internal, compacted), topic in kinds.items():
                 whose = f"{what}: topic {topic.name!r}"
                 before_and_after = (
                     topic_config(topic.configs, image.configs, whose),
                     topic_config(topic.configs, after, whose),
                 )
                 check_disabling(*before_and_after, whose)
+                if compacted:
+                    check_compacted(before_and_after[1], whose)
                 if not internal:  # the engine partitions their records in its own way
                     check_partitioner(*before_and_after, whose)
         else:
@@ -365,8 +376,10 @@ class AlterConfigs:
             before = topic_config(present, image.configs, what)
             check_disabling(before, config, what)
             check_partitioner(before, config, what)
-            if config.snapshots:
-                check_key(image.topic(self.topic).key_schema, what)
+            if config.keys_required:
+                check_key(image.topic(self.topic).key_schema, config.cleanup_policy, what)
+            if image.topic(self.topic).topic_id in image.rules:
+                check_compacted(config, what)
         records = tuple(
             ConfigRecord(
                 resource=ConfigResource.CLUSTER if self.topic is None else ConfigResource.TOPIC,

@@ -25,6 +25,7 @@ from stratalog.partitions.bounded import described
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
+from stratalog.partitions.removal import CommittedRule
 
 SAVE_AFTER = 50
 """The number of newer log records after which the cache is written again."""
@@ -49,6 +50,7 @@ class _Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     brokers: dict[int, BrokerImage]
     configs: dict[str, str]
     topics: dict[str, TopicImage]
+    rules: dict[str, dict[int, tuple[CommittedRule, ...]]]
     next_offset: int
 
 
@@ -57,7 +59,8 @@ def _layout() -> str:
     """A digest of the image's structure in this release, as a field that another release added or removed would be
     read as its default.
     """
-    described = msgspec.json.schema(TopicImage), PartitionImage.__struct_fields__
+    images = map(msgspec.json.schema, (TopicImage, CommittedRule))
+    described = *images, PartitionImage.__struct_fields__
     return hashlib.blake2b(msgspec.json.encode(described), digest_size=_DIGEST_BYTES).hexdigest()
 
 
@@ -112,6 +115,7 @@ def _encode(cluster_id: str, state: LogState) -> bytes:
             brokers=dict(image.brokers),
             configs=dict(image.configs),
             topics=dict(image.topics),
+            rules={topic_id: dict(of) for topic_id, of in image.rules.items()},
             next_offset=image.next_offset,
         )
     )
@@ -136,6 +140,7 @@ def _decode(file: bytes, cluster_id: str) -> LogState:
             topics=found.topics,
             topic_ids={topic.name: topic_id for topic_id, topic in found.topics.items()},
             configs=found.configs,
+            rules=found.rules,
             next_offset=found.next_offset,
         ),
         lineage=Lineage(found.lineage),

@@ -495,5 +495,5 @@ def append_options(
         compression=config.compression_type,
         log_append_time=config.message_timestamp_type == "LogAppendTime",
         producer_expiration_ms=config.producer_id_expiration_ms,
-        keys_required=config.snapshots,
+        keys_required=config.keys_required,
     )

@@ -134,12 +134,13 @@ def topic_of_bad_records(image: ClusterImage, policy: LeaveOut) -> TopicImage | 
             f"bad_record_topic {topic.name!r} has declared types, but bad records are bytes: "
             "name a topic that was created without key and value types"
         )
-    if topic_config_of(image, topic).snapshots:
+    config = topic_config_of(image, topic)
+    if config.keys_required:
         raise InvalidCallError(
-            f"bad_record_topic {topic.name!r} has cleanup.policy = snapshot, and would keep "
+            f"bad_record_topic {topic.name!r} has cleanup.policy = {config.cleanup_policy}, and would keep "
             "only one bad record of each key: name another topic"
         )
-    check_not_mirrored(topic.name, topic_config_of(image, topic), "send bad records to")
+    check_not_mirrored(topic.name, config, "send bad records to")
     return topic
 
 

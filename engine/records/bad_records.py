@@ -2,7 +2,7 @@
 
 Reasons
 
-    NO_KEY       the record has no key, and the topic keeps the latest record of each key (cleanup.policy=snapshot)
+    NO_KEY       the record has no key, and the topic keeps the latest record of each key (cleanup.policy)
     required     a field that is declared NOT NULL is null
     TOO_LARGE    the record takes more memory than readers have
     given        the caller gives the reason in the column ``ERRORS``, for rows of a DataFrame

@@ -92,7 +92,7 @@ def _walked(
     """
     if objects is None:
         return None
-    listing = parse(replica.folder, objects, replica.store.uri_of)
+    listing = parse(replica.folder, objects, replica.store.uri_of, generation=replica.generation)
     ends = {} if leader is None else {(link.name, link.file.object.size_bytes): link.end for link in leader.chain}
     with suppress(SourceChangedError):
         log = resolve(

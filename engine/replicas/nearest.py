@@ -87,12 +87,13 @@ class SeenLeader:
 
     @cached_property
     def marked_below(self) -> int | None:
-        """The offset behind the base of the last transactional append; None if the local log does not have it."""
+        """An offset from which no file has rows with a ``control``: behind the base of the last transactional
+        append, and behind what a rule has rewritten; None if the local log does not have the former."""
         if not self.log.chain:
             return None
         with errors_of(self.replicas.leader):
             last = self.footer_of(self.log.chain[-1].file).last_transactional_offset
-        return 0 if last is None else last + 1
+        return max(0 if last is None else last + 1, self.log.removed_to)
 
     def end(self, isolation: Isolation) -> int:
         """Where a reader of this isolation level stops: the high watermark, or the last stable offset."""

@@ -39,7 +39,7 @@ class AppendOptions:
     log_append_time: bool
     producer_expiration_ms: int
     keys_required: bool = False
-    """Refuse records without a key, as no snapshot could hold them (cleanup.policy=snapshot)."""
+    """Refuse records without a key: the topic keeps the latest record of each key (cleanup.policy)."""
 
 
 class ReplayableBatches:
@@ -186,7 +186,7 @@ def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:
     missing = batch.column(batch.schema.get_field_index("key")).null_count
     if missing:
         raise InvalidRecordError(
-            f"{replicas}: {missing} of {batch.num_rows} records have no key: with cleanup.policy = snapshot the "
+            f"{replicas}: {missing} of {batch.num_rows} records have no key: with this cleanup.policy the "
             "latest record of each key is kept; give every record one"
         )
 

@@ -62,6 +62,7 @@ class PartitionReplicas:
             assignment=self.view.assignments[broker_id],
             root=broker.root,
             incarnation_folder=broker.incarnation_folder,
+            generation=self.view.generation,
         )
 
     def check_remote_end(self, log: ReplicaLog) -> None:

@@ -410,7 +410,11 @@ def _missing(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaL
         held = present.get(link.name)
         if held is not None and held.size_bytes != link.file.object.size_bytes:
             _check_other_size(leader, follower, mine, link, DataFile(link.name, held))
-    return [link for link in log.chain if link.name not in present and not _needless(mine, link)]
+    missing: dict[DataName, Link] = {}  # a file may be several links: it is copied where the first of them is
+    for link in log.chain:
+        if link.name not in present and not _needless(mine, link):
+            missing.setdefault(link.name, link)
+    return [*missing.values()]
 
 
 def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link: Link, held: DataFile) -> None:
@@ -433,7 +437,15 @@ def _needless(mine: ReplicaLog, link: Link) -> bool:
 
 
 def _merged_over(mine: ReplicaLog, link: Link) -> bool:
-    return any(own.name.merged and own.start <= link.start and link.end <= own.end for own in mine.chain)
+    """Whether merged segments of the follower replace the leader's file: one of its generation, or any number of
+    greater ones. A segment of a lesser generation does not: it has records that a rule has removed.
+    """
+    over = mine.over(link.start, link.end)
+    if not over or over[0].start > link.start or over[-1].end < link.end:
+        return False
+    if len(over) == 1:
+        return over[0].name.merged and over[0].name.generation >= link.name.generation
+    return all(own.name.generation > link.name.generation for own in over)
 
 
 def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:

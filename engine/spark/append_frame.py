@@ -96,7 +96,7 @@ def append_frame(
         partitioner=config.partitioner,
         key_type=spark_type(image_of_topic.key_schema),
         value_type=spark_type(image_of_topic.value_schema),
-        keys_required=config.snapshots,
+        keys_required=config.keys_required,
         bad_records=bad_records,
     )
     lane = None
@@ -184,7 +184,7 @@ def records_of_frame(
         partitions=len(of_topic.partitions),
         key_type=spark_type(of_topic.key_schema),
         value_type=spark_type(of_topic.value_schema),
-        keys_required=config.snapshots,
+        keys_required=config.keys_required,
         bad_records=bad_records,
     )
     return FrameRecords(records, len(of_topic.partitions))

@@ -19,7 +19,17 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql.types import ArrayType, DataType, NullType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    NullType,
+    StructType,
+    TimestampNTZType,
+)
 
 from stratalog.engine.config.topic_config import SPARK_HASH
 from stratalog.engine.records.bad_record_lane import LeaveOut
@@ -32,8 +42,8 @@ from stratalog.engine.spark.sql import identifier
 from stratalog.engine.spark.unknown_columns import without_unknown
 from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError
-from stratalog.partitions.growth import ADDED
-from stratalog.partitions.records import columns_of_records
+from stratalog.partitions.growth import ADDED, widened
+from stratalog.partitions.records import columns_of_records, type_from_json
 from stratalog.partitions.spelling import did_you_mean
 
 PARTITION = "__partition"
@@ -41,6 +51,8 @@ PARTITION = "__partition"
 ColumnOrName = Column | str
 T = TypeVar("T")
 
+_WIDENED = IntegralType, FloatType, DoubleType, DateType, TimestampNTZType
+"""Types with wider ones, and these."""
 _TIMES = ("timestamp", "timestamp_ntz", "date", "void")
 """Types of a record's timestamp column."""
 
@@ -235,13 +247,19 @@ def _plain(data_type: DataType) -> str:
 def _grew(narrow: DataType, wide: DataType) -> bool:
     """See ``stratalog.partitions.growth.grew``, for Spark's types."""
     if not (isinstance(narrow, StructType) and isinstance(wide, StructType)):
-        return _plain(narrow) == _plain(wide)
+        return _plain(narrow) == _plain(wide) or _widened(narrow, wide)
     fields = list(zip(narrow, wide, strict=False))
     return (
         len(fields) == len(narrow)
         and all(one.name == two.name and _grew(one.dataType, two.dataType) for one, two in fields)
         and all(field.nullable for field in wide.fields[len(fields) :])
     )
+
+
+def _widened(narrow: DataType, wide: DataType) -> bool:
+    if not isinstance(narrow, _WIDENED) or not isinstance(wide, _WIDENED):
+        return False
+    return widened(type_from_json(narrow.json()), type_from_json(wide.json()))
 
 
 def _filled(column: Column, narrow: DataType, wide: DataType) -> Column:

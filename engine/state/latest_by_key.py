@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.partitions.columns import numbers
+from stratalog.partitions.comparable_keys import flat_keys, is_comparable
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.records import RECORD_COLUMNS, type_from_json
@@ -83,7 +84,7 @@ def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
     both = pa.concat_tables([earlier, later]).append_column(_ORDER, numbers(0, earlier.num_rows + later.num_rows))
     keyed = both.filter(pc.is_valid(both.column("key")))
     is_later = pc.greater_equal(keyed.column(_ORDER), earlier.num_rows)
-    keys = {f"key{index}": column for index, column in enumerate(_flat(keyed.column("key").combine_chunks()))}
+    keys = {f"key{index}": column for index, column in enumerate(flat_keys(keyed.column("key").combine_chunks()))}
     marked = pa.table({**keys, _ORDER: keyed.column(_ORDER), "touched": is_later.cast(pa.int64())})
     groups = marked.group_by(list(keys), use_threads=False).aggregate(
         [(_ORDER, "max"), ("touched", "sum"), (_ORDER, "min")]
@@ -104,32 +105,14 @@ def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
     return table.filter(pc.invert(gone))
 
 
-def check_key(key_schema: str | None, what: str) -> None:
+def check_key(key_schema: str | None, policy: str, what: str) -> None:
     """Check that the keys of a topic with snapshots are comparable: binary, or of declared types that are equal
     exactly when their bytes are, including structs of these.
 
     Raises: InvalidConfigError.
     """
-    if key_schema is not None and not _is_comparable(type_from_json(key_schema)):
+    if key_schema is not None and not is_comparable(type_from_json(key_schema)):
         raise InvalidConfigError(
-            f"{what}: cleanup.policy = snapshot keeps the latest record of each key, and keys of the declared "
+            f"{what}: cleanup.policy = {policy} keeps the latest record of each key, and keys of the declared "
             "type cannot be compared: take no floats, arrays or maps"
         )
-
-
-def _is_comparable(data_type: pa.DataType) -> bool:
-    if pa.types.is_struct(data_type):
-        return all(_is_comparable(data_type.field(i).type) for i in range(data_type.num_fields))
-    return not (pa.types.is_floating(data_type) or pa.types.is_nested(data_type))
-
-
-def _flat(key: pa.Array) -> Iterator[pa.Array]:
-    """Columns without structs that are equal exactly when the keys are. (Arrow groups by no others.)"""
-    if isinstance(key, pa.ChunkedArray):
-        key = pa.concat_arrays(key.chunks) if key.num_chunks else pa.array([], key.type)
-    if not pa.types.is_struct(key.type):
-        yield key
-        return
-    yield key.is_valid()
-    for field in key.flatten():
-        yield from _flat(field)

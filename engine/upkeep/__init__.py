@@ -4,7 +4,7 @@
     tiering        sealed segments -> the remote table (KIP-405); restore points
     verification   compares replicas and the remote tier, and every byte with its checksum
     retention      advances log starts, and deletes files that nothing uses
-    replication    replicate, merge, elect, reassign, bootstrap
+    replication    replicate, merge, compact, elect, reassign, bootstrap
     healing        replaces damaged files; finds and exports truncated records
     snapshots      shortens the logs of topics with state, and of the metadata (KIP-630)
     restoring      rebuilds a cluster from its remote tier

@@ -23,6 +23,7 @@ from stratalog.engine.upkeep.healing.keep import keep_one
 from stratalog.engine.upkeep.maintenance.budget import Budget
 from stratalog.engine.upkeep.maintenance.maintain import maintain
 from stratalog.engine.upkeep.replication.bootstrap import bootstrap
+from stratalog.engine.upkeep.replication.compact import compact
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.keep_short import shorten_log
 from stratalog.engine.upkeep.replication.merge import merge
@@ -39,7 +40,7 @@ from stratalog.partitions.records import physical_schema
 from tests.ports import with_ports
 from tests.simulation import mirroring, reading, transacting
 from tests.simulation.configuration import Operation, Shape
-from tests.simulation.oracle import Key
+from tests.simulation.oracle import Key, is_tombstone, key_of
 from tests.simulation.remote import uncommitted
 from tests.simulation.scheduler import Driver, Violation
 from tests.simulation.world import TOPIC, SimulatedStorage, World
@@ -77,16 +78,23 @@ class Action:
     act: Act
 
 
-def batch(values: Sequence[bytes]) -> pa.RecordBatch:
-    """Records with these values, and nothing else."""
+def batch(values: Sequence[bytes], *, keyed: bool = False) -> pa.RecordBatch:
+    """Records with these values, and nothing else; if ``keyed``, with keys, and some are tombstones, whose header
+    has what would be the value."""
     count = len(values)
+    dead = [keyed and is_tombstone(value) for value in values]
     stamps = pa.repeat(pa.scalar(1_700_000_000_000_000, pa.int64()), count).cast(SCHEMA.field("timestamp").type)
     return pa.record_batch(
         {
             "timestamp": stamps,
-            "key": pa.nulls(count, pa.binary()),
-            "value": pa.array(values, pa.binary()),
-            "headers": pa.nulls(count, SCHEMA.field("headers").type),
+            "key": pa.array([key_of(value) if keyed else None for value in values], pa.binary()),
+            "value": pa.array(
+                [None if is_dead else v for v, is_dead in zip(values, dead, strict=True)], pa.binary()
+            ),
+            "headers": pa.array(
+                [[("token", v)] if is_dead else None for v, is_dead in zip(values, dead, strict=True)],
+                SCHEMA.field("headers").type,
+            ),
         }
     )
 
@@ -238,7 +246,7 @@ def _append(
         actor.ports.clock,
         actor.ports.memory,
         TOPIC,
-        {partition: [batch(tokens)]},
+        {partition: [batch(tokens, keyed=actor.world.compacted)]},
         who,
         acks=acks,
     )
@@ -456,6 +464,7 @@ ACTIONS: dict[str, Action] = {
     "append_leader": Action(lambda rng, s, slot, i: (i, rng.randrange(s.partitions), 1, "leader"), append_once),
     "replicate": Action(_nothing, _reported(replicate)),
     "merge": Action(_nothing, _reported(merge)),
+    "compact": Action(_nothing, _reported(compact)),
     "shorten": Action(_a_partition, shorten_one),
     "retain": Action(_nothing, _reported(retain)),
     "maintain": Action(lambda rng, s, slot, i: (rng.choice((1, 1, 200, 5000)),), maintain_within),

@@ -133,11 +133,13 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
             theme = random.Random(f"kind of short {seed}").choice(SHORT)
         if random.Random(f"maintain {seed}").random() < _IN_MAINTAIN:
             theme = random.Random(f"kind of maintain {seed}").choice(MAINTAIN)
+        if random.Random(f"compact {seed}").random() < _IN_COMPACT:
+            theme = random.Random(f"kind of compact {seed}").choice(COMPACT)
     else:
         theme = rng.choice(
             [
                 theme
-                for theme in (*THEMES, TRANSACTIONS, *CHECKS, *SHORT, *MAINTAIN, BEHIND, EARLIER, LOST)
+                for theme in (*THEMES, TRANSACTIONS, *CHECKS, *SHORT, *MAINTAIN, *COMPACT, BEHIND, EARLIER, LOST)
                 if theme.name == theme_name
             ]
         )
@@ -155,6 +157,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if "tidy" in dict(theme.weights):
         topic_configs["retention.bytes"] = rng.choice(("-1", "2500", "6000"))
         topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
+    if theme in COMPACT:
+        topic_configs |= _compacted(random.Random(f"compacted {seed}"))
     if theme.tiered:
         topic_configs |= _tiered(rng)
     if "retention.bytes" in topic_configs and random.Random(f"all expires {seed}").random() < 0.2:
@@ -187,7 +191,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
     operations = _with_replays(seed, shape, operations)
-    if theme is not EARLIER:  # what a mirror has been told of the records is not put back
+    if theme is not EARLIER and theme not in COMPACT:  # what a mirror has been told of the records is not put back
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
     shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
@@ -206,7 +210,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     elif theme is LOST:
         lost = rng.randrange(horizon // 2, 2 * horizon), "lose_all", rng.randrange(8)
         events = tuple(sorted((*events, lost)))
-    elif not theme.unclean:
+    elif not theme.unclean and theme not in COMPACT:
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,
@@ -246,6 +250,15 @@ def _with_flips(
 _FLIPPED = 0.25
 
 _LATE_WRITE_RATES = (0.0, 0.0, 0.01, 0.03, 0.1)
+
+
+def _compacted(rng: random.Random) -> dict[str, str]:
+    return {
+        "cleanup.policy": rng.choice(("compact", "compact", "compact,delete")),
+        "segment.bytes": rng.choice(("1", "1", "5000", "9000")),
+        "min.cleanable.dirty.ratio": rng.choice(("0", "0.3")),
+        "delete.retention.ms": rng.choice(("0", "20", "1000000")),
+    }
 
 
 def _tiered(rng: random.Random) -> dict[str, str]:
@@ -515,6 +528,17 @@ MAINTAIN = (
 """Several drivers that do all that is due, beside appends and everything that changes a log."""
 
 _IN_MAINTAIN = 0.08
+_COMPACT = (
+    *(("append", 18), ("compact", 8), ("merge", 3), ("tidy", 4), ("retain", 2), ("replicate", 3), ("elect", 5)),
+    *(("shrink", 3), ("fence", 1), ("read", 1), ("read_replica", 1), ("shorten", 2), ("look", 1), ("heal", 1)),
+)
+COMPACT = (
+    Theme("compact", _COMPACT, ("cut", "cut", "fill", "double"), length=(3, 7)),
+    Theme("compact", (*_COMPACT, ("reassign", 2), ("cancel", 1)), ("cut", "double"), length=(3, 7)),
+)
+"""Compaction beside everything that changes a log."""
+
+_IN_COMPACT = 0.1
 BEHIND = Theme(
     "behind",
     (("append", 10), ("tier", 6), ("replicate", 3), ("elect", 2), ("retain", 1), ("read", 1), ("merge", 1)),

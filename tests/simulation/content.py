@@ -67,19 +67,21 @@ def content_of(data: bytes) -> Content:
     return Content(footer.base_offset, tokens_of(table), tuple(table.column("control").to_pylist()), footer)
 
 
-TOKEN_COLUMNS = ["offset", "value", "producer_id"]
+TOKEN_COLUMNS = ["offset", "value", "producer_id", "headers"]
 
 
 def tokens_of(table: pa.Table) -> tuple[bytes, ...]:
-    """What tells each record from all others: its value; of markers, and of the engine's own records, of which
-    equal ones may follow each other, the offset too.
+    """What tells each record from all others: its value, or what a tombstone has instead; of markers, and of the
+    engine's own records, of which equal ones may follow each other, the offset too.
     """
     rows = zip(*(table.column(name).to_pylist() for name in TOKEN_COLUMNS), strict=True)
     return tuple(
-        value
+        headers[0]["value"]
+        if value is None and headers
+        else value
         if value is not None and not value.startswith(b"{")
         else b"%d:%s" % (offset, value if value is not None else (producer or "").encode())
-        for offset, value, producer in rows
+        for offset, value, producer, headers in rows
     )
 
 
@@ -140,7 +142,13 @@ def _encode_once(
     options: AppendOptions,
     clock: Clock,
 ) -> None:
-    values = tuple(value for batch in source for value in batch.column("value").to_pylist())
+    values = tuple(
+        row
+        for batch in source
+        for row in zip(
+            *(map(str, batch.column(name).to_pylist()) for name in ("key", "value", "headers")), strict=True
+        )
+    )
     module, store = stratalog.engine.replication.append_file, replicas.leader.store
     times = tuple(told(clock, store) for told in (module.stamp_ms, module.agreed_ms, module.earlier_ms))
     known = end.state.last_transactional_offset, end.state.levels, *sorted(end.state.producers.items())

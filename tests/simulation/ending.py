@@ -10,6 +10,7 @@ from stratalog.engine.records.transactions import finish_transactions
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
 from stratalog.engine.upkeep.healing.heal import heal
 from stratalog.engine.upkeep.healing.keep import keep_one
+from stratalog.engine.upkeep.replication.compact import compact
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain
@@ -89,6 +90,7 @@ class LoneDriver:
         if TRANSACTIONS_TOPIC in ports.metadata.image().topic_ids:
             world.time.ms += _LONG_MS  # every transaction that is open has run into its timeout
             _must(finish_transactions(ports.metadata, ports.storage, ports.execution, ports.memory))
+        check_report(actor, compact(ports.metadata, ports.storage, ports.execution))
         for _ in range(2):  # the leaders' segments reach the followers, where they hide appends in turn
             self._settle(actor)
             world.time.ms += _LONG_MS

@@ -62,6 +62,7 @@ class Invariants:
         self.roots = roots
         self.states: dict[tuple[int, str], ListedReplica] = {}
         self._image: ClusterImage | None = None
+        self._removed: dict[tuple[Key, int, int], bool] = {}
         self._owned: dict[tuple[int, str], Key] = {}
         self._folders: dict[tuple[Key, int], str] = {}
         nobody = Driver("nobody", -1, lambda _: None)
@@ -95,20 +96,23 @@ class Invariants:
     def state(self, broker: int, folder: str) -> ListedReplica:
         """A replica now. Raises: Violation when its own files contradict each other."""
         if folder in self.roots[broker].changed:  # within a step
-            return self._look(self.roots[broker], folder)
+            return self._look(broker, folder)
         known = self.states.get((broker, folder))
         if known is None:
-            known = self.states[broker, folder] = self._look(self.roots[broker], folder)
+            known = self.states[broker, folder] = self._look(broker, folder)
         return known
 
-    def _look(self, root: Root, folder: str) -> ListedReplica:
+    def _look(self, broker: int, folder: str) -> ListedReplica:
+        root = self.roots[broker]
         entries = root.folders.get(folder, {})
+        key = self._owned.get((broker, folder))
 
         def data(file: DataFile) -> bytes:
             return self.intended(entries[file.object.name][1])
 
         try:
-            listing = parse(folder, root.of_folder(folder))
+            rule = None if key is None else self.oracle.history(key).rule
+            listing = parse(folder, root.of_folder(folder), generation=0 if rule is None else rule.generation)
             lineage = Lineage()
             if listing.epochs:
                 lineage = lineage_of(self.intended(entries[f"{folder}/{EpochName(listing.joined_epoch)}"][1]))
@@ -224,6 +228,8 @@ class Invariants:
                 f"I4: the high watermark went back from {before.log.high_watermark} to {log.high_watermark} {who}"
             )
         self._commit(history, state, log.high_watermark, who)
+        if history.rule is not None:
+            self._check_removed(key, history, state, before, who)
         if log.high_watermark > history.high:
             self._prove(key)
             if log.high_watermark > history.proven:
@@ -236,6 +242,29 @@ class Invariants:
         partition = self.partition(key)
         if partition is not None and broker in partition.isr:
             self._check_member(broker, key, history)
+
+    def _check_removed(
+        self, key: Key, history: History, state: ListedReplica, before: ListedReplica | None, who: str
+    ) -> None:
+        """C2: equal generations hold equal records, and the last one none that its rule removes; C4: what was
+        removed from a replica does not come back. Raises: Violation."""
+        rule = history.rule
+        for link in state.log.chain:
+            for offset in range(link.start, link.end) if link.name.generation else ():
+                removed = state.token(offset) == b"%d:" % offset
+                known = self._removed.setdefault((key, link.name.generation, offset), removed)
+                if known != removed:
+                    raise Violation(f"C2: {offset} is removed or not in generation {link.name.generation} {who}")
+                last = rule is not None and link.name.generation == rule.generation
+                if last and rule is not None and not removed and history.is_superseded(offset, rule):
+                    raise Violation(f"C2: {offset} is in {link.name} {who}, and {rule} removes it")
+        if before is not None:
+            for offset in range(
+                max(before.log.local_start, state.log.local_start), min(before.log.log_end, state.log.log_end)
+            ):
+                gap = b"%d:" % offset
+                if before.token(offset) == gap != state.token(offset):
+                    raise Violation(f"C4: {state.token(offset)!r} at {offset} has come back {who}")
 
     def _end_behind(self, broker: int, key: Key, history: History, log: ReplicaLog) -> None:
         """The leader goes on from the end of the remote log, or has begun again: from here on all holds again."""

@@ -143,6 +143,18 @@ _FORGOTTEN = (
     ("d1", ""),  # d1 has appended 2.1; it expires, and is deleted
     ("d0", ""),  # d0 gives its name to other records
 )
+_LATE_MERGE = small(
+    "merge",
+    "reseal 1; compact",
+    setup="append p9 0 0 1; append p9 1 0 1; append p9 2 0 1; append p9 3 0 1; append p9 4 0 1; append p9 5 0 1",
+    cleanup_policy="compact",
+    segment_merge_min_files="2",
+)
+_MERGED_LATE = (
+    ("d0", "commit 0-6.1 b2"),  # d0 is about to name a merge of all appends
+    ("d1", ""),  # a rule removes records of all but the last
+    ("d0", ""),
+)
 _UNSEEN = small(
     "replicate",
     "unfence 3; replicate",
@@ -585,5 +597,24 @@ MUTATIONS: Sequence[Mutation] = (
         "another incarnation leaves every ISR, also as the last member",
         variants.patched(stratalog.engine.metadata.fold, "_without", variants.without_but_last),
         directed=_LAST_MEMBER,
+    ),
+    Mutation(
+        "further reach wins over a rule",
+        "at each offset the file of the greatest generation counts (partitions.removal)",
+        variants.all_of(
+            *(
+                variants.patched(module, "chain_of", variants.chain_of_any_generation)
+                for module in (stratalog.partitions.listing, stratalog.partitions.known_log)
+            )
+        ),
+        directed=_LATE_MERGE,
+        script=_MERGED_LATE,
+        seeds=1,
+    ),
+    Mutation(
+        "any segment of a follower replaces the leader's",
+        "a file of a greater generation replaces one of a lesser generation, and never the reverse",
+        variants.patched(stratalog.engine.replication.sync, "_merged_over", variants.merged_over_any_generation),
+        theme="compact",
     ),
 )

@@ -7,6 +7,7 @@ does rests on such a state, so none is seen here too late.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.state import CommittedLog, LogState
 from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.paths import DataName
+from stratalog.partitions.removal import Rule
 from tests.simulation.content import records_of_batch
 from tests.simulation.scheduler import Violation
 
@@ -24,6 +26,16 @@ Key = tuple[str, int]
 
 Token = bytes
 """A record's value; no two appends write the same."""
+
+
+def key_of(token: Token) -> bytes:
+    """The key of the record with this value, in a compacted topic."""
+    return b"k%d" % (zlib.crc32(token) % 3)
+
+
+def is_tombstone(token: Token) -> bool:
+    """Whether the record of this token has no value, in a compacted topic."""
+    return zlib.crc32(token) % 4 == 3
 
 
 @dataclass(slots=True)
@@ -52,8 +64,29 @@ class History:
     """All replicas lost all records, and up to here the metadata know of them: until a person lets the log begin
     again."""
 
+    rule: Rule | None = None
+    """By which records have left."""
+
+    def is_superseded(self, offset: int, rule: Rule) -> bool:
+        """Whether the rule removes the committed record at an offset."""
+        token = self.committed.get(offset)
+        if token is None or offset >= rule.bound:
+            return False
+        key = key_of(token)
+        later = (self.committed.get(at) for at in range(offset + 1, rule.bound))
+        return any(other is not None and key_of(other) == key for other in later) or (
+            is_tombstone(token) and offset < rule.tombstones_before
+        )
+
     def commit(self, offset: int, token: Token, who: str) -> None:
-        """``token`` is committed at ``offset``. Raises: Violation when another one is, or it is elsewhere."""
+        """``token`` is committed at ``offset``, or a rule has removed what is. Raises: Violation (C1) when another
+        one is, or it is elsewhere."""
+        if self.rule is not None and token == b"%d:" % offset:
+            if not self.is_superseded(offset, self.rule):
+                raise Violation(
+                    f"C1: {self.committed.get(offset)!r} at {offset} is gone {who}, kept by {self.rule}"
+                )
+            return
         known = self.committed.setdefault(offset, token)
         if known != token:
             raise Violation(f"I2: offset {offset} holds {token!r} {who}, {known!r} was committed there")
@@ -113,7 +146,7 @@ class Oracle:
         self.changed: dict[Key, None] = {}
         """Partitions whose metadata changed since somebody looked."""
         self.counts: dict[str, int] = dict.fromkeys(
-            ("elections", "unclean", "expansions", "shrinks", "commits", "deleted topics", "moves"), 0
+            ("elections", "unclean", "expansions", "shrinks", "commits", "deleted topics", "moves", "rules"), 0
         )
         self.bytes_of = bytes_of
 
@@ -158,6 +191,11 @@ class Oracle:
     def _compare(self, before: ClusterImage, after: ClusterImage) -> None:
         if after.brokers != before.brokers:
             self.changed.update(dict.fromkeys(self.histories))
+        if after.rules is not before.rules:
+            for topic_id, of in after.rules.items():
+                for partition, rules in of.items():
+                    self.history((topic_id, partition)).rule = rules[-1].rule
+            self.counts["rules"] += 1
         self.counts["deleted topics"] += len(before.topics.keys() - after.topics.keys())
         for topic_id, topic in after.topics.items():
             earlier = before.topics.get(topic_id)

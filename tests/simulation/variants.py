@@ -162,6 +162,18 @@ def without_chain() -> AbstractContextManager[object]:
     )()
 
 
+def chain_of_any_generation(
+    live: Iterable[DataFile], position: int, end_of_append: Callable[[DataFile], int]
+) -> list[Link]:
+    """At each offset the file that reaches furthest, as without rules."""
+    return stratalog.partitions.listing._chain_of_one_generation([*live], position, None, end_of_append)
+
+
+def merged_over_any_generation(mine: ReplicaLog, link: Link) -> bool:
+    """A merged segment of the follower stands for the leader's file, whatever rule it follows."""
+    return any(own.name.merged and own.start <= link.start and link.end <= own.end for own in mine.chain)
+
+
 def first_scan(list_once: Callable[[], Any], where: str, together: object) -> Any:
     """One scan, without a second one."""
     return list_once()
@@ -255,10 +267,14 @@ def not_there_is_not_written(staged: Any, name: DataName, attempt: Any) -> bool:
 
 
 def known_for_good(
-    before: KnownLog | None, answer: Sequence[StoredObject], folder: str, uri_of: Callable[[str], str]
+    before: KnownLog | None,
+    answer: Sequence[StoredObject],
+    folder: str,
+    uri_of: Callable[[str], str],
+    generation: int = 0,
 ) -> KnownLog:
     """What is remembered of a folder is not looked at again."""
-    return before or known_again(None, answer, folder, uri_of)
+    return before or known_again(None, answer, folder, uri_of, generation)
 
 
 def done_for_good(

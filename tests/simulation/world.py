@@ -182,6 +182,8 @@ class World:
         self.scheduler = Scheduler(self.events.apply, self._after_step)
         self.ledger = Ledger(self.oracle, self.topic_id, self.damage)
         self._ids = 0
+        self.compacted = "compact" in dict(self.shape.topic_configs).get("cleanup.policy", "")
+        """Whether the topic keeps the last record of each key."""
 
     def _after_step(self) -> None:
         self.time.ms += self.configuration.tick_ms

@@ -18,6 +18,7 @@ from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage
 from stratalog.engine.metadata.partition_commands import (
+    AddRules,
     AdvanceLogStart,
     Altered,
     AlterPartition,
@@ -25,13 +26,16 @@ from stratalog.engine.metadata.partition_commands import (
     LogStart,
     Member,
     RefusedPartition,
+    WantedRule,
 )
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.records import MetadataRecord, decode, encode
 from stratalog.engine.metadata.topic_commands import AlterConfigs, AlterTopic, CreateTopic, DeleteTopic
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.growth import grew
+from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.records import type_from_json, type_to_json
+from stratalog.partitions.removal import Rule
 from tests.unit.metadata_harness import an_id
 
 BROKERS = 5
@@ -82,7 +86,25 @@ def random_command(rng: random.Random, image: ClusterImage) -> Command[object]:
     if not partitions or rng.random() < 0.15:
         return _topic_command(rng)
     topic_id, partition = rng.choice(partitions)
-    match rng.randrange(8):
+    match rng.randrange(9):
+        case 8:
+            rules = image.rules_of(TopicIdPartition(topic_id, partition.partition))
+            last = rules[-1].rule if rules else Rule(0, 0)
+            bound = last.bound + rng.randint(-1, 3)
+            after = last.generation - (rng.random() < 0.1)
+            now_ms = rng.randint(0, 100)
+            wanted_rule = WantedRule(
+                topic_id,
+                partition.partition,
+                bound,
+                after,
+                partition.leader_epoch,
+                now_ms,
+                now_ms,
+                rng.randint(0, 50),
+                partition.partition_epoch - (rng.random() < 0.1),
+            )
+            return AddRules((wanted_rule,))
         case 0:
             return AdvanceLogStart((LogStart(topic_id, partition.partition, rng.randint(0, 20)),))
         case 1 | 2:
@@ -185,8 +207,8 @@ def check_step(before: ClusterImage, after: ClusterImage, command: Command[objec
             check_partition(after, topic_id, new)
         if topic_id in before.topics:
             check_schema(before.topics[topic_id], topic, command, seen)
-            for old, new in zip(before.topics[topic_id].partitions, topic.partitions, strict=True):
-                check_change(before, after, old, new, command, seen)
+            for new in topic.partitions:
+                check_change(before, after, TopicIdPartition(topic_id, new.partition), command, seen)
     assert {name: after.topics[i].name for name, i in after.topic_ids.items()} == {
         name: name for name in after.topic_ids
     }
@@ -226,13 +248,19 @@ def check_partition(image: ClusterImage, topic_id: str, new: PartitionImage) -> 
 def check_change(
     before: ClusterImage,
     after: ClusterImage,
-    old: PartitionImage,
-    new: PartitionImage,
+    key: TopicIdPartition,
     command: Command[object],
     seen: set[str],
 ) -> None:
     """What holds of one command's change of one partition."""
+    old, new = before.partition(*key), after.partition(*key)
     assert new.partition_epoch == old.partition_epoch + (new != old)
+    if earlier := before.rules_of(key):
+        was, now = earlier[-1].rule, after.rules_of(key)[-1].rule
+        assert was.bound <= now.bound
+        assert was.tombstones_before <= now.tombstones_before
+        assert now.generation == was.generation + (isinstance(command, AddRules) and new != old)
+        assert new.unclean_epoch == old.unclean_epoch
     assert new.log_start_offset >= old.log_start_offset
     assert new.leader_epoch == old.leader_epoch + (new.leader != old.leader)
     if new.leader_epoch != old.leader_epoch:

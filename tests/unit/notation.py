@@ -1,7 +1,8 @@
 """Listings in the shorthand of the protocol's scenarios, for tests of the pure modules.
 
 ``2.1`` is the append with base 2 under epoch 1, ``0-2.1`` the merged segment ``[0, 2)`` whose last record
-has epoch 1, ``4.2.hw`` the high watermark 4 under epoch 2, ``3.local`` and ``1.epoch`` the registers.
+has epoch 1, ``0-2.1.3`` the same range rewritten by the third rule of removal, ``4.2.hw`` the high watermark 4
+under epoch 2, ``3.local`` and ``1.epoch`` the registers.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ def name_of(text: str) -> Name:
             return EpochName(int(head))
         case [epoch, "hw"]:
             return WatermarkName(int(head), int(epoch))
-        case [epoch] if "-" in head:
+        case [epoch, *generation] if "-" in head:
             base, following = head.split("-")
-            return DataName(int(base), int(following), int(epoch))
+            return DataName(int(base), int(following), int(epoch), *map(int, generation))
         case [epoch]:
             return DataName(int(head), None, int(epoch))
     raise ValueError(text)
@@ -37,8 +38,8 @@ def text_of(name: Name) -> str:
     match name:
         case DataName(base, None, epoch):
             return f"{base}.{epoch}"
-        case DataName(base, following, epoch):
-            return f"{base}-{following}.{epoch}"
+        case DataName(base, following, epoch, generation):
+            return f"{base}-{following}.{epoch}" + (f".{generation}" if generation else "")
         case WatermarkName(offset, epoch):
             return f"{offset}.{epoch}.hw"
         case LocalStartName(offset):
@@ -46,6 +47,8 @@ def text_of(name: Name) -> str:
     raise ValueError(str(name))
 
 
+GENERATION = 99
+"""That of the last rule of removal."""
 FOLDER = "directory/topic/0.1"
 """The folder of some replica."""
 
@@ -66,7 +69,7 @@ def listing_of(
     objects = [
         stored(name_of(text), (sizes or {}).get(text, 1000), (modified_ms or {}).get(text, 0)) for text in texts
     ]
-    return parse(FOLDER, objects)
+    return parse(FOLDER, objects, generation=GENERATION)
 
 
 def log_of(

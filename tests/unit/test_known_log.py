@@ -13,7 +13,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Listing, ReplicaLog, parse, resolve
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.store.protocol import StoredObject
-from tests.unit.notation import FOLDER, listing_of, name_of, stored
+from tests.unit.notation import FOLDER, GENERATION, listing_of, name_of, stored
 
 END = 12
 LINEAGE = Lineage([(1, 0), (2, 6)])
@@ -22,6 +22,10 @@ _offset = st.integers(0, END - 1)
 _texts = st.one_of(
     st.builds(lambda o, e: f"{o}.{e}", _offset, st.integers(1, 2)),
     st.builds(lambda a, n, e: f"{a}-{min(a + n, END)}.{e}", _offset, st.integers(1, 6), st.integers(1, 2)),
+    st.builds(
+        lambda a, n, e, g: f"{a}-{min(a + n, END)}.{e}.{g}",
+        *(_offset, st.integers(1, 6), st.integers(1, 2), st.integers(1, 3)),
+    ),
     st.builds(lambda o, e: f"{o}.{e}.hw", _offset, st.integers(1, 2)),
     st.builds(lambda o: f"{o}.local", st.integers(0, 4)),
     st.builds(lambda e: f"{e}.epoch", st.integers(1, 3)),
@@ -62,8 +66,8 @@ def looks(folders: list[dict[str, str]]) -> None:
     log: ReplicaLog | None = None
     for folder in folders:
         answer = objects(folder)
-        known = known_again(known, answer, FOLDER, str)
-        fresh = parse(FOLDER, answer)
+        known = known_again(known, answer, FOLDER, str, GENERATION)
+        fresh = parse(FOLDER, answer, generation=GENERATION)
         assert known.listing == fresh
         assert [*known.objects] == answer
         log = log_again(log, known.listing, LINEAGE, end_of_append)

@@ -18,7 +18,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, litter, parse, resolve
 from stratalog.partitions.paths import CheckpointName, ChunkName, DataName, Name, WatermarkName
 from stratalog.partitions.store.protocol import StoredObject
-from tests.unit.notation import FOLDER, chain_of, listing_of, log_of, name_of, stored, text_of, texts
+from tests.unit.notation import FOLDER, GENERATION, chain_of, listing_of, log_of, name_of, stored, text_of, texts
 
 # ------------------------------------------------------------------------------------- parse
 
@@ -194,6 +194,31 @@ def test_v12_a_register_written_first_makes_a_half_copied_log_start_there() -> N
     assert chain_of(without_register) == ["0.1[0,4)", "4.1[4,5)"], "the hole that the order prevents"
 
 
+# ---------------------------------------------------------------------- records removed by a rule
+
+
+@pytest.mark.parametrize(
+    ("names", "chain"),
+    [
+        ("0-4.1 0-4.1.1 4.1", "0-4.1.1[0,4) 4.1[4,5)"),
+        ("0-6.1 0-4.1.1 6.1", "0-4.1.1[0,4) 0-6.1[4,6) 6.1[6,7)"),  # a late merge over the rewritten segment
+        ("0-6.1 0-4.1.1 4-6.1.1", "0-4.1.1[0,4) 4-6.1.1[4,6)"),
+        ("0-6.1.1 0-2.1.2 6.1", "0-2.1.2[0,2) 0-6.1.1[2,6) 6.1[6,7)"),  # a rule that is half carried out
+        ("0-6.1.1 2-4.1.2", "0-6.1.1[0,2) 2-4.1.2[2,4) 0-6.1.1[4,6)"),
+        ("0.1 1.1 2-4.1.1 4.1", "0.1[0,1) 1.1[1,2) 2-4.1.1[2,4) 4.1[4,5)"),
+        ("0.1 2-4.1.1 3.local", "2-4.1.1[3,4)"),
+        ("0-2.1 3-4.1.1", "0-2.1[0,2)"),  # a gap
+        ("0-4.2.1 0-4.1", "0-4.1[0,4)"),  # of another history
+    ],
+)
+def test_the_greatest_generation_counts_however_far_others_reach(names: str, chain: str) -> None:
+    assert " ".join(chain_of(log_of(names))) == chain
+
+
+def test_a_rewritten_segment_hides_what_it_replaces() -> None:
+    assert texts(log_of("0.1 1.1 0-2.1 0-2.1.1 0-2.1.2 2.1").hidden) == ["0.1", "1.1", "0-2.1", "0-2.1.1"]
+
+
 # ---------------------------------------------------------------------------- high watermark
 
 
@@ -268,7 +293,11 @@ def test_removing_litter_changes_no_high_watermark(marks: list[WatermarkName]) -
     data: list[Name] = [DataName(0, 8, epoch) for epoch in (1, 2, 3, 4)]
     for lineage in ([(1, 0)], [(1, 0), (2, 3)], [(1, 0), (3, 2)], [(2, 0), (4, 5)]):
         before, after = (
-            resolve(parse(FOLDER, [stored(name) for name in [*data, *some]]), Lineage(lineage), lambda _: 0)
+            resolve(
+                parse(FOLDER, [stored(name) for name in [*data, *some]], generation=GENERATION),
+                Lineage(lineage),
+                lambda _: 0,
+            )
             for some in (marks, kept)
         )
         assert before.high_watermark == after.high_watermark
@@ -295,7 +324,8 @@ def as_the_text_says(
         return n.next_offset > local_start and epoch_at(n.next_offset - 1) == n.epoch
 
     alive = [n for n in names if isinstance(n, DataName) and live(n)]
-    segments = [n for n in alive if n.next_offset is not None]
+    rewritten = [n for n in alive if n.generation]
+    segments = [n for n in alive if n.next_offset is not None and not n.generation]
     appends = [
         n
         for n in alive
@@ -312,13 +342,17 @@ def as_the_text_says(
     chain: list[tuple[DataName, int, int]] = []
     position = local_start
     while True:
-        here = [n for n in segments if n.base_offset <= position < end(n)]
+        here = [n for n in [*segments, *rewritten] if n.base_offset <= position < end(n)]
         here += [n for n in appends if n.base_offset == position]
         if not here:
             break
+        greatest = max(n.generation for n in here)
+        here = [n for n in here if n.generation == greatest]
         furthest = max(end(n) for n in here)
-        chain.append((min(n for n in here if end(n) == furthest), position, furthest))
-        position = furthest
+        later = (n.base_offset for n in rewritten if n.base_offset > position and n.generation > greatest)
+        until = min([furthest, *later])
+        chain.append((min(n for n in here if end(n) == furthest), position, until))
+        position = until
 
     reached = [local_start]
     for n in names:
@@ -345,20 +379,31 @@ def folders(draw: st.DrawFn) -> tuple[list[Name], list[tuple[int, int]]]:
             max_size=5,
         )
     )
+    rewritten = draw(
+        st.sets(
+            st.builds(
+                lambda a, n, e, g: f"{a}-{min(a + n, END_OF_LOG)}.{e}.{g}",
+                *(offset, st.integers(1, 6), epoch, st.integers(1, 3)),
+            ),
+            max_size=4,
+        )
+    )
     marks = draw(st.sets(st.builds(lambda o, e: f"{o}.{e}.hw", offset, epoch), max_size=4))
     locals_ = draw(st.sets(st.builds(lambda o: f"{o}.local", offset), max_size=2))
     epochs = sorted(draw(st.sets(epoch, min_size=1)))
     starts = sorted(draw(st.lists(offset, min_size=len(epochs), max_size=len(epochs))))
     if draw(st.booleans()):
         starts[0] = 0
-    names = [name_of(text) for text in draw(st.permutations(sorted(appends | merged | marks | locals_)))]
+    names = [
+        name_of(text) for text in draw(st.permutations(sorted(appends | merged | rewritten | marks | locals_)))
+    ]
     return names, list(zip(epochs, starts, strict=True))
 
 
 @given(folders())
 def test_resolve_says_what_the_text_says(folder: tuple[list[Name], list[tuple[int, int]]]) -> None:
     names, lineage = folder
-    log = resolve(parse(FOLDER, map(stored, names)), Lineage(lineage), lambda _: END_OF_LOG)
+    log = resolve(parse(FOLDER, map(stored, names), generation=GENERATION), Lineage(lineage), lambda _: END_OF_LOG)
     said = as_the_text_says(names, lineage, lambda _: END_OF_LOG)
     assert [(link.start, link.end) for link in log.chain] == said["spans"]
     assert [link.name.base_offset <= link.start for link in log.chain] == [True] * len(log.chain)
@@ -370,8 +415,8 @@ def test_resolve_says_what_the_text_says(folder: tuple[list[Name], list[tuple[in
 @given(folders())
 def test_every_data_file_is_in_one_place(folder: tuple[list[Name], list[tuple[int, int]]]) -> None:
     names, lineage = folder
-    log = resolve(parse(FOLDER, map(stored, names)), Lineage(lineage), lambda _: END_OF_LOG)
-    chained = [link.file for link in log.chain]
+    log = resolve(parse(FOLDER, map(stored, names), generation=GENERATION), Lineage(lineage), lambda _: END_OF_LOG)
+    chained = {link.file for link in log.chain}  # a rewritten segment may split one in two
     everywhere = [*chained, *log.dead, *log.hidden, *log.stranded]
     assert len(everywhere) == len(set(everywhere)) == len(log.listing.data)
     assert set(everywhere) == set(log.listing.data)
@@ -385,7 +430,7 @@ def test_the_bounds_are_in_order_and_the_chain_is_contiguous(
     folder: tuple[list[Name], list[tuple[int, int]]],
 ) -> None:
     names, lineage = folder
-    listing: Listing = parse(FOLDER, map(stored, names))
+    listing: Listing = parse(FOLDER, map(stored, names), generation=GENERATION)
     log = resolve(listing, Lineage(lineage), lambda _: END_OF_LOG)
     assert log.local_start <= log.high_watermark <= log.log_end
     position = log.local_start

@@ -8,13 +8,16 @@ from itertools import permutations
 
 import pytest
 
+from stratalog.engine.metadata.dump import dump, load
 from stratalog.engine.metadata.partition_commands import (
+    AddRules,
     AdvanceLogStart,
     Altered,
     AlterPartition,
     LogStart,
     PartitionAnswer,
     RefusedPartition,
+    WantedRule,
 )
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
@@ -23,6 +26,8 @@ from stratalog.partitions.errors import (
     InvalidUpdateVersionError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.removal import CommittedRule, Rule
 from tests.unit.metadata_harness import Metadata, an_id, refusal
 
 # ------------------------------------------------------------------------ alter partition
@@ -269,3 +274,74 @@ def test_the_log_start_of_an_unknown_partition_is_refused_by_itself() -> None:
     missing, fine = metadata.do(AdvanceLogStart((LogStart(an_id(5), 0, 9), LogStart(an_id(99), 0, 9))))
     assert isinstance(refusal(missing), UnknownTopicOrPartitionError)
     assert isinstance(fine, Altered)
+
+
+# ------------------------------------------------------------------------------ rules of removal
+
+
+def wanted_rule(
+    metadata: Metadata, bound: int, after: int, now_ms: int = 0, epoch: int | None = None, behind: int = 0
+) -> WantedRule:
+    return WantedRule(
+        topic_id=an_id(99),
+        partition=0,
+        bound=bound,
+        after=after,
+        leader_epoch=metadata.t.leader_epoch if epoch is None else epoch,
+        now_ms=now_ms,
+        committed_ms=now_ms + 1,
+        delete_retention_ms=100,
+        partition_epoch=metadata.t.partition_epoch - behind,
+    )
+
+
+def rules(metadata: Metadata) -> tuple[CommittedRule, ...]:
+    return metadata.image.rules_of(TopicIdPartition(an_id(99), 0))
+
+
+def add_rule(metadata: Metadata, *given: int, **more: int) -> PartitionAnswer:
+    (answer,) = metadata.do(AddRules((wanted_rule(metadata, *given, **more),)))
+    return answer
+
+
+def test_rules_are_numbered_and_kept_while_the_next_one_needs_them() -> None:
+    metadata = Metadata()
+    assert add_rule(metadata, 10, 0, now_ms=0) == Altered(an_id(99), 0, 1)
+    assert add_rule(metadata, 20, 1, now_ms=50) == Altered(an_id(99), 0, 2), "earlier views are outdated"
+    assert rules(metadata) == (CommittedRule(Rule(1, 10), 1), CommittedRule(Rule(2, 20), 51))
+    add_rule(metadata, 20, 2, now_ms=101)
+    assert rules(metadata) == (CommittedRule(Rule(2, 20), 51), CommittedRule(Rule(3, 20, 10), 102))
+    assert metadata.image.view(an_id(99), 0).generation == 3
+    assert load(dump(metadata.image), metadata.image.next_offset) == metadata.image
+
+
+@pytest.mark.parametrize(
+    ("bound", "after", "epoch", "behind"),
+    [(30, 0, 1, 0), (30, 2, 1, 0), (9, 1, 1, 0), (30, 1, 2, 0), (30, 1, 1, 1)],
+)
+def test_a_rule_that_others_have_overtaken_is_refused(bound: int, after: int, epoch: int, behind: int) -> None:
+    metadata = Metadata()
+    add_rule(metadata, 10, 0)
+    error = refusal(add_rule(metadata, bound, after, epoch=epoch, behind=behind))
+    assert isinstance(error, FencedLeaderEpochError if epoch == 2 else InvalidUpdateVersionError)
+    assert rules(metadata) == (CommittedRule(Rule(1, 10), 1),)
+
+
+def test_a_partition_gets_one_rule_a_commit() -> None:
+    metadata = Metadata()
+    wanted = wanted_rule(metadata, 10, 0)
+    fine, twice = metadata.do(AddRules((wanted, wanted)))
+    assert isinstance(fine, Altered)
+    assert isinstance(refusal(twice), InvalidUpdateVersionError)
+
+
+def test_a_partition_with_a_rule_has_no_election_that_gives_up_records() -> None:
+    """The later record of a key, for which an earlier one was removed, may be lost."""
+    metadata = Metadata()
+    add_rule(metadata, 10, 0)
+    metadata.elect(2)
+    assert rules(metadata)[-1].rule == Rule(1, 10), "a clean election loses nothing"
+    metadata.fence(1, 2)
+    metadata.fence(3)
+    metadata.unfence(1)
+    assert "cleanup.policy = compact" in str(refusal(metadata.elect(1, unclean=True)))

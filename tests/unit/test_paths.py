@@ -45,8 +45,13 @@ data_names = st.one_of(
     st.builds(DataName, offsets, st.none(), epochs),
     st.builds(lambda span, epoch: DataName(span[0], span[1], epoch), spans, epochs),
 )
+rewritten = st.builds(
+    lambda span, epoch, generation: DataName(span[0], span[1], epoch, generation),
+    *(spans, epochs, st.integers(1, 10**10 - 1)),
+)
 names = st.one_of(
     data_names,
+    rewritten,
     st.builds(EpochName, epochs),
     st.builds(WatermarkName, offsets, epochs),
     st.builds(LocalStartName, offsets),
@@ -60,6 +65,7 @@ topics = st.text("abcXYZ019._-", min_size=1, max_size=40)
 SAME_KIND = [
     st.lists(st.builds(DataName, offsets, st.none(), epochs)),
     st.lists(st.builds(lambda span, epoch: DataName(span[0], span[1], epoch), spans, epochs)),
+    st.lists(rewritten),
     st.lists(st.builds(EpochName, epochs)),
     st.lists(st.builds(WatermarkName, offsets, epochs)),
     st.lists(st.builds(LocalStartName, offsets)),
@@ -97,6 +103,9 @@ def test_appends_and_merged_segments_sort_together(mixed: list[DataName]) -> Non
         "000000000000000000000.0000000001.parquet",
         "00000000000000000007-00000000000000000007.0000000001.parquet",
         "00000000000000000007-00000000000000000003.0000000001.parquet",
+        "00000000000000000007.0000000001.0000000001.parquet",
+        "00000000000000000007-00000000000000000009.0000000001.0000000000.parquet",
+        "00000000000000000007-00000000000000000009.0000000001.1.parquet",
         "-0000000000000000001.local",
         "0000000001.EPOCH",
         "\N{ARABIC-INDIC DIGIT ONE}" * 10 + ".epoch",
@@ -170,6 +179,7 @@ def test_a_remote_path_is_read_back(partition: int, name: DataName, rebuilt: int
         "7/0/00000000000000000000.0000000001.parquet",
         "7/01/00000000000000000000.0000000001.parquet",
         "7/1/1/00000000000000000000.0000000001.parquet",
+        "7/00000000000000000007-00000000000000000009.0000000001.0000000001.parquet",
     ],
 )
 def test_what_else_lies_in_a_remote_table_is_no_segment(path: str) -> None:

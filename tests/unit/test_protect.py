@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.metadata.partition_commands import AddRules, WantedRule
 from stratalog.jobs.protect import main as job
 from stratalog.partitions.errors import InvalidCallError, PolicyViolationError
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.snapshot_harness import Keyed
 
@@ -29,6 +31,13 @@ def live(tmp_path: Path) -> LiveCluster:
     return live
 
 
+def add_rule(driver: Cluster) -> object:
+    metadata = ports_of(driver).metadata
+    view = metadata.image().views("u")[0]
+    wanted = WantedRule(view.topic_id, 0, 1, 0, view.leader_epoch, 0, 0, 0, view.partition_epoch)
+    return metadata.submit(AddRules((wanted,)))
+
+
 DELETIONS: dict[str, Callable[[Cluster], object]] = {
     "delete_records": lambda driver: driver.topics.delete_records("u", {0: 2}),
     "delete_records of tiered ones": lambda driver: driver.topics.delete_records("t", {0: -1}),
@@ -39,6 +48,7 @@ DELETIONS: dict[str, Callable[[Cluster], object]] = {
     "no tiering any more": lambda driver: driver.topics.alter_configs(
         "t", {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
     ),
+    "a rule of removal": add_rule,
     "sooner": lambda driver: driver.topics.protect("t", days=1),
     "sooner, by config": lambda driver: driver.topics.alter_configs("u", {"protect.until.ms": 1}),
     "no more": lambda driver: driver.topics.alter_configs("u", {"protect.until.ms": None}),

@@ -29,6 +29,7 @@ from stratalog.engine.quorum.upkeep import keep_up
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
+from stratalog.partitions.removal import CommittedRule, Rule
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.metadata_harness import Metadata, an_id
 from tests.unit.metadata_histories import random_history
@@ -69,6 +70,7 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
         voters=(VoterId(2, an_id(2)),),
         replaced=(3,),
         configs={"segment.ms": "2"},
+        rules={an_id(5): {0: (CommittedRule(Rule(2, 7, 3), 11),)}},
         next_offset=13,
     )
     state = LogState(

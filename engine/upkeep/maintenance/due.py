@@ -94,6 +94,7 @@ class DueWork:
         intervals = {
             "elect": config.leader_imbalance_check_interval_seconds * 1000,
             "merge": config.log_retention_check_interval_ms,
+            "compact": config.log_retention_check_interval_ms,
             "retain": config.log_retention_check_interval_ms,
             "snapshot": config.log_retention_check_interval_ms,
             "vacuum": config.vacuum_interval_ms,
@@ -182,6 +183,13 @@ class DueWork:
 
 def _takes_part(step: str, config: TopicConfig | None) -> bool:
     """Whether a step applies to the partitions of such a topic."""
-    if config is None or step not in {"tier", "snapshot"}:
-        return True
-    return config.copies_to_remote if step == "tier" else config.snapshots
+    if config is None:
+        return step != "compact"
+    match step:
+        case "tier":
+            return config.copies_to_remote
+        case "snapshot":
+            return config.snapshots
+        case "compact":
+            return config.compacts
+    return True

@@ -4,6 +4,7 @@ probe       every run: fences missing roots, unfences those that are back
 replicate   every run: elects missing leaders, replicates, finishes abandoned transactions
 elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
 merge       every log.retention.check.interval.ms
+compact     every log.retention.check.interval.ms: where cleanup.policy=compact and enough is dirty
 tier        every run: the partitions that are due (remote.log.manager.task.interval.ms); the cluster's
             description in the remote tier; reverts rewrites of tables by other programs
 retain      every log.retention.check.interval.ms
@@ -20,7 +21,7 @@ below min.insync.replicas come first, then those with a replica outside the ISR.
 step, the partitions come first that have waited longest to be tiered, and that have the most files. Equal
 partitions are shuffled in each run, so that two concurrent runs share the work.
 4. A step works in pieces. The budget is checked between two pieces of any step; within a piece of replicate,
-merge, tier and retain, also after each few files of a partition. The next run continues with the rest.
+merge, compact, tier and retain, also after each few files of a partition. The next run continues with the rest.
 5. After each step its start time is stored, whether it reached its end, its failures, and the partitions for which
 it has nothing more to do. A failed step does not stop others, and is retried when it is due again, as are
 partitions for which a run by hand failed.
@@ -56,6 +57,7 @@ from stratalog.engine.upkeep.maintenance.scrub import scrub
 from stratalog.engine.upkeep.maintenance.sweep import log_ends
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
 from stratalog.engine.upkeep.memory.times import LONGEST_MS, Ran, Settled, Times
+from stratalog.engine.upkeep.replication.compact import compact
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -72,7 +74,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import METADATA_TOPIC
 
-STEPS = ("replicate", "elect", "merge", "tier", "retain", "snapshot", "vacuum", "scrub")
+STEPS = ("replicate", "elect", "merge", "compact", "tier", "retain", "snapshot", "vacuum", "scrub")
 _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
 """The limits of a piece that threads of this process do faster than executors: partitions and bytes."""
 
@@ -325,6 +327,8 @@ class _Maintenance:
                 )
             case "merge":
                 return merge(metadata, storage, execution, only=piece, over=over, since=since)
+            case "compact":
+                return compact(metadata, storage, execution, only=piece, over=over)
             case "tier":
                 return tier(metadata, storage, execution, only=piece, due=not self._due.is_now(name), over=over)
             case "retain":

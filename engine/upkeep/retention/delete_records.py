@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from stratalog.engine.config.topic_config import COMPACT
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import PartitionRow
@@ -136,6 +137,11 @@ def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: i
         raise PolicyViolationError(
             f"records of {what} cannot be deleted: cleanup.policy is snapshot, and only a snapshot advances the "
             "start of such a log (stratalog snapshot)"
+        )
+    if topic_config_of(image, image.topic(topic)).cleanup_policy == COMPACT:
+        raise PolicyViolationError(
+            f"records of {what} cannot be deleted: cleanup.policy is compact, so the last record of each key "
+            "stays; append a tombstone for each key, or set cleanup.policy = compact,delete first"
         )
     replicas = storage.replicas(image.view(image.topic(topic).topic_id, partition))
     present = replicas.view.log_start_offset

@@ -210,7 +210,7 @@ def _list(
         objects = replica.store.list(replica.folder) if listed is None else listed
         if listed is None:
             replica.check_root()
-        listing = parse(replica.folder, objects, replica.store.uri_of)
+        listing = parse(replica.folder, objects, replica.store.uri_of, generation=replica.generation)
     for name, _ in listing.epochs:
         if name.epoch > epoch:
             error: StratalogError = uncommitted_epoch(replica, name.epoch, epoch)

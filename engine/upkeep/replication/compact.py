@@ -1,0 +1,268 @@
+"""Compact: remove the records whose key has a later one (cleanup.policy=compact), at unchanged offsets.
+
+    1. each leader tells what is dirty, or that its last rule is not carried out everywhere (``compaction``)
+    2. one commit gives the partitions that are due their next rule of removal (``partitions.removal``)
+    3. each leader rewrites its files by the rule, and its followers copy them
+
+A run that ends after the commit leaves the rest of the work to the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import NOT_DONE, PartitionRow
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.driver.turns import Over
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.chosen import chosen_partitions, topic_config_of
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.metadata.partition_commands import AddRules, WantedRule
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.replication.leader import look_at_leader
+from stratalog.engine.replication.partition import BoundedWork
+from stratalog.engine.replication.removal import members_behind, remove_records
+from stratalog.partitions.agreed_time import agreed_ms, stamp_ms
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.compaction import Cleanable, CompactionPolicy, cleanable
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.merge import MergePolicy
+from stratalog.partitions.removal import carried_out, to_rewrite
+from stratalog.partitions.removing import RemovingOptions
+from stratalog.partitions.replica import errors_of
+from stratalog.partitions.runner import Runner
+from stratalog.partitions.transactions import transactions_of
+
+MEMORY_BYTES = 128 * 1024 * 1024
+"""The memory of a task for keys, as Kafka's log.cleaner.dedupe.buffer.size; keys beyond it go to files."""
+NO_TIME = "the clocks disagree, so nothing is compacted"
+
+
+@dataclass(frozen=True, slots=True)
+class CompactWork(BoundedWork):
+    """One partition. ``most`` counts segments."""
+
+    merging: MergePolicy
+    policy: CompactionPolicy
+    compression: str
+    clock: Clock
+    copies: Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Dirty:
+    """The need of a leader's log."""
+
+    found: Cleanable
+    wanted: WantedRule | None = None
+    """The next rule, if one is due."""
+    goes_on: bool = False
+    """Whether the present rule is not carried out everywhere."""
+    why: str | None = None
+    """The reason why nothing is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactResult:
+    """The rewritten files, and the number of segments that are left."""
+
+    segments: int = 0
+    files: int = 0
+    removed: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    left: int = 0
+
+    @property
+    def moved_bytes(self) -> int:
+        """See ``PartDone``."""
+        return self.written_bytes
+
+    def after(self, before: CompactResult) -> CompactResult:
+        """See ``PartDone``."""
+        return CompactResult(
+            segments=before.segments + self.segments,
+            files=before.files + self.files,
+            removed=before.removed + self.removed,
+            read_bytes=before.read_bytes + self.read_bytes,
+            written_bytes=before.written_bytes + self.written_bytes,
+            left=self.left,
+        )
+
+
+class CompactRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition. ``removed`` counts the offsets without a record in the rewritten segments."""
+
+    dirty_ratio: float | None
+    segments: int
+    files: int
+    removed: int
+    read_bytes: int
+    written_bytes: int
+    why: str | None
+
+
+def look_at_log(work: CompactWork) -> Dirty:
+    """The task of step 1. Raises: errors of listing the leader, or a member of its ISR."""
+    return while_it_changes(lambda: _look(work))
+
+
+def _look(work: CompactWork) -> Dirty:
+    replicas = work.replicas
+    view, leader = replicas.view, replicas.leader
+    log = look_at_leader(replicas)
+    transactions = transactions_of(log, leader.footer)
+    now_ms = agreed_ms(work.clock, leader.store)
+    seen_ms = work.clock.now_ms() if now_ms is None else now_ms
+    with errors_of(leader):
+        found = cleanable(log, work.merging, work.policy, transactions, seen_ms, leader.footer)
+    if view.rules:
+        last = view.rules[-1].rule
+        if not carried_out(log, last) or members_behind(replicas, last):
+            return Dirty(found, goes_on=True)
+    if now_ms is None:
+        return Dirty(found, why=NO_TIME)
+    if not found.is_due(work.policy, now_ms):
+        return Dirty(found, why=found.why_not(work.merging, work.policy))
+    wanted = WantedRule(
+        topic_id=view.topic_id,
+        partition=view.partition,
+        bound=found.bound,
+        after=view.generation,
+        leader_epoch=view.leader_epoch,
+        now_ms=now_ms,
+        committed_ms=stamp_ms(work.clock, leader.store),
+        delete_retention_ms=work.policy.delete_retention_ms,
+        partition_epoch=view.partition_epoch,
+    )
+    return Dirty(found, wanted)
+
+
+def compact_partition(work: CompactWork) -> CompactResult:
+    """The task of step 3: the last rule of the view. Raises: see ``remove_records``; the error of a member of the
+    ISR that could not be reached.
+    """
+    return while_it_changes(lambda: _compact(work))
+
+
+def _compact(work: CompactWork) -> CompactResult:
+    rule = work.replicas.view.rules[-1].rule
+    options = RemovingOptions(
+        segment_bytes=work.merging.segment_bytes,
+        compression=work.compression,
+        memory_bytes=MEMORY_BYTES,
+        most=work.most,
+    )
+    done = remove_records(work.replicas, rule, options, work.copies)
+    if done.missed:
+        raise next(iter(done.missed.values()))
+    removed = done.removed
+    left = len(to_rewrite(work.replicas.leader.log(), rule)) if work.most is not None else 0
+    return CompactResult(
+        segments=removed.segments,
+        files=removed.files,
+        removed=removed.gaps,
+        read_bytes=removed.read_bytes,
+        written_bytes=removed.written_bytes,
+        left=left,
+    )
+
+
+def compact(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    topics: Sequence[str] | None = None,
+    *,
+    only: Collection[TopicIdPartition] | None = None,
+    over: Over | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Compact the partitions of the topics with cleanup.policy=compact (of them those in ``only``, where it is
+    given) that are due. ``over``: as in ``merge``.
+
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a named topic with another policy; errors of reading
+        and writing the metadata. Everything else is a failure of its partition in the report.
+    """
+    with execution.run("compact", dry_run=dry_run) as run:
+        image = metadata.image()
+        works = {work.replicas.view.key: work for work in _plan(storage, execution.clock, image, topics, only)}
+        looked = {work.replicas.view.key: seen for work, seen in run.each(look_at_log, list(works.values()))}
+        wanted = {key: seen.wanted for key, seen in looked.items() if seen.wanted is not None}
+        ruled = run.commit(
+            metadata,
+            AddRules(tuple(wanted.values())),
+            {key: works[key].replicas.view for key in wanted},
+        )
+        due = [key for key, seen in looked.items() if seen.goes_on or key in ruled]
+        done: dict[TopicIdPartition, CompactResult] = {}
+        if due and not dry_run:
+            image = metadata.image()
+            again = [
+                replace(works[key], replicas=storage.replicas(image.view(*key)))
+                for key in due
+                if key.topic_id in image.topics
+            ]
+            finished, failed = run.in_turns(compact_partition, again, over)
+            for one in failed:
+                run.fail(one.item, one.error)
+            done = {work.replicas.view.key: result for work, result in finished}
+        idle = {key: seen for key, seen in looked.items() if key not in due and key not in wanted}
+        run.settle(
+            (works[key].replicas.view, 0 if seen.why == NO_TIME else seen.found.next_ms)
+            for key, seen in idle.items()
+        )
+        run.add(
+            _row(works[key].replicas.view, seen, done.get(key, CompactResult())) for key, seen in looked.items()
+        )
+    run.fill((work.replicas.view for work in works.values()), lambda view: _row(view, None, CompactResult()))
+    run.total("segments", "removed")
+    return run.report()
+
+
+def _plan(
+    storage: Storage,
+    clock: Clock,
+    image: ClusterImage,
+    topics: Sequence[str] | None,
+    only: Collection[TopicIdPartition] | None,
+) -> list[CompactWork]:
+    works = []
+    for topic, views in chosen_partitions(image, topics, only):
+        config = topic_config_of(image, topic)
+        if not config.compacts:
+            if topics is not None:
+                raise InvalidCallError(
+                    f"topic {topic.name!r} is not compacted: set its cleanup.policy to compact first"
+                )
+            continue
+        works += [
+            CompactWork(
+                replicas=storage.replicas(view),
+                merging=config.merging,
+                policy=config.compaction,
+                compression=config.compression_type,
+                clock=clock,
+                copies=storage.copies,
+            )
+            for view in views
+        ]
+    return works
+
+
+def _row(view: PartitionView, seen: Dirty | None, done: CompactResult) -> CompactRow:
+    return CompactRow(
+        topic=view.topic,
+        partition=view.partition,
+        dirty_ratio=None if seen is None else round(seen.found.dirty_ratio, 3),
+        segments=done.segments,
+        files=done.files,
+        removed=done.removed,
+        read_bytes=done.read_bytes,
+        written_bytes=done.written_bytes,
+        why=NOT_DONE if seen is None else seen.why,
+    )

@@ -1,0 +1,94 @@
+"""When a log is compacted, and up to which offset: Kafka's conditions (KIP-58, KIP-354). Pure.
+
+The *clean* part of a log is what its last rule of removal has rewritten, the *dirty* part the sealed segments
+behind it. The active tail stays as it is, and so does everything above the last stable offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stratalog.partitions.amounts import span_text
+from stratalog.partitions.clock import FOREVER_MS
+from stratalog.partitions.listing import Link, ReplicaLog
+from stratalog.partitions.merge import MergePolicy, next_merge_ms, oldest_by, sealed_runs, sealing
+from stratalog.partitions.transactions import FooterOf, LogTransactions
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPolicy:
+    """The settings for compaction (min.cleanable.dirty.ratio, min.compaction.lag.ms, max.compaction.lag.ms,
+    delete.retention.ms)."""
+
+    min_dirty_ratio: float
+    min_lag_ms: int
+    max_lag_ms: int
+    delete_retention_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanable:
+    """The part of a log that may be compacted now."""
+
+    bound: int
+    """The end of the dirty part; at most the start of the last file."""
+    clean_bytes: int
+    dirty_bytes: int
+    oldest_ms: int | None
+    """The time (ms) of the first append of the dirty part; None without one."""
+
+    next_ms: int = FOREVER_MS
+    """The time (ms) before which an unchanged log is not due, if it is not."""
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The fraction of the bytes that was never compacted."""
+        return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes) if self.dirty_bytes else 0.0
+
+    def is_due(self, policy: CompactionPolicy, now_ms: int) -> bool:
+        """Whether the log must be compacted."""
+        if self.oldest_ms is None:
+            return False
+        return self.dirty_ratio >= policy.min_dirty_ratio or now_ms - self.oldest_ms > policy.max_lag_ms
+
+    def why_not(self, merging: MergePolicy, policy: CompactionPolicy) -> str:
+        """A readable reason why the log is not compacted."""
+        if self.oldest_ms is None:
+            lag = f", and older than {span_text(policy.min_lag_ms)}" if policy.min_lag_ms else ""
+            return f"no segment to compact: {sealing(merging)}{lag}, and the last file stays"
+        return f"{self.dirty_ratio:.0%} dirty: compacted from {policy.min_dirty_ratio:.0%} on"
+
+
+def cleanable(
+    log: ReplicaLog,
+    merging: MergePolicy,
+    policy: CompactionPolicy,
+    transactions: LogTransactions,
+    now_ms: int,
+    footer: FooterOf,
+) -> Cleanable:
+    """The part that may be compacted of a log whose last rule is carried out. ``now_ms`` is a time on which clocks
+    agree."""
+    start = max(log.removed_to, log.local_start)
+    clean = sum(link.file.object.size_bytes for link in log.over(log.local_start, start))
+    dirty: list[Link] = []
+    oldest_ms: Callable[[Link], int] = oldest_by(footer)
+    for run in sealed_runs(log, merging, start, now_ms, transactions, oldest_ms=oldest_ms):
+        young = policy.min_lag_ms and any(
+            now_ms - footer(link.file).latest_ms < policy.min_lag_ms for link in run.links
+        )
+        if young or run.end >= log.log_end:
+            break
+        dirty += run.links
+    oldest = oldest_ms(dirty[0]) if dirty else None
+    next_ms = min(
+        next_merge_ms(log, merging, now_ms), FOREVER_MS if oldest is None else oldest + policy.max_lag_ms
+    )
+    return Cleanable(
+        bound=dirty[-1].end if dirty else start,
+        clean_bytes=clean,
+        dirty_bytes=sum(link.file.object.size_bytes for link in dirty),
+        oldest_ms=oldest,
+        next_ms=min(next_ms, now_ms + policy.min_lag_ms) if policy.min_lag_ms else next_ms,
+    )

@@ -1,0 +1,120 @@
+"""Records that leave a log while all others keep their offsets: the rule, and the invariants. Pure.
+
+A *rule* names the records of one partition that are removed: below ``bound``, those whose key has a later record
+below it, records without a key, and tombstones below ``tombstones_before``. The rules of a partition have
+*generations* 1, 2, 3 ... A rule never takes back what an earlier one removed: ``bound`` and
+``tombstones_before`` only grow. So the records that generation g leaves in a range of offsets depend on g and the
+committed log alone. They do not depend on the driver that removes the others, nor on the generations of the files
+that it reads.
+
+The range
+    ``bound`` is at most the last stable offset, so the outcome of every transaction below it is known. It is the
+    end of a file, and below the active tail: the last record of a log is never below it. A file that crosses the
+    bound stays as it is until a later rule. Tombstones are removed below the bound of a rule that was committed
+    ``delete.retention.ms`` ago (KIP-534), so a reader that began before that has had the time to see them.
+
+A rewritten file
+    A segment ``<base>-<next>.<epoch>.<generation>.parquet``, with a row for each offset. The row of a removed
+    record is a gap (``records.GAP``): every column except the partition and the offset is null. It takes a few
+    bits. So offsets stay contiguous, positions in a file follow from offsets, and readers pass over the gaps as
+    they do in a mirror. The footer keeps the base and next offset, the lineage, the state of producers, the
+    markers that end earlier transactions, and the time of the first append. It also has the rule, and the number
+    of gaps.
+
+The file that counts
+    At each offset the file of the greatest generation that contains it; of these the one that reaches furthest
+    (``listing.chain_of``). Merges make generation 0, and leave rewritten segments alone. So a late merge, or a
+    late copy of a replaced file, brings no record back, whatever its range. A replaced file is hidden, like a
+    merged one, and leaves after ``file.delete.delay.ms``.
+
+The order of steps
+    1. The rule is committed to the metadata, which numbers it. Every member of the ISR must have carried out the
+       one before (``carried_out``).
+    2. The leader rewrites its files in ascending order, each as a merge does: read, stage, list again, name.
+    3. Followers copy the leader's files, in ascending order. A file of a greater generation replaces one of a
+       lesser generation, and never the reverse.
+    4. Hidden files are deleted late, and only after all bytes of the files that hide them were read.
+    A crash between any two steps leaves a whole log: some of its files follow the rule, the others an earlier
+    one. The next run continues. So does an elected leader: it has all committed records, at some generation, and
+    the rule is in the metadata.
+
+    Ascending order is a safety step (!): when a tombstone is removed, every earlier record of its key is removed
+    already. In descending order a crash would leave the earlier record without the tombstone, and the next run
+    would take it for the last of its key.
+
+    An unclean election, or a log that begins again, gives up committed records, perhaps the later record that
+    made a rule remove an earlier one on some of the replicas. So a partition with a rule has no such election
+    (``election_commands``).
+
+Removed, or lost
+    A replica has at each offset the generation of its file there. At equal generations two replicas hold equal
+    records. A replica of a lesser generation holds more: it is *stale*, and a sync updates it. A gap is a row that
+    a checksum covers and a footer announces. A replica without the row or the file is *damaged*, with or without a
+    rule. A file whose name and footer disagree about the generation is damaged.
+
+Invariants
+    C1  the last record of each key below the bound is in every copy, at its offset, unless it is a tombstone below
+        ``tombstones_before``
+    C2  at equal generations, two copies of an offset have the same record, or both a gap
+    C3  the log end, the high watermark, the state of producers and the lineage are the same with and without rules
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stratalog.partitions.numbers import Int64, Natural
+
+if TYPE_CHECKING:
+    from stratalog.partitions.listing import Link, ReplicaLog
+
+
+MOST_KEPT = 16
+"""The number of rules to keep for their tombstones."""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """The records to remove from one partition."""
+
+    generation: Natural
+    bound: Natural
+    """Offsets below it are subject to the rule."""
+    tombstones_before: Natural = 0
+    """At most ``bound``: below it, the last record of a key is removed too if its value is null."""
+
+
+class CommittedRule(msgspec.Struct, frozen=True):
+    """A rule, and when it was committed."""
+
+    rule: Rule
+    committed_ms: Int64
+
+
+def next_rule(earlier: Sequence[CommittedRule], bound: int, now_ms: int, delete_retention_ms: int) -> Rule:
+    """The rule that follows ``earlier``, the rules of the partition in order. Raises: ValueError for a ``bound``
+    below that of an earlier one."""
+    last = earlier[-1].rule if earlier else Rule(0, 0)
+    if bound < last.bound:
+        raise ValueError(f"a rule up to offset {bound} cannot follow one up to {last.bound}")
+    old = (one.rule.bound for one in earlier if one.committed_ms + delete_retention_ms <= now_ms)
+    return Rule(last.generation + 1, bound, max([last.tombstones_before, *old]))
+
+
+def still_needed(earlier: Sequence[CommittedRule], rule: Rule) -> tuple[CommittedRule, ...]:
+    """The earlier rules that a ``next_rule`` after ``rule`` needs: their tombstones are not removed yet. At most
+    ``MOST_KEPT``, the oldest: tombstones between the bounds of others only stay for longer."""
+    return tuple(one for one in earlier if one.rule.bound > rule.tombstones_before)[:MOST_KEPT]
+
+
+def to_rewrite(log: ReplicaLog, rule: Rule) -> tuple[Link, ...]:
+    """The links of a log that are subject to the rule and follow an earlier one, ascending. A link that crosses
+    the bound is left alone."""
+    return tuple(link for link in log.chain if link.end <= rule.bound and link.name.generation < rule.generation)
+
+
+def carried_out(log: ReplicaLog, rule: Rule) -> bool:
+    """Whether a replica holds nothing that the rule removes, except in a file that crosses its bound."""
+    return not to_rewrite(log, rule)

@@ -1,0 +1,130 @@
+"""Carries out a rule of removal on one replica: finds what it removes, and rewrites the files, in ascending order.
+
+A run that ends half-way leaves a log that is whole (``partitions.removal``). The next one continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from stratalog.partitions.columns import booleans, constant, valid_of
+from stratalog.partitions.growth import fitted, widest
+from stratalog.partitions.listing import Link, ReplicaLog
+from stratalog.partitions.merge import Run, with_outcomes
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.records import ABORTED
+from stratalog.partitions.removal import Rule, to_rewrite
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.rewrite import Removal, remove_from_run
+from stratalog.partitions.segment import read_batches
+from stratalog.partitions.superseded import Superseded
+from stratalog.partitions.transactions import Fate, LogTransactions
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The segments made, the files that they replace, their gaps, and the bytes of both."""
+
+    segments: int = 0
+    files: int = 0
+    gaps: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovingOptions:
+    """Options of a removal."""
+
+    segment_bytes: int
+    compression: str
+    memory_bytes: int
+    """The bound of a table of keys."""
+    folder: Path | None = None
+    """Where keys go that exceed the bound; None: the system's folder for temporary files."""
+    most: int | None = None
+    """The most segments to make; None: all."""
+
+
+def carry_out(
+    replica: Replica, log: ReplicaLog, transactions: LogTransactions, rule: Rule, options: RemovingOptions
+) -> Removed:
+    """Carry out ``rule`` on the replica, whose log and transactions these are.
+
+    Raises: ValueError for a rule above the last stable offset; SourceChangedError when files left the log
+        meanwhile; CorruptSegmentError; OSError when the folder is full.
+    """
+    if rule.bound > transactions.last_stable_offset:
+        raise ValueError(f"{replica}: {rule} is above the last stable offset {transactions.last_stable_offset}")
+    runs = _runs(to_rewrite(log, rule), options.segment_bytes)
+    if not runs:
+        return Removed()
+    done = Removed()
+    with Superseded(log.local_start, rule, options.memory_bytes, options.folder) as found:
+        found.find(_keys(replica, log, transactions, rule))
+        removal = Removal(rule, found.removed)
+        for run in runs[: options.most]:
+            run = with_outcomes(run, transactions)
+            made = remove_from_run(replica, run, _name(log, run, rule), removal, compression=options.compression)
+            done = Removed(
+                segments=done.segments + 1,
+                files=done.files + len(run.links),
+                gaps=done.gaps + made.gaps,
+                read_bytes=done.read_bytes + run.size_bytes,
+                written_bytes=done.written_bytes + made.size_bytes,
+            )
+    return done
+
+
+def _runs(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
+    """Neighbours of together at most ``segment_bytes``, or single links, ascending."""
+    runs: list[list[Link]] = []
+    size = 0
+    for link in links:
+        size += link.file.object.size_bytes
+        if runs and runs[-1][-1].end == link.start and size <= segment_bytes:
+            runs[-1].append(link)
+        else:
+            runs.append([link])
+            size = link.file.object.size_bytes
+    return [Run(tuple(run)) for run in runs]
+
+
+def _name(log: ReplicaLog, run: Run, rule: Rule) -> DataName:
+    """The epoch is that of the last record, also where a rewritten segment has cut the last file."""
+    epoch = log.lineage.epoch_at(run.end - 1)
+    assert epoch is not None  # the last file of the run is live
+    return DataName(run.start, run.end, epoch, rule.generation)
+
+
+def _keys(
+    replica: Replica, log: ReplicaLog, transactions: LogTransactions, rule: Rule
+) -> Iterator[pa.RecordBatch]:
+    """The keys of all records below the bound, as ``Superseded.find`` takes them. Values are read only where a
+    tombstone may be removed."""
+    links = log.over(log.local_start, rule.bound)
+    schemas = (replica.segment(link.file).schema for link in links)
+    key = pa.schema([widest(schemas, str(replica)).field("key")])
+    for link in links:
+        fate = transactions.fates.get(link.name)
+        has_values = link.start < rule.tombstones_before
+        columns = ["offset", "key", "control", *(["value"] if has_values else [])]
+        for batch in read_batches(replica.store, link.file, link.start, min(link.end, rule.bound), columns):
+            rows = batch.num_rows
+            control = batch.column("control")
+            if fate is Fate.ABORTED:
+                control = constant(ABORTED, control.type, rows)
+            tombstone = booleans(~valid_of(batch.column("value"))) if has_values else pa.repeat(False, rows)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    batch.column("offset"),
+                    fitted(batch.select(["key"]), key, str(replica)).column(0),
+                    control,
+                    tombstone,
+                ],
+                names=["offset", "key", "control", "tombstone"],
+            )

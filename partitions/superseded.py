@@ -1,0 +1,165 @@
+"""The records of a partition that a rule removes (``partitions.removal``), found within a bound of memory.
+
+One pass over the keys and offsets below the rule's bound marks the offsets whose key has a later record. Keys are
+compared in full; their hashes only decide which keys are compared with one another. A table of keys that exceeds
+the bound is reduced to the last offset of each key. If that is not enough, it is split by the hash into files in a
+folder, each of which is reduced by itself, and split again if need be.
+
+The result is a byte for each offset, in a file that is mapped into memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.partitions.columns import booleans, bools_of, integers, integers_of, valid_of
+from stratalog.partitions.comparable_keys import flat_keys
+from stratalog.partitions.digest import key_hashes
+from stratalog.partitions.records import GAP
+from stratalog.partitions.removal import Rule
+
+_PARTS_BITS = 4
+_HASH_BITS = 64
+_READ_ROWS = 65_536
+_REMOVED, _TOMBSTONE = np.uint8(1), np.uint8(2)
+_OFFSET = "offset"
+
+
+class Superseded:
+    """The offsets in ``[start, rule.bound)`` that ``rule`` removes. A context, which ends with its files."""
+
+    def __init__(self, start: int, rule: Rule, memory_bytes: int, folder: Path | None = None) -> None:
+        """``memory_bytes`` bounds each table of keys; ``folder`` is where files go, by default the system's folder
+        for temporary files."""
+        self._start, self._rule = start, rule
+        self._memory_bytes = memory_bytes
+        self._stack = ExitStack()
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+        rows = max(rule.bound - start, 1)
+        self._marks = np.memmap(self._folder / "marks", np.uint8, "w+", shape=(rows,))
+        self._files = 0
+        self.deepest = 0
+        """How many times keys were split by their hash."""
+
+    def __enter__(self) -> Superseded:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def find(self, records: Iterable[pa.RecordBatch]) -> None:
+        """Find what the rule removes of ``records``: columns ``offset``, ``key``, ``control``, and ``tombstone``,
+        which says whether the value is null. They are all records from the start to the bound, in any order, and
+        of one key type; ``control`` has the outcomes of transactions.
+
+        Raises: OSError when the folder is full.
+        """
+        self._reduce(self._keyed(records), 0)
+        self._marks[(self._marks & _TOMBSTONE) != 0] |= _REMOVED
+
+    def removed(self, start: int, end: int) -> npt.NDArray[np.bool_]:
+        """For each offset in ``[start, end)`` whether the rule removes its record; no gap is removed again."""
+        found: npt.NDArray[np.bool_] = (self._marks[start - self._start : end - self._start] & _REMOVED) != 0
+        return found
+
+    def _keyed(self, records: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Tables of keys and offsets, without gaps and records that are removed whatever follows."""
+        for batch in records:
+            offsets = integers_of(batch.column("offset")) - self._start
+            inside = offsets < self._rule.bound - self._start
+            control = batch.column("control")
+            gap = bools_of(pc.fill_null(pc.equal(control, GAP), False))
+            kept = ~valid_of(control) & valid_of(batch.column("key"))
+            self._marks[offsets[inside & ~kept & ~gap]] = _REMOVED
+            old = offsets < self._rule.tombstones_before - self._start
+            tombstone = bools_of(batch.column("tombstone"))
+            self._marks[offsets[inside & kept & old & tombstone]] = _TOMBSTONE
+            key = batch.column("key").filter(booleans(inside & kept))
+            if len(key):
+                columns = {f"key{index}": column for index, column in enumerate(flat_keys(key))}
+                yield pa.table({**columns, _OFFSET: integers(offsets[inside & kept])})
+
+    def _reduce(self, tables: Iterable[pa.Table], depth: int) -> None:
+        """Mark all offsets of a key but the last; ``depth`` times the keys were split by their hash."""
+        held: pa.Table | None = None
+        parts: _Parts | None = None
+        for table in tables:
+            held = table if held is None else pa.concat_tables([held, table])
+            if held.nbytes > self._memory_bytes:
+                held = self._latest(held)
+                if held.nbytes > self._memory_bytes // 2 and _PARTS_BITS * (depth + 1) <= _HASH_BITS:
+                    parts = parts or _Parts(self._folder, self._number(), depth)
+                    parts.add(held)
+                    held = None
+        if held is not None:
+            held = self._latest(held)
+        if parts is None:
+            return
+        if held is not None:
+            parts.add(held)
+        del held
+        self.deepest = max(self.deepest, depth + 1)
+        for file in parts.close():
+            self._reduce(_read(file), depth + 1)
+            file.unlink()
+
+    def _number(self) -> int:
+        self._files += 1
+        return self._files
+
+    def _latest(self, table: pa.Table) -> pa.Table:
+        """The rows with the last offset of each key; the others are marked."""
+        keys = [name for name in table.column_names if name != _OFFSET]
+        last = table.group_by(keys, use_threads=False).aggregate([(_OFFSET, "max")])
+        last = last.select([*keys, f"{_OFFSET}_max"]).rename_columns([*keys, _OFFSET])
+        if last.num_rows < table.num_rows:
+            lasting = integers_of(last.column(_OFFSET).combine_chunks())
+            tombstones = self._marks[lasting] & _TOMBSTONE
+            self._marks[integers_of(table.column(_OFFSET).combine_chunks())] |= _REMOVED
+            self._marks[lasting] = tombstones
+        return last
+
+
+class _Parts:
+    """Tables that are split by bits of the hash into files, which are written one table at a time."""
+
+    def __init__(self, folder: Path, number: int, depth: int) -> None:
+        self._files = [folder / f"{number}-{part}" for part in range(1 << _PARTS_BITS)]
+        self._writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
+        self._shift = np.uint64(_HASH_BITS - _PARTS_BITS * (depth + 1))
+
+    def add(self, table: pa.Table) -> None:
+        """Append each row to its part; the table has rows."""
+        table = table.combine_chunks()
+        keys = [table.column(name).chunk(0) for name in table.column_names if name != _OFFSET]
+        hashes = key_hashes(keys)
+        part_of = (hashes >> self._shift) & np.uint64((1 << _PARTS_BITS) - 1)
+        for part in range(1 << _PARTS_BITS):
+            rows = table.filter(booleans(part_of == part))
+            if rows.num_rows:
+                if part not in self._writers:
+                    self._writers[part] = pa.ipc.new_stream(self._files[part], table.schema)
+                self._writers[part].write_table(rows, max_chunksize=_READ_ROWS)
+
+    def close(self) -> Iterator[Path]:
+        """The files of the parts that have rows; no more is added."""
+        for writer in self._writers.values():
+            writer.close()
+        yield from (self._files[part] for part in sorted(self._writers))
+
+
+def _read(file: Path) -> Iterator[pa.Table]:
+    with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as reader:
+        for batch in reader:
+            yield pa.Table.from_batches([batch])

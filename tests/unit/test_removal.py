@@ -1,0 +1,42 @@
+"""Rules of removal: what each may take, and whether a log follows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.partitions.removal import CommittedRule, Rule, carried_out, next_rule, still_needed, to_rewrite
+from tests.unit.notation import log_of, text_of
+
+
+def test_tombstones_stay_for_their_time_after_the_first_rule_over_them() -> None:
+    """KIP-534: the time begins when a record is first cleaned, whatever its timestamp."""
+    rules: tuple[CommittedRule, ...] = ()
+    found = []
+    for now_ms, bound in ((0, 10), (50, 20), (100, 30), (149, 40), (150, 40), (400, 40)):
+        rule = next_rule(rules, bound, now_ms, delete_retention_ms=100)
+        rules = (*still_needed(rules, rule), CommittedRule(rule, now_ms))
+        found.append((rule.generation, rule.bound, rule.tombstones_before, len(rules)))
+    assert found == [(1, 10, 0, 1), (2, 20, 0, 2), (3, 30, 10, 2), (4, 40, 10, 3), (5, 40, 20, 3), (6, 40, 40, 1)]
+
+
+def test_a_rule_never_takes_back_what_an_earlier_one_has_removed() -> None:
+    earlier = (CommittedRule(Rule(1, 10, 5), 0),)
+    assert next_rule(earlier, 10, 1, delete_retention_ms=10**9) == Rule(2, 10, 5)
+    with pytest.raises(ValueError, match="offset 9"):
+        next_rule(earlier, 9, 1, delete_retention_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [
+        ("0.1 1.1 2-4.1 4.1 5.1", "0.1 1.1 2-4.1"),
+        ("0-2.1.2 2-4.1.1 4.1", "2-4.1.1"),
+        ("0-4.1.2 4.1", ""),
+        ("0-2.1 2-6.1", "0-2.1"),  # across the bound
+        ("0-4.1.3 4.1", ""),
+    ],
+)
+def test_what_a_rule_has_still_to_rewrite(names: str, left: str) -> None:
+    log, rule = log_of(names), Rule(2, 4)
+    assert " ".join(text_of(link.name) for link in to_rewrite(log, rule)) == left
+    assert carried_out(log, rule) == (not left)

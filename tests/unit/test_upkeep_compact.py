@@ -1,0 +1,231 @@
+"""cleanup.policy=compact on a whole cluster: the last record of each key stays at its offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from stratalog.engine.records.append import append_batches
+from stratalog.partitions.errors import (
+    InvalidConfigError,
+    InvalidRecordError,
+    PolicyViolationError,
+    StratalogError,
+)
+from stratalog.partitions.records import GAP
+from stratalog.partitions.segment import read_batches
+from tests.ports import ports_of
+from tests.unit.cluster_harness import LiveCluster, report_of, rows_of
+from tests.unit.harness import batch
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+Row = tuple[str | None, str | None]
+
+
+class Compacted(LiveCluster):
+    """A cluster with the compacted topic ``t``, of which each append is a segment."""
+
+    def __init__(self, folder: Path, *, on_disk: bool = False, **configs: str) -> None:
+        super().__init__(folder, on_disk=on_disk)
+        given = {"cleanup_policy": "compact", "segment_bytes": "1", "file_delete_delay_ms": "0", **configs}
+        self.topic(**given)
+
+    def put(self, *rows: Row) -> None:
+        """Append these keys and values as one append."""
+        ports = ports_of(self.cluster)
+        keys, values = (
+            [None if text is None else text.encode() for text in some] for some in zip(*rows, strict=True)
+        )
+        made = batch(values).set_column(1, "key", pa.array(keys, pa.binary()))
+        stamp = made.schema.field("timestamp")
+        made = made.set_column(0, stamp, pa.nulls(made.num_rows, stamp.type))
+        report = append_batches(
+            *(ports.metadata, ports.storage, ports.clock, ports.memory), "t", {0: [made]}, None
+        )
+        report.raise_for_failures()
+
+    def held(self, broker: int) -> dict[int, Row]:
+        """The records of a replica by offset."""
+        found: dict[int, Row] = {}
+        for link in self.log(broker).chain:
+            for part in read_batches(self.store(broker), link.file, link.start, link.end):
+                for row in part.to_pylist():
+                    if row["control"] != GAP:
+                        key, value = (None if one is None else one.decode() for one in (row["key"], row["value"]))
+                        found[row["offset"]] = key, value
+        return found
+
+    def everywhere(self) -> dict[int, Row]:
+        """The records that all replicas hold alike."""
+        one, *others = [self.held(broker) for broker in (1, 2, 3)]
+        assert all(other == one for other in others)
+        return one
+
+
+ROWS = (("a", "1"), ("b", "1"), ("a", "2"), ("c", None), ("b", "2"), ("a", "3"))
+
+
+def fill(live: Compacted, rows: Iterable[Row] = ROWS) -> None:
+    for row in rows:
+        live.put(row)
+
+
+def test_the_last_record_of_each_key_stays_and_the_active_tail(tmp_path: Path) -> None:
+    live = Compacted(tmp_path)
+    fill(live)
+    report = live.cluster.compact()
+    assert rows_of(report, "dirty_ratio", "segments", "removed", "why") == [(1.0, 5, 2, None)]
+    assert live.everywhere() == {2: ("a", "2"), 3: ("c", None), 4: ("b", "2"), 5: ("a", "3")}
+    live.cluster.retain().raise_for_failures()
+    assert all(not live.log(broker).hidden for broker in (1, 2, 3))
+    assert live.cluster.verify(deep=True).ok
+    assert live.cluster.heal().ok
+    again = live.cluster.compact()
+    assert rows_of(again, "segments") == [(0,)]
+
+
+def test_readers_pass_over_the_gaps(tmp_path: Path) -> None:
+    live = Compacted(tmp_path)
+    fill(live, [(key, value or "1") for key, value in ROWS])
+    live.cluster.compact().raise_for_failures()
+    found, offset = [], 0
+    while (fetched := live.cluster.fetch("t", 0, offset)).records.num_rows or offset < fetched.next_offset:
+        found += fetched.records.column("offset").to_pylist()
+        offset = fetched.next_offset
+    assert (found, offset) == ([2, 3, 4, 5], 6)
+
+
+def test_a_tombstone_stays_for_its_time_after_the_first_compaction_that_covers_it(tmp_path: Path) -> None:
+    live = Compacted(tmp_path, delete_retention_ms=str(DAY_MS))
+    fill(live)
+    live.cluster.compact().raise_for_failures()
+    fill(live, [("b", "3"), ("d", "1"), ("d", "2"), ("e", "1")])
+    live.cluster.compact().raise_for_failures()
+    assert live.everywhere()[3] == ("c", None)
+    live.clock.sleep((DAY_MS + HOUR_MS) / 1000)
+    fill(live, [("b", "4")] * 9)
+    live.cluster.compact().raise_for_failures()
+    assert 3 not in live.everywhere()
+    assert live.cluster.verify(deep=True).ok
+
+
+def test_by_dirty_ratio_and_lags(tmp_path: Path) -> None:
+    live = Compacted(
+        tmp_path,
+        min_cleanable_dirty_ratio="0.6",
+        min_compaction_lag_ms=str(HOUR_MS),
+        max_compaction_lag_ms=str(DAY_MS),
+    )
+    fill(live)
+    assert rows_of(live.cluster.compact(), "segments") == [(0,)], "younger than min.compaction.lag.ms"
+    live.clock.sleep(2 * HOUR_MS / 1000)
+    assert rows_of(live.cluster.compact(), "segments") == [(5,)]
+    fill(live, [("b", "9")])
+    live.clock.sleep(2 * HOUR_MS / 1000)
+    (why,) = (live.cluster.compact().rows[0]["why"],)
+    assert "dirty: compacted from 60% on" in str(why)
+    live.clock.sleep(DAY_MS / 1000)
+    assert rows_of(live.cluster.compact(), "segments") != [(0,)], "older than max.compaction.lag.ms"
+
+
+def test_a_dry_run_says_what_is_due(tmp_path: Path) -> None:
+    live = Compacted(tmp_path)
+    fill(live)
+    with live.unchanged():
+        assert rows_of(live.cluster.compact(dry_run=True), "dirty_ratio") == [(1.0,)]
+
+
+def test_maintain_compacts_and_a_follower_that_was_away_is_brought_up(tmp_path: Path) -> None:
+    live = Compacted(tmp_path, on_disk=True)
+    fill(live)
+    away = live.followers()[0]
+    with live.unreachable(away):
+        live.put(("z", "1"))
+        live.cluster.maintain(only=["replicate", "compact"], check=False)
+        live.cluster.maintain(only=["compact"], check=False)
+    live.clock.sleep(60)
+    live.cluster.maintain(check=False)
+    live.cluster.compact(check=False)
+    live.cluster.maintain(check=False)
+    assert live.isr() == {1, 2, 3}
+    live.cluster.replicate().raise_for_failures()
+    assert live.everywhere() == {3: ("c", None), 4: ("b", "2"), 5: ("a", "3"), 6: ("z", "1")}
+    assert live.cluster.verify(deep=True).ok
+
+
+def test_records_need_a_key(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRecordError, match="no key"):
+        Compacted(tmp_path).put((None, "1"))
+
+
+def test_with_delete_retention_applies_and_without_it_does_not(tmp_path: Path) -> None:
+    live = Compacted(tmp_path, retention_bytes="1")
+    fill(live)
+    live.cluster.retain().raise_for_failures()
+    assert live.log(1).local_start == 0
+    with pytest.raises(PolicyViolationError, match="policy is compact"):
+        live.cluster.topics.delete_records("t", {0: 2})
+    live.cluster.topics.alter_configs("t", {"cleanup.policy": "compact,delete"})
+    live.cluster.retain().raise_for_failures()
+    assert live.log(live.leader()).local_start > 0
+
+
+@pytest.mark.parametrize(
+    ("configs", "named"),
+    [
+        ({"remote.storage.enable": "true"}, "as in Kafka, a compacted log is not tiered"),
+        ({"unclean.leader.election.enable": "true"}, "unclean.leader.election.enable = false"),
+        ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "set a lower one"),
+    ],
+)
+def test_what_it_cannot_have_beside_it_is_refused(tmp_path: Path, configs: dict[str, str], named: str) -> None:
+    live = Compacted(tmp_path)
+    with pytest.raises(InvalidConfigError, match=named):
+        live.cluster.topics.alter_configs("t", configs)
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"cleanup.policy": "delete", "remote.storage.enable": "true"},
+        {"cleanup.policy": "snapshot"},
+        {"cleanup.policy": "delete", "unclean.leader.election.enable": "true"},
+    ],
+)
+def test_what_a_compacted_log_cannot_become_is_refused(tmp_path: Path, configs: dict[str, str]) -> None:
+    live = Compacted(tmp_path)
+    fill(live)
+    live.cluster.compact().raise_for_failures()
+    with pytest.raises(InvalidConfigError, match="is not possible any more"):
+        live.cluster.topics.alter_configs("t", configs)
+    live.cluster.topics.alter_configs("t", {"cleanup.policy": "delete"})
+
+
+def test_another_policy_is_no_error_but_where_it_is_named(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic()
+    assert live.cluster.compact().rows == []
+    with pytest.raises(StratalogError, match="to compact first"):
+        live.cluster.compact("t")
+
+
+def test_a_file_of_a_generation_that_no_rule_has_made_is_foreign(tmp_path: Path) -> None:
+    """It neither wins over good files nor stops anything; verify names it."""
+    live = Compacted(tmp_path)
+    fill(live)
+    live.cluster.compact().raise_for_failures()
+    leader = live.leader()
+    replica = live.replica(leader)
+    first = live.log(leader).chain[0]
+    data = live.store(leader).read(first.file.object.name)
+    planted = f"{first.start:020d}-{first.end:020d}.0000000001.0000000009.parquet"
+    live.store(leader).create(replica.path(planted), data)
+    before = live.everywhere()
+    fill(live, [("a", "4"), ("a", "5")] * 4)
+    live.cluster.compact().raise_for_failures()
+    assert live.everywhere().keys() < before.keys() | set(range(6, 14))
+    assert planted in str(report_of(live.cluster.verify).failures)
