@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stratalog.bridges.export import export as exporting
@@ -24,7 +25,7 @@ from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
-from stratalog.engine.reading.bounds import Bound
+from stratalog.engine.reading.bounds import Bound, in_zone
 from stratalog.engine.reading.client import client_metadata
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.numbers import whole_or_none
@@ -229,7 +230,9 @@ class Kafka:
         """
         spark = session(self._spark, "reading")
         from stratalog.bridges.live.frame import live_frame
+        from stratalog.engine.spark.time_zone import session_zone
 
+        zone = partial(session_zone, spark)
         there, registry = divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
         with closing(open_source(bootstrap, there)) as source:
@@ -242,8 +245,8 @@ class Kafka:
             plan = plan_live(
                 *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
                 live,
-                start,
-                end,
+                in_zone(start, zone),
+                in_zone(end, zone),
                 fail_on_data_loss=fail_on_data_loss,
             )
             return live_frame(

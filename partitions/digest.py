@@ -1,7 +1,7 @@
 """A digest of records that does not depend on their order: the sum of the rows' hashes modulo 2^64.
 
 It shows whether two attempts of an append have the same records: in any order, in any batches and slices, from any
-process, version or machine, and whether or not the topic's types have since grown by fields. So it is computed
+process, version or machine, and whether or not the topic's types have since grown. So it is computed
 from values, not from the bytes of Arrow's buffers: a null adds nothing (nor does a field that is null), all NaN
 are equal, and so are both zeros; a map is a set of entries. The columns that the log adds (partition, offset) do
 not count, nor do timestamps that the append itself assigns.
@@ -28,6 +28,7 @@ _U64 = npt.NDArray[np.uint64]
 
 _SLICE_ROWS = 8192
 """Rows of a batch to hash at once, so that intermediate arrays stay in the processor's caches."""
+_DAY_US = np.int64(86_400_000_000)
 _SHORT_BYTES = 32
 """Average length up to which a column's values are deduplicated before hashing."""
 
@@ -191,8 +192,10 @@ def _of_numbers(array: pa.Array) -> _U64:
         floats[np.isnan(floats)] = np.nan
         bits: _U64 = floats.view(np.uint64)
     else:
-        if pa.types.is_date32(array.type):
-            array = array.cast(pa.int32())
-        whole = pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+        is_date = pa.types.is_date32(array.type)
+        whole = pc.fill_null((array.cast(pa.int32()) if is_date else array).cast(pa.int64()), 0)
+        whole = whole.to_numpy(zero_copy_only=False)
+        if is_date:
+            whole = whole * _DAY_US  # a DATE may become a TIMESTAMP_NTZ
         bits = whole.view(np.uint64)
     return _mixed(bits * _STEP + _NUMBER)

@@ -1,14 +1,15 @@
-"""How a topic's declared schema grows: by nullable fields at the end of a struct, at any depth of structs. Pure.
+"""How a topic's declared schema grows: by nullable fields at the end of a struct, at any depth of structs, and by
+wider types of fields of the value. Pure.
 
 Nothing else about a schema ever changes. So of any two schemas that a topic has had, one grew from the other. A
-file of the narrower one reads as if it held nulls in the fields that it lacks, and the wider one holds the records
-of both.
+file of the narrower one reads as if it held nulls in the fields that it lacks, and its values in the wider types,
+which hold them all; the wider schema holds the records of both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -26,24 +27,28 @@ ADDED = "stratalog.added"
 
 def grown_schema(present: str, wanted: str, column: str) -> tuple[str, list[str]]:
     """The declared type after growing from ``present`` to ``wanted`` (both Spark's JSON text), and the dotted
-    names of the fields that this adds to ``column``, in order. Without added fields: ``present`` and an empty
-    list.
+    names of the fields of ``column`` that this adds or widens, in order. Without any: ``present`` and no names.
+    Keys are not widened, as the hash of a key, which selects its partition, depends on its type.
 
     Raises: InvalidCallError for a type that no topic can have, or a change that ``present`` cannot grow by.
     """
     type_from_json(wanted)
     added: list[str] = []
-    node = _grown(parse_json(present), parse_json(wanted), column, added)
+    node = _grown(parse_json(present), parse_json(wanted), column, added, widens=column != "key")
     if not added:
         return present, []
     return json.dumps(node, separators=(",", ":")), added
 
 
-def _grown(present: Any, wanted: Any, path: str, added: list[str]) -> Any:
+def _grown(present: Any, wanted: Any, path: str, added: list[str], *, widens: bool) -> Any:
     if not _is_struct(present) or not _is_struct(wanted):
-        if _type(present) != _type(wanted):
-            raise InvalidCallError(f"{path} is {_type(present)}, and cannot become {_type(wanted)}; {_ONLY}")
-        return present
+        before, after = _type(present), _type(wanted)
+        if before == after:
+            return present
+        if widens and widened(before, after):
+            added.append(path)
+            return wanted
+        raise InvalidCallError(f"{path} is {before}, and cannot become {after}; {_ONLY if widens else _KEY}")
     before, after = present["fields"], wanted["fields"]
     fields = []
     for index, field in enumerate(before):
@@ -55,7 +60,7 @@ def _grown(present: Any, wanted: Any, path: str, added: list[str]) -> Any:
             raise InvalidCallError(f"{path}.{other['name']} would replace {name}; {_ONLY}")
         if other.get("nullable", True) != field.get("nullable", True):
             raise InvalidCallError(f"{name} would change whether it is nullable; {_ONLY}")
-        fields.append({**field, "type": _grown(field["type"], other["type"], name, added)})
+        fields.append({**field, "type": _grown(field["type"], other["type"], name, added, widens=widens)})
     for field in after[len(before) :]:
         name = f"{path}.{field['name']}"
         if not field.get("nullable", True):
@@ -65,7 +70,22 @@ def _grown(present: Any, wanted: Any, path: str, added: list[str]) -> Any:
     return {**present, "fields": fields}
 
 
-_ONLY = "a declared schema only grows, by nullable fields at the end of a struct"
+_ONLY = (
+    "a declared schema only grows, by nullable fields at the end of a struct, and by wider types: a larger whole "
+    "number, FLOAT to DOUBLE, DATE to TIMESTAMP_NTZ"
+)
+_KEY = "a key only grows, by nullable fields at the end of a struct: the hash of a key depends on its type"
+
+_WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
+
+def widened(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """Whether each value of ``narrow`` is one of ``wide``, and Delta's type widening allows the change. A DECIMAL
+    is not widened: Spark's Parquet reader fails if a filter's number has more bytes than an older file's column.
+    """
+    if narrow in _WHOLE and wide in _WHOLE:
+        return _WHOLE.index(narrow) < _WHOLE.index(wide)
+    return (narrow, wide) in {(pa.float32(), pa.float64()), (pa.date32(), pa.timestamp("us"))}
 
 
 def _is_struct(node: Any) -> bool:
@@ -76,10 +96,25 @@ def _type(node: Any) -> pa.DataType:
     return type_from_json(json.dumps(node))
 
 
+def dates_to_times(present: str | None, wanted: str | None) -> list[str]:
+    """The names of fields that were DATE and become TIMESTAMP_NTZ."""
+    if present is None or wanted is None:
+        return []
+    return list(_dates(parse_json(present), parse_json(wanted), "value"))
+
+
+def _dates(present: Any, wanted: Any, path: str) -> Iterator[str]:
+    if _is_struct(present):
+        for one, two in zip(present["fields"], wanted["fields"], strict=False):
+            yield from _dates(one["type"], two["type"], f"{path}.{one['name']}")
+    elif present == "date" and wanted == "timestamp_ntz":
+        yield path
+
+
 def grew(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Whether ``wide`` equals ``narrow`` or grew from it, ignoring the nullability of common fields."""
     if not (pa.types.is_struct(narrow) and pa.types.is_struct(wide)):
-        return same_type(narrow, wide)
+        return same_type(narrow, wide) or widened(narrow, wide)
     fields = list(zip(narrow, wide, strict=False))
     return (
         len(fields) == narrow.num_fields

@@ -1,18 +1,26 @@
 """The schema of a remote table: the physical schema of a topic's segments, as a Delta schema. Pure.
 
-A topic's schema may grow by nullable fields, at the end of the record or of any nested struct. Earlier segments
-lack them, and readers fill in nulls. So the table has the wider of two schemas, and a driver that only knows the
-narrower one can continue: its segments are readable under both.
+A topic's schema may grow by nullable fields, at the end of the record or of any nested struct, and by wider types.
+Earlier segments lack the fields, and readers fill in nulls; they hold narrower values, and readers convert them.
+So the table has the wider of two schemas, and a driver that only knows the narrower one can continue: its segments
+are readable under the wider one.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError
-from deltalake.schema import StructType
+from deltalake.schema import PrimitiveType, StructType
 
+from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import CorruptionError, InvalidRecordError
+from stratalog.partitions.growth import widened
+from stratalog.partitions.records import type_from_json
 from stratalog.tiering.remote_change import TableChange
 
 
@@ -26,7 +34,7 @@ def delta_schema(schema: pa.Schema, what: str) -> Schema:
 
 def grown_fields(present: Schema, wanted: Schema) -> list[Field] | None:
     """The top-level fields of ``wanted`` to merge into ``present``; empty if it has all. None if neither grew from
-    the other.
+    the other. ``present`` has the types of ``wanted`` already (``with_wider_types``).
     """
     if _grew(wanted.fields, present.fields):
         return []
@@ -48,11 +56,40 @@ def _same_or_grew(one: Field, two: Field) -> bool:
         return True
     if one.name != two.name or one.nullable != two.nullable:
         return False
+    if isinstance(one.type, PrimitiveType) and isinstance(two.type, PrimitiveType):
+        return one.type == two.type or _widened(one.type.type, two.type.type)
     return (
         isinstance(one.type, StructType)
         and isinstance(two.type, StructType)
         and _grew(one.type.fields, two.type.fields)
     )
+
+
+def _widened(narrow: str, wide: str) -> bool:
+    return widened(*(type_from_json(json.dumps(name)) for name in (narrow, wide)))
+
+
+def with_wider_types(present: Schema, wanted: Schema) -> str | None:
+    """The JSON text of ``present`` with the wider types of ``wanted``; None if it has none. All else stays: names,
+    metadata, and fields that only one of them has.
+    """
+    before, after = (parse_json(schema.to_json()) for schema in (present, wanted))
+    wider = list(_wider(before, after))
+    for field, kind in wider:
+        field["type"] = kind
+    return json.dumps(before) if wider else None
+
+
+def _wider(present: Any, wanted: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """The fields of ``present`` whose types ``wanted`` widens, with these types."""
+    types = {field["name"]: field["type"] for field in wanted["fields"]}
+    for field in present["fields"]:
+        one, two = field["type"], types.get(field["name"])
+        if isinstance(one, str) and isinstance(two, str):
+            if one != two and _widened(one, two):
+                yield field, two
+        elif isinstance(one, dict) and isinstance(two, dict) and one["type"] == two["type"] == "struct":
+            yield from _wider(one, two)
 
 
 _UNDERSTOOD = frozenset({"timestampNtz"})

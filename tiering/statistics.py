@@ -5,7 +5,7 @@ schema. Wrong bounds hide rows, while absent ones only cost time, so uncertain o
 
 - floating point columns, for which segments keep no statistics: Parquet's leave NaN out, Spark orders it last;
 - columns under lists and maps, binary columns, booleans: no reader skips by them;
-- columns past ``INDEXED_COLUMNS``: readers do not look further (delta.dataSkippingNumIndexedCols);
+- columns past ``INDEXED_COLUMNS``, to keep the log of a table small;
 - a bound that Parquet lacks for one row group, or that JSON's forms cannot hold (years beyond 9999).
 
 Bounds of strings are cut to a prefix, those of timestamps rounded to milliseconds, minima down, maxima up.

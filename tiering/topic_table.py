@@ -4,13 +4,15 @@ lists a remote log (``delta_table``), or the latest record of each key (``snapsh
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar, NoReturn
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from stratalog.partitions import paths
@@ -28,8 +30,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.store.protocol import Store, StoreOptions
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
-from stratalog.tiering.delta_schema import check_readable, delta_schema, grown_fields
-from stratalog.tiering.statistics import INDEXED_COLUMNS
+from stratalog.tiering.delta_schema import check_readable, delta_schema, grown_fields, with_wider_types
 
 CLUSTER_ID = "stratalog.cluster_id"
 TOPIC = "stratalog.topic"
@@ -50,8 +51,9 @@ _PROPERTIES = {
     "delta.checkpointInterval": "20",  # opening costs one checkpoint and at most this many entries
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 30 days",  # files that the log could still restore stay
-    "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
+    "delta.dataSkippingNumIndexedCols": "-1",  # polars refuses a struct of which only some fields are indexed
 }
+_ENGINE = "stratalog"
 _AT_ONCE = CommitProperties(max_commit_retries=ONE_ATTEMPT)
 
 
@@ -118,11 +120,15 @@ class TopicTable:
                 self._create(wanted)
                 continue
             fields = grown_fields(table.schema(), wanted)
+            wider = None if fields is None else with_wider_types(table.schema(), wanted)
+            if wider is not None:
+                self._widen(table, wider)
+                continue
             if fields is None:
                 raise InvalidRecordError(
                     f"the table {self.uri} has the schema {table.schema().to_json()}, but the segments of "
                     f"topic {self.topic} have {wanted.to_json()}: neither schema extends the other by nullable "
-                    "fields at its end"
+                    "fields at its end or wider types"
                 )
             if not fields:
                 return
@@ -130,6 +136,32 @@ class TopicTable:
         raise StorageError(
             f"the table {self.uri} was created or extended {COMMIT_ATTEMPTS} times, but other writers reverted it"
         )
+
+    def _widen(self, table: DeltaTable, schema: str) -> None:
+        """Commit a version with this schema, or lose to another writer. It leaves out Delta's feature
+        ``typeWidening``: delta-rs neither reads nor commits to a table with it, while readers without the feature
+        convert the narrower files. delta-rs has no call for such a commit.
+        """
+        if '"timestamp_ntz"' in schema and not _knows_ntz(table):
+            add = partial(table.alter.add_feature, TableFeatures.TimestampWithoutTimezone)
+            self._alter("grow", partial(add, True, commit_properties=_AT_ONCE))
+            return
+        now = table.metadata()
+        metadata = {
+            "id": now.id,
+            "name": now.name,
+            "description": now.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema,
+            "partitionColumns": now.partition_columns,
+            "createdTime": now.created_time,
+            "configuration": now.configuration,
+        }
+        info = {"timestamp": self._clock.now_ms(), "operation": "CHANGE COLUMNS", "engineInfo": _ENGINE}
+        lines = ({"commitInfo": info}, {"metaData": metadata})
+        name = paths.join(self.folder, paths.DELTA_LOG, f"{table.version() + 1:020d}.json")
+        with suppress(OutcomeUnknownError):  # the next look at the table shows it
+            self.remote.create(name, "\n".join(map(json.dumps, lines)).encode())
 
     def mark_deleted(self, deleted: bool) -> None:
         """Mark in the table whether it is to be deleted with its topic. After a crash the mark tells an
@@ -252,3 +284,7 @@ class TopicTable:
                 "one (cluster.catalog.create_table)"
             ) from None
         raise StorageError(said) from None
+
+
+def _knows_ntz(table: DeltaTable) -> bool:
+    return "timestampNtz" in (table.protocol().reader_features or ())

@@ -41,7 +41,7 @@ from stratalog.bridges.kafka_tier.tasks import (
 from stratalog.bridges.kafka_tier.times import end_at, may_hold, start_of_times
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.engine.driver.report import Report
-from stratalog.engine.reading.bounds import Bound, ReadQuery
+from stratalog.engine.reading.bounds import Bound, ReadQuery, in_zone
 from stratalog.engine.reading.positions import FirstAt
 from stratalog.partitions.errors import (
     CorruptionError,
@@ -309,7 +309,8 @@ class KafkaTier:
         leaderEpoch``. Tasks of the session read, each a part of a segment. It works on classic sessions and on
         Spark Connect.
 
-        ``span`` is as for ``plan``; bounds that are times select the records of these times. Records before an
+        ``span`` is as for ``plan``; bounds that are times select the records of these times, and text without a
+        zone is in the session's time zone. Records before an
         open start and behind an open end are a warning. Unclear offsets in between raise LogGapError, and so does
         a partition without a certain offset; without ``fail_on_data_loss`` they are left out with a warning.
 
@@ -318,6 +319,10 @@ class KafkaTier:
 
         Raises: LogGapError; InvalidCallError for a wrong schema; as ``plan``.
         """
+        from stratalog.engine.spark.time_zone import session_zone
+
+        zone = partial(session_zone, spark)
+        span["start"], span["end"] = in_zone(span.get("start"), zone), in_zone(span.get("end"), zone)
         values = typed_values(value_format, schema_file, message, self.registry)
         plan = self._certain(topics, span, fail_on_data_loss=fail_on_data_loss)
         schema = frame_schema(values)

@@ -89,17 +89,18 @@ def look_live(
     check_source(here, there)
     source = under_names_here(source, {there.renamed or name: name})
     keys = [(name, one.partition) for one in here.partitions]
-    looks = values_of(storage.threads.run(lambda key: look_here(metadata, storage, clock, memory, key), keys))
+
+    def look(key: TopicPartition) -> tuple[TopicPartition, tuple[int, int | None, bool]]:
+        return key, look_here(metadata, storage, clock, memory, key)
+
+    looks = values_of(storage.threads.run(look, keys))  # in the order in which they end
     ends = list_offsets(metadata, storage, memory, name, OffsetSpec.LATEST)
     every = [(name, partition) for partition in range(max(there.partitions, len(keys)))]
     bounds = source.bounds(every)
     for key in every:
         if key not in bounds:
             raise without_leader(key)
-    parts = {
-        key: MirroredPartition(key, log_end, epoch, bounds[key])
-        for key, (log_end, epoch, _) in zip(keys, looks, strict=True)
-    }
+    parts = {key: MirroredPartition(key, log_end, epoch, bounds[key]) for key, (log_end, epoch, _) in looks}
     _check_histories(metadata, storage, clock, memory, source, list(parts.values()))
     return LiveTopic(here, source, {key[1]: _boundary(key, ends, parts.get(key), bounds[key]) for key in every})
 

@@ -36,6 +36,7 @@ from stratalog.engine.spark.range_stream import (
     range_options,
 )
 from stratalog.engine.spark.stream_source import check_limits, open_named
+from stratalog.engine.spark.time_zone import zoned_options
 from stratalog.engine.spark.versions import LIMITS, spark_version
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, UnknownTopicOrPartitionError
@@ -152,7 +153,7 @@ def for_each_live_batch(
     options: Mapping[str, str],
 ) -> DataStreamWriter:
     """See ``Cluster.for_each_live_batch``. Raises: InvalidCallError naming the option; as ``look_live``."""
-    given = {"cluster": str(ports.storage.file.path), "topic": topic, **options}
+    given = {"cluster": str(ports.storage.file.path), "topic": topic, **zoned_options(options, spark)}
     known = range_options(given)
     if known.group is not None:
         raise InvalidCallError(

@@ -108,8 +108,8 @@ def alter_topic(
     value_schema: str | None = None,
     dry_run: bool = False,
 ) -> tuple[str, ...]:
-    """Grow the declared schemas of a topic by nullable fields; returns the added fields. None: unchanged.
-    ``dry_run`` only checks.
+    """Grow the declared schemas of a topic by nullable fields and wider types; returns the added and widened
+    fields. None: unchanged. ``dry_run`` only checks.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidConfigError; InvalidCallError, also for any
         other change of a schema.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stratalog.engine.cluster.arguments import TopicNames, names, option_text, session
 from stratalog.engine.cluster.producer import Producer
 from stratalog.engine.reading import fetch
-from stratalog.engine.reading.bounds import Bound, ReadQuery
+from stratalog.engine.reading.bounds import Bound, ReadQuery, in_zone
 from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched
 from stratalog.engine.reading.list_offsets import list_offsets, offset_for_leader_epoch
@@ -69,9 +70,9 @@ class Client(Producer):
 
         If ``start`` and ``end`` are times, they select records by timestamp in ``[start, end)``, regardless of log
         order: ``read("flights", "2013-01-10", "2013-01-11")`` returns that day's flights. Files without such
-        records are not planned; a record without a timestamp is never selected. Text is ISO 8601, in UTC if it
-        names no zone; a ``datetime`` must have one. ``FirstAt(time)`` is Kafka's lookup: it reads from the first
-        record at or after ``time``, whatever the timestamps that follow.
+        records are not planned; a record without a timestamp is never selected. Text is ISO 8601, in the session's
+        time zone if it names none; a ``datetime`` must have one. ``FirstAt(time)`` is Kafka's lookup: it reads
+        from the first record at or after ``time``, whatever the timestamps that follow.
 
         ``isolation="read_committed"``: only records of no transaction, or of a committed one, up to the last
         stable offset; the default is Kafka's, ``read_uncommitted``.
@@ -143,7 +144,8 @@ class Client(Producer):
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> ReadPlan:
         """The file ranges that ``read`` would scan, in either tier, in order; ``explain()`` is a readable summary.
-        Each read of the plan gives the same rows, whatever was appended, merged or tiered since.
+        Each read of the plan gives the same rows, whatever was appended, merged or tiered since. A time without a
+        zone is in the session's time zone, in UTC without a session.
 
         Args:
             topic: a topic, or several (a,b) of the same declared types
@@ -156,6 +158,11 @@ class Client(Producer):
             fail_on_data_loss: False: skip deleted records of the range, with a note
         """
         topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
+        if self._spark is not None:
+            from stratalog.engine.spark.time_zone import session_zone
+
+            zone = partial(session_zone, self._spark)
+            start, end = in_zone(start, zone), in_zone(end, zone)
         query = ReadQuery(topics, pattern, start, end, partitions, last, client_rack, fail_on_data_loss, isolation)
         return plan_read(*self._ports.for_records, query, self.client(client_rack))
 

@@ -127,8 +127,9 @@ class Topics:
         value: DataType | str | None = None,
         dry_run: bool = False,
     ) -> tuple[str, ...]:
-        """Grow the declared types of a topic by nullable fields at the end of structs. Returns the names of the
-        new fields, such as ``value.gate``. They are null in existing records, and older producers still work.
+        """Grow the declared types of a topic by nullable fields at the end of structs, and by wider types of
+        fields of the value. Returns the names of the new and wider fields, such as ``value.gate``. New ones are
+        null in existing records, and all readers see the wider types. Older producers still work.
 
         Args:
             key: the whole new type of keys, as for ``create`` (default: unchanged)

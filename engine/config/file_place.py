@@ -71,7 +71,10 @@ class FilePlace:
             try:
                 return Path(str(self)).read_text(encoding="utf-8")
             except OSError as error:
-                raise InvalidCallError(f"cluster file {self} cannot be read: {error.strerror}") from error
+                raise InvalidCallError(
+                    f"cluster file {self} cannot be read: {error.strerror}; give its path (a job: --cluster FILE, "
+                    "or STRATALOG_CLUSTER)"
+                ) from error
         source = None if self.provider is None else CredentialSource(self.provider, self.folder)
         store = open_store(self.folder, StoreOptions(credentials=source))
         try:

@@ -41,7 +41,7 @@ from stratalog.partitions.errors import (
     InvalidReplicationFactorError,
     TopicAlreadyExistsError,
 )
-from stratalog.partitions.growth import grown_schema
+from stratalog.partitions.growth import dates_to_times, grown_schema
 from stratalog.partitions.identity import is_id
 from stratalog.partitions.paths import METADATA_TOPIC, check_topic_name
 from stratalog.partitions.records import leaf_types, schema_of, type_from_json
@@ -147,7 +147,10 @@ class CreateTopic:
         topic = image.topic(self.name)
         own = topic.topic_id == self.topic_id
         if not own and not self.if_not_exists:
-            raise TopicAlreadyExistsError(f"topic {self.name!r} exists already, with id {topic.topic_id}")
+            raise TopicAlreadyExistsError(
+                f"topic {self.name!r} exists already, with id {topic.topic_id}: choose another name, or accept "
+                "the existing topic with if_not_exists (a job: --if-not-exists)"
+            )
         if not own and (differs := self._shape_differs(topic)):
             raise TopicAlreadyExistsError(
                 f"topic {self.name!r} already exists, but differs: {'; '.join(differs)}. Request "
@@ -267,8 +270,8 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Grow the declared schemas of a topic (``stratalog.partitions.growth``). Answer: the added fields, such as
-    ``value.gate``; empty when the topic has them all.
+    """Grow the declared schemas of a topic (``stratalog.partitions.growth``). Answer: the added and widened
+    fields, such as ``value.gate``; empty when the topic has them all.
     """
 
     name: str
@@ -291,6 +294,11 @@ class AlterTopic:
         config = topic_config(topic.configs, image.configs, what)
         if config.keys_required:
             check_key(key, config.cleanup_policy, what)
+        if config.remote_iceberg_table and (dates := dates_to_times(topic.value_schema, value)):
+            raise InvalidCallError(
+                f"{what}: {', '.join(dates)} cannot become TIMESTAMP_NTZ, because Iceberg (remote.iceberg.table) "
+                "does not widen DATE to it; add a field instead"
+            )
         leaf_types(schema_of(key, value))
         grown = TopicSchemaRecord(topic_id=topic.topic_id, key_schema=key, value_schema=value)
         return Decision((grown,), added)

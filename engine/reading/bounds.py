@@ -10,15 +10,16 @@ Errors that do not depend on the log are found here, before anything is listed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import SupportsIndex
+from datetime import datetime, tzinfo
+from typing import SupportsIndex, cast
 
 from stratalog.engine.reading.positions import (
     FirstAt,
     Place,
     check_has_come,
+    has_no_zone,
     micros,
     named_or_time,
     offset_of,
@@ -144,6 +145,24 @@ class ReadQuery:
             for name, bound in (("start", self.first), ("end", self.until))
             if isinstance(bound, Mapping)
         }
+
+
+def in_zone(bound: Bound, zone: Callable[[], tzinfo]) -> Bound:
+    """The bound with each time that is text without a zone in ``zone``, which is asked for only then. (A time that
+    a changed clock skips or repeats is what Spark makes of it: the later, and the first.)
+    """
+
+    def zoned(at: object) -> object:
+        if isinstance(at, FirstAt) and at.zone_is_open:
+            assert isinstance(at.time, datetime)
+            return FirstAt(at.time.replace(tzinfo=zone()))
+        if isinstance(at, str) and has_no_zone(at.strip()):
+            return time_of(at.strip(), "a time:", zone())
+        return at
+
+    if isinstance(bound, Mapping):
+        return cast(Bound, {key: zoned(at) for key, at in bound.items()})
+    return cast(Bound, zoned(bound))
 
 
 def check_some(partitions: Sequence[int] | None) -> None:

@@ -1,8 +1,9 @@
 """Positions in a log and times as callers give them, in the API and on the command line. Pure.
 
 Text is a named position of ListOffsets (``earliest``, ``latest``, ``earliest-local`` ...) or a time in ISO 8601
-(``2013-06-01``, ``2013-06-01T12:00:00+02:00``), in UTC if it names no zone. A ``datetime`` must have a zone, as
-Python takes one without for local time, and Spark for the session's time zone.
+(``2013-06-01``, ``2013-06-01T12:00:00+02:00``). Text without a zone is in UTC, but in the session's time zone if
+the call is for a DataFrame (``bounds.in_zone``). A ``datetime`` must have a zone, as Python takes one without for
+local time.
 
 If the call asks for one place (ListOffsets, the start of a tail or stream, a group's new offset), a time means the
 first record at or after it, as Kafka's lookup. As a bound of a read, it bounds the records' timestamps
@@ -12,8 +13,8 @@ first record at or after it, as Kafka's lookup. As a bound of a read, it bounds 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal, SupportsIndex, get_args
 
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
@@ -29,7 +30,7 @@ Reset = Literal["none", "earliest", "latest"]
 RESETS: tuple[str, ...] = get_args(Reset)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z, in UTC unless it names a zone"
+_EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,11 @@ class FirstAt:
     """
 
     time: datetime | str
+    zone_is_open: bool = field(init=False, repr=False, compare=False)
+    """Whether the text named no zone: it was read in UTC."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "zone_is_open", isinstance(self.time, str) and has_no_zone(self.time))
         object.__setattr__(self, "time", time_of(self.time, "FirstAt: time ="))
 
     @property
@@ -70,16 +74,23 @@ def time_text(timestamp_us: int) -> str:
     return (_EPOCH + timedelta(microseconds=timestamp_us)).isoformat()
 
 
-def time_of(given: object, what: str) -> datetime:
-    """The time of a text or datetime; ``what`` names it in the error.
+def has_no_zone(text: str) -> bool:
+    """Whether a text is a time in ISO 8601 that names no zone."""
+    try:
+        return not text.isdecimal() and datetime.fromisoformat(text).tzinfo is None
+    except ValueError:
+        return False
+
+
+def time_of(given: object, what: str, zone: tzinfo = UTC) -> datetime:
+    """The time of a text or datetime; ``what`` names it in the error, ``zone`` is that of a text that names none.
 
     Raises: InvalidCallError, also for a datetime without a zone.
     """
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise InvalidCallError(
-                f"{what} {given} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC); "
-                "text without a zone is UTC"
+                f"{what} {given} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC)"
             )
         return given
     if isinstance(given, str) and not given.isdecimal():  # digits alone would pass for a date, and for an offset
@@ -88,7 +99,7 @@ def time_of(given: object, what: str) -> datetime:
         except ValueError:
             pass
         else:
-            return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+            return time if time.tzinfo is not None else time.replace(tzinfo=zone)
     raise InvalidCallError(f"{what} {given!r} is not a time: write it as {_EXAMPLES}")
 
 
@@ -102,7 +113,7 @@ def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
         return POSITIONS[name]
     if name[:1].isdigit() and not name.isdecimal():
         return time_of(text.strip(), what)
-    raise InvalidCallError(f"{what} {text!r}: give {takes}{did_you_mean(name, POSITIONS)}")
+    raise InvalidCallError(f"{what} {text!r}: give {takes}{did_you_mean(name, POSITIONS, 0.7)}")
 
 
 SPECS = f"a position ({', '.join(POSITIONS)}), or a time ({_EXAMPLES})"

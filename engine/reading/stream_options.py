@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from stratalog.engine.reading.bounds import ReadQuery
-from stratalog.engine.reading.positions import time_of
+from stratalog.engine.reading.positions import has_no_zone, time_of
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicPartition
@@ -341,9 +341,17 @@ def _bound(options: Mapping[str, str], names: tuple[str, ...], topics: Subscript
 
 
 def _time(name: str, text: str) -> datetime:
-    """A time from milliseconds since 1970 (as in Kafka), or from text."""
+    """A time from milliseconds since 1970 (as in Kafka), or from text.
+
+    Raises: InvalidCallError, also for text without a zone: no source knows the session's.
+    """
     if text.lstrip("-").isdecimal():
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
+    if has_no_zone(text):
+        raise InvalidCallError(
+            f"the option {name} is {text!r}, without a time zone, and Spark does not pass the session's on: write "
+            f"{time_of(text, name).isoformat()}, with your zone, or milliseconds since 1970"
+        )
     return time_of(text, f"the option {name}, milliseconds since 1970 or a time:")
 
 

@@ -14,7 +14,9 @@ views          temporary views and table functions of topics and of the cluster'
 catalog        a topic in a catalog: its Delta table, and a view of both tiers
 providers      sends functions that provide credentials to executors
 types          declared schemas -> Spark types, without Spark's own parsers
+balanced       expressions of many terms as shallow trees
 sql            quotes names and texts for SQL
+time_zone      the session's time zone, for times given without one
 read_errors    translates Spark's errors about unreadable files
 scanning       a read plan -> Spark's Parquet reader over exactly those files
 task_frame     the same by Python tasks, if a provider gives the credentials

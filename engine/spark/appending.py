@@ -8,6 +8,7 @@ unless bad rows are left out.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,17 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql.types import ArrayType, DataType, NullType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    NullType,
+    StructType,
+    TimestampNTZType,
+)
 
 from stratalog.engine.config.topic_config import SPARK_HASH
 from stratalog.engine.records.bad_record_lane import LeaveOut
@@ -31,14 +42,17 @@ from stratalog.engine.spark.sql import identifier
 from stratalog.engine.spark.unknown_columns import without_unknown
 from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError
-from stratalog.partitions.growth import ADDED
-from stratalog.partitions.records import columns_of_records
+from stratalog.partitions.growth import ADDED, widened
+from stratalog.partitions.records import columns_of_records, type_from_json
+from stratalog.partitions.spelling import did_you_mean
 
 PARTITION = "__partition"
 
 ColumnOrName = Column | str
 T = TypeVar("T")
 
+_WIDENED = IntegralType, FloatType, DoubleType, DateType, TimestampNTZType
+"""Types with wider ones, and these."""
 _TIMES = ("timestamp", "timestamp_ntz", "date", "void")
 """Types of a record's timestamp column."""
 
@@ -132,6 +146,27 @@ def to_records(
         return records
 
 
+def check_columns(frame: DataFrame, columns: RecordColumns, what: str) -> None:
+    """Raises: InvalidRecordError for a named column that the DataFrame lacks, or that is no name and no Column."""
+    for part in dataclasses.fields(columns):
+        given = getattr(columns, part.name)
+        if given is not None and not isinstance(given, str | Column):
+            raise InvalidRecordError(
+                f"{what}: {part.name} is {given!r}: give the name of a column, or an expression such as "
+                f"F.lit({given!r})"
+            )
+        if isinstance(given, str):
+            _check_name(frame, given, f"{what}: {part.name}")
+
+
+def _check_name(frame: DataFrame, column: str, what: str) -> None:
+    if column not in frame.columns and column.split(".")[0] not in frame.columns:
+        hint = did_you_mean(column, frame.columns)
+        raise InvalidRecordError(
+            f"{what}: column {column!r} is not in the DataFrame, which has {frame.columns}{hint}"
+        )
+
+
 @contextmanager
 def _analysed(what: str) -> Iterator[None]:
     """Translates Spark's error about an expression before it runs."""
@@ -147,8 +182,7 @@ def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
         return column
     if column in frame.columns:
         return frame[identifier(column)]  # a name may have dots in it
-    if column.split(".")[0] not in frame.columns:
-        raise InvalidRecordError(f"{what}: column {column!r} is not in the DataFrame, which has {frame.columns}")
+    _check_name(frame, column, what)
     return frame[column]
 
 
@@ -213,13 +247,19 @@ def _plain(data_type: DataType) -> str:
 def _grew(narrow: DataType, wide: DataType) -> bool:
     """See ``stratalog.partitions.growth.grew``, for Spark's types."""
     if not (isinstance(narrow, StructType) and isinstance(wide, StructType)):
-        return _plain(narrow) == _plain(wide)
+        return _plain(narrow) == _plain(wide) or _widened(narrow, wide)
     fields = list(zip(narrow, wide, strict=False))
     return (
         len(fields) == len(narrow)
         and all(one.name == two.name and _grew(one.dataType, two.dataType) for one, two in fields)
         and all(field.nullable for field in wide.fields[len(fields) :])
     )
+
+
+def _widened(narrow: DataType, wide: DataType) -> bool:
+    if not isinstance(narrow, _WIDENED) or not isinstance(wide, _WIDENED):
+        return False
+    return widened(type_from_json(narrow.json()), type_from_json(wide.json()))
 
 
 def _filled(column: Column, narrow: DataType, wide: DataType) -> Column:

@@ -17,7 +17,6 @@ its task with a reason, in the column ``bad_records.ERRORS``, and is left out th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import reduce
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -39,6 +38,7 @@ from pyspark.sql.types import (
 
 from stratalog.engine.records.bad_record_lane import LeaveOut
 from stratalog.engine.records.bad_records import MOST_BYTES, NO_KEY, TOO_LARGE, missing
+from stratalog.engine.spark.balanced import balanced
 from stratalog.engine.spark.narrow import width_of
 from stratalog.engine.spark.sql import identifier
 
@@ -86,7 +86,7 @@ class RowRules:
         widths = [width_of(column, kind) for column, kind in zip((key, value), types, strict=True)]
         known = [width for width in widths if width is not None]
         if self.leave_out is None and len(known) == len(widths):  # otherwise its task checks it
-            self.bad(TOO_LARGE, reduce(Column.__add__, known) > MOST_BYTES)
+            self.bad(TOO_LARGE, balanced(Column.__add__, known) > MOST_BYTES)
         for column, name, kind in ((key, "key", types[0]), (value, "value", types[1])):
             for path, where in _missing(column, kind, name):
                 self.bad(missing(path), where)
@@ -136,10 +136,11 @@ class RowRules:
     def refusing(self, partition: Column, key: Column, what: str) -> Column:
         """The partition of a row, an expression that fails for a bad row."""
         named = F.to_json(F.struct(key.alias("key")), {"ignoreNullFields": "false"})
-        for reason, where, _ in reversed(self._bad):
+        fails = []
+        for reason, where, _ in self._bad:
             said = F.concat(F.lit(f"{REFUSED}{what}: the record with "), named, F.lit(f": {reason}"))
-            partition = F.when(where, F.raise_error(said).cast("int")).otherwise(partition)
-        return partition
+            fails.append(F.when(where, F.raise_error(said).cast("int")))
+        return F.coalesce(*fails, partition) if fails else partition
 
     def errors(self) -> Column:
         """The column ``bad_records.ERRORS``."""
@@ -149,7 +150,7 @@ class RowRules:
         if self.leave_out is not None and self.leave_out.topic is not None:
             details = (F.when(where, detail) for _, where, detail in self._bad if detail is not None)
             fields.append(F.coalesce(*details, nothing).alias("detail"))
-            is_bad = reduce(Column.__or__, (where for _, where, _ in self._bad), F.lit(False))
+            is_bad = balanced(Column.__or__, [F.lit(False), *(where for _, where, _ in self._bad)])
             fields += [F.when(is_bad, column).alias(name) for name, column in self._given.items()]
             if self._text is not None:
                 fields.append(self._text.alias("text"))

@@ -23,7 +23,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.list_offsets import list_offsets
-from stratalog.engine.spark.format import TABLE
+from stratalog.engine.spark.format import BUILTIN, CATALOG, TABLE, register
 from stratalog.engine.spark.sql import identifier, literal
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
@@ -31,8 +31,6 @@ from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
 
-_OWN_CATALOG = "spark.sql.catalog.spark_catalog"
-_BUILTIN = "builtin"
 _COLUMNS = "partition, offset, timestamp, key, value, headers"
 _EARLIEST = -2
 """The value in startingOffsets."""
@@ -101,6 +99,7 @@ def create_view(
         ``<name>_tail`` of another kind.
     """
     _check_own_catalog(spark)
+    register(spark)  # the catalog may have been another one when the session was made
     view, tail = _quoted(name), _quoted(f"{name}_tail")
     cold = _quoted(f"{name}_table" if table is None else table)
     uri = _table_uri(metadata, storage, topic)
@@ -165,11 +164,11 @@ def _location(spark: SparkSession, table: str) -> str:
 
 
 def _check_own_catalog(spark: SparkSession) -> None:
-    found = spark.conf.get(_OWN_CATALOG, _BUILTIN)
-    if found != _BUILTIN:
+    found = spark.conf.get(CATALOG, BUILTIN)
+    if found != BUILTIN:
         raise InvalidCallError(
-            f"a view of both tiers needs Spark's own catalog, but {_OWN_CATALOG} is {found}: set it to "
-            f"{_BUILTIN} in the sessions that make and read the view (Delta tables are read by their names "
+            f"a view of both tiers needs Spark's own catalog, but {CATALOG} is {found}: set it to "
+            f"{BUILTIN} in the sessions that make and read the view (Delta tables are read by their names "
             "there, too); or use cluster.create_views(), which names topics in any session (stratalog.trips)"
         )
 

@@ -7,6 +7,7 @@ table get its columns, and only the options of ``t WITH (...)``. So the columns 
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -31,11 +32,16 @@ TABLE = "stratalog.table"
 """Key in the metadata of a table's columns: the options of the table, as JSON, without secrets."""
 _OF_TABLE = "option."
 """Prefix of a table's options as Spark passes them when the table is made."""
+CATALOG, BUILTIN = "spark.sql.catalog.spark_catalog", "builtin"
+"""The setting that puts another catalog in the place of Spark's own, and its value for Spark's own."""
 
 
 @short_errors
 class StratalogDataSource(DataSource):
     """``spark.read.format("stratalog")``, ``df.write.format("stratalog")``, and the same of streams."""
+
+    catalog: ClassVar[str] = BUILTIN
+    """The session's catalog at ``register``: Spark tells a source no settings."""
 
     @classmethod
     def name(cls) -> str:
@@ -51,6 +57,12 @@ class StratalogDataSource(DataSource):
         }
         if not made:
             return source_schema(source_options(self.options))
+        if self.catalog != BUILTIN:
+            raise InvalidCallError(
+                f"{CATALOG} is {self.catalog.rpartition('.')[2]}, with which Spark loads no table of a Python "
+                "source: use cluster.create_views() or CREATE TEMPORARY VIEW; or set it to builtin, and then call "
+                "register_format(spark)"
+            )
         text = json.dumps(made)
         return StructType(
             [
@@ -109,5 +121,7 @@ class StratalogDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format with ``spark``."""
-    spark.dataSource.register(StratalogDataSource)
+    """Register the format with ``spark``; again when its catalog has changed."""
+    catalog = str(spark.conf.get(CATALOG, BUILTIN))
+    of_session = type(StratalogDataSource.__name__, (StratalogDataSource,), {"catalog": catalog})
+    spark.dataSource.register(StratalogDataSource if catalog == BUILTIN else of_session)

@@ -7,7 +7,7 @@ same partitions, however its rows are distributed over tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,9 +26,16 @@ from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.unknown_fields import OnUnknownField
 
-TOPIC = "topic"
+TOPIC, OFFSET = "topic", "offset"
 _PARTS = ("key", "headers", "timestamp", "partition")
 """The columns of a record beside its value."""
+
+
+def named_as_fields(names: Collection[str], topic: TopicImage) -> set[str]:
+    """The columns ``topic`` and ``offset`` that are fields of the topic's value, where its fields are columns."""
+    value = schema_of(topic.key_schema, topic.value_schema).field("value").type
+    fields = [field.name for field in value] if pa.types.is_struct(value) else []
+    return {TOPIC, OFFSET} & {*names} & {*fields} if "value" not in names or "value" in fields else set()
 
 
 def row_columns(names: Sequence[str], topic: TopicImage) -> RowColumns:
@@ -53,7 +60,8 @@ def row_columns(names: Sequence[str], topic: TopicImage) -> RowColumns:
 
 
 def by_topic(rows: pa.Table, topic: str | None) -> Mapping[str, pa.Table]:
-    """The rows of each topic, without the column ``topic``. ``topic`` is the one that the options name.
+    """The rows of each topic, without the column ``topic``. ``topic`` is the one that the options name; its value
+    has no field of that name.
 
     Raises: InvalidRecordError for a row without a topic, or with another one than the options name.
     """
@@ -89,8 +97,11 @@ def append_rows_given(
 
     Raises: before anything is appended InvalidRecordError and UnknownTopicOrPartitionError; see ``produce``.
     """
-    parts = by_topic(rows, topic)
     image = metadata.image()
+    if topic is not None and TOPIC in named_as_fields(rows.column_names, image.topic(topic)):
+        parts: Mapping[str, pa.Table] = {topic: rows}
+    else:
+        parts = by_topic(rows, topic)
     columns = {}
     for name, some in parts.items():
         check_not_internal(name, "append to")

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import reduce
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import AtomicType, BinaryType, DataType, NullType, StringType, StructType
 
+from stratalog.engine.spark.balanced import balanced
 from stratalog.engine.spark.sql import identifier
 
 NARROW_BYTES = 16 * 1024
@@ -48,7 +48,7 @@ def only_narrow(records: DataFrame, checked: str) -> DataFrame | None:
     known = [width for width in widths if width is not None]
     if len(known) < len(widths):
         return None
-    width = reduce(Column.__add__, known)
+    width = balanced(Column.__add__, known)
     refused = F.raise_error(F.lit(_WIDE)).cast(records.schema[checked].dataType)
     return records.withColumn(
         checked, F.when(width <= NARROW_BYTES, records[identifier(checked)]).otherwise(refused)
@@ -62,7 +62,7 @@ def width_of(column: Column, kind: DataType) -> Column | None:
     if isinstance(kind, StructType):
         widths = [width_of(column.getField(field.name), field.dataType) for field in kind]
         known = [width for width in widths if width is not None]
-        return None if len(known) < len(widths) else reduce(Column.__add__, known)
+        return None if len(known) < len(widths) else balanced(Column.__add__, known)
     return F.lit(0) if isinstance(kind, AtomicType | NullType) else None
 
 

@@ -28,6 +28,7 @@ from stratalog.engine.reading.stream_options import SourceOptions, stream_option
 from stratalog.engine.reading.stream_source import topics_of
 from stratalog.engine.spark.read_frame import read_frame
 from stratalog.engine.spark.stream_source import StreamReader, check_limits, open_named
+from stratalog.engine.spark.time_zone import zoned_options
 from stratalog.engine.spark.versions import LIMITS, spark_version
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError
@@ -206,7 +207,7 @@ def for_each_batch(
     given = {
         "cluster": str(ports.storage.file.path),
         **({"subscribe": ",".join(topics)} if topics else {}),
-        **options,
+        **zoned_options(options, spark),
     }
     known = range_options(given)
     topics_of(ports.metadata.image(), known.topics)

@@ -23,6 +23,7 @@ from pyspark.sql.utils import is_remote
 
 from stratalog.engine.reading.plan import FileRange
 from stratalog.engine.reading.read_plan import ReadPlan
+from stratalog.engine.spark.balanced import balanced
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.partitions.errors import EnvironmentUnusableError, SourceChangedError
 from stratalog.partitions.isolation import Isolation
@@ -157,7 +158,7 @@ def _trimmed(spark: SparkSession, schema: StructType, ranges: Sequence[FileRange
             (F.col("partition") == part.partition) & (F.col("offset") >= part.start) & (F.col("offset") < part.end)
             for part in ranges
         )
-        return rows.where(reduce(lambda one, two: one | two, wanted))
+        return rows.where(balanced(Column.__or__, list(wanted)))
     bounds = spark.createDataFrame(
         [(part.partition, part.start, part.end) for part in ranges], "p int, s long, e long"
     )

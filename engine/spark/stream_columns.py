@@ -45,12 +45,27 @@ def check_new_fields(query: StructType, records: StructType, columns: Sequence[s
     """
     have = StructType([field for field in stream_schema(records, columns) if field.name in query.fieldNames()])
     fields = [one.path for one in unknown_in_types(have, query, "", spark_parts, "")]
-    if fields:
-        raise InvalidCallError(
-            f"the type of topic {topic!r} has grown by {', '.join(fields)} since the query began: restart the "
-            "query, which continues from its checkpoint with the new fields; failOnNewFields = false keeps "
-            "the old columns"
+    wider = [f"{name} {kind}" for name, kind in _other_types(have, query)]
+    if fields or wider:
+        what = " and ".join(
+            f"{how} {', '.join(names)}" for how, names in (("grown by", fields), ("become", wider)) if names
         )
+        raise InvalidCallError(
+            f"the type of topic {topic!r} has {what} since the query began: restart the "
+            "query, which continues from its checkpoint with the new columns; failOnNewFields = false keeps the "
+            "old columns" + (", and ends at the first value that does not fit" if wider else "")
+        )
+
+
+def _other_types(have: StructType, query: StructType, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The fields that a topic now has with another type than a query, with this type."""
+    types = {field.name: field.dataType for field in query}
+    for field in have:
+        one, two = field.dataType, types.get(field.name)
+        if isinstance(one, StructType) and isinstance(two, StructType):
+            yield from _other_types(one, two, f"{prefix}{field.name}.")
+        elif two is not None and spark_parts(one) is None and one.simpleString() != two.simpleString():
+            yield f"{prefix}{field.name}", one.simpleString().upper()
 
 
 def _names(struct: StructType, prefix: str = "") -> Iterator[str]:

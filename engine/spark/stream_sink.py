@@ -45,7 +45,7 @@ from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_P
 from stratalog.engine.records.bad_records import marked as mark
 from stratalog.engine.records.earlier import EarlierTries
 from stratalog.engine.records.unknown_fields import pruned_schema, settled, unknown_in_schema
-from stratalog.engine.spark.given_rows import TOPIC, append_rows_given
+from stratalog.engine.spark.given_rows import OFFSET, TOPIC, append_rows_given, named_as_fields
 from stratalog.engine.spark.short_errors import short_errors
 from stratalog.engine.spark.sink_rows import batches_of, records_of
 from stratalog.engine.spark.sink_tasks import (
@@ -89,9 +89,6 @@ except ImportError:  # Spark 4.0, where the format refuses to be a sink
 
 
 _log = logging.getLogger(__name__)
-
-OFFSET = "offset"
-"""A column of a read that the log gives: it is null in rows to append."""
 
 
 @cache
@@ -216,10 +213,13 @@ class RecordSink:
         names = set(schema.fieldNames())
         if options.topic is None and TOPIC not in names:
             raise InvalidCallError('name the topic: save("topic"), start("topic"), or the option or column topic')
-        if OFFSET in names:
+        fields: set[str] = set()
+        if options.topic is not None and names & {TOPIC, OFFSET}:
+            fields = named_as_fields(names, self._ports.metadata.image().topic(options.topic))
+        if OFFSET in names - fields:
             schema = StructType([field for field in schema if field.name != OFFSET])
         records = {"partition", TOPIC, OFFSET, ERRORS, *RECORD_COLUMNS}
-        self._given = options.topic is None or "partition" not in names or not names <= records
+        self._given = options.topic is None or "partition" not in names or bool(fields) or not names <= records
         if not self._given:
             schema = StructType([field for field in schema if field.name != TOPIC])
         if ERRORS in names and (self._bad_records is None or self._given):
@@ -303,8 +303,8 @@ class RecordSink:
                 given = given.filter(pc.not_equal(given, topic))
             if len(given):
                 raise InvalidRecordError(
-                    f"append to {topic}: a row's {name} is {given[0].as_py()!r}: omit the column, as in INSERT "
-                    "INTO t (key, value)"
+                    f"append to {topic}: a row's {name} is {given[0].as_py()!r}: omit the column, as in "
+                    f"frame.drop({name!r}) or INSERT INTO t (key, value)"
                 )
         return batch.select(self._arrow.names)
 

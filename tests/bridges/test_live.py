@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from stratalog.bridges.live.boundary import LiveTopic, look_live
 from stratalog.bridges.live.frame import LiveWork, read_piece
 from stratalog.bridges.live.plan import LivePlan, plan_live
 from stratalog.bridges.live.source import LiveSource
+from stratalog.bridges.mirror.catch_up import look_here
 from stratalog.bridges.mirror.mirror import end_mirror, mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.source import InconsistentTopicIdError, SourceTruncatedError
@@ -439,3 +441,25 @@ def test_a_mirror_that_appends_between_two_looks_makes_no_other_history(
 
     monkeypatch.setattr(boundary, "list_offsets", late)
     assert offsets(live, plan(live, source)) == {0: [0, 1, 2]}
+
+
+def test_partitions_keep_their_ends_in_whatever_order_they_answer(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads look at the partitions here, and the first may be the last to answer."""
+    source = MemorySource(2)
+    source.logs[0].append("a")
+    source.logs[1].append("x", "y", "z")
+    mirrored(live, source)
+    second_is_done = threading.Event()
+
+    def late(*args: Any) -> Any:
+        if args[-1] == ("t", 0):
+            assert second_is_done.wait(10)
+        found = look_here(*args)
+        if args[-1] == ("t", 1):
+            second_is_done.set()
+        return found
+
+    monkeypatch.setattr(boundary, "look_here", late)
+    assert {number: one.offset for number, one in look(live, source).boundaries.items()} == {0: 1, 1: 3}

@@ -167,9 +167,9 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
     refused: list[tuple[Any, dict[str, Any], str]] = [
         (good.drop("word"), {}, r"lacks the declared value columns \['word'\]; it has \['n', 'k'"),
         (
-            good.selectExpr("cast(n AS INT) AS n", "word"),
+            good.selectExpr("cast(n AS DOUBLE) AS n", "word"),
             {},
-            "value column 'n' is int, but is declared as bigint: cast it",
+            "value column 'n' is double, but is declared as bigint: cast it",
         ),
         (good, {"key": "word"}, "append to declared: key is string, but is declared as int"),
         (good, {"key": "nokey"}, "key: column 'nokey' is not in the DataFrame"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog import Cluster
+from stratalog import Cluster, register_format
 from stratalog.engine.spark.versions import spark_version
 from tests.spark.spark_cluster import TIERED, format_cluster, ordered, rows
 from tests.spark.streams import VALUE
@@ -234,8 +234,10 @@ def own_catalog(spark: SparkSession) -> Iterator[None]:
     name = "spark.sql.catalog.spark_catalog"
     before = spark.conf.get(name)
     spark.conf.set(name, "builtin")
+    register_format(spark)
     yield
     spark.conf.set(name, before)
+    register_format(spark)
 
 
 @pytest.fixture
@@ -244,6 +246,20 @@ def table(own_catalog: None, spark: SparkSession, folder: Path, cluster: Cluster
     spark.sql(f"CREATE TABLE numbers_table USING stratalog OPTIONS ({options})")
     yield "numbers_table"
     spark.sql("DROP TABLE numbers_table")
+
+
+@pytest.mark.delta
+def test_another_catalog_in_the_place_of_spark_s_is_named(
+    cluster: Cluster, spark: SparkSession, folder: Path
+) -> None:
+    """Spark would make a table there that it cannot load."""
+    options = f"cluster '{folder / 'cluster.toml'}', subscribe '{topic_for(cluster, 'of-delta')}'"
+    said = "with which Spark loads no table of a Python source: use cluster.create_views"
+    with pytest.raises(Exception, match=f"DeltaCatalog, {said}") as told:
+        spark.sql(f"CREATE TABLE refused USING stratalog OPTIONS ({options})")
+    assert len(str(told.value).strip().splitlines()) <= 5
+    assert not spark.catalog.tableExists("refused")
+    spark.sql(f"CREATE TEMPORARY VIEW taken USING stratalog OPTIONS ({options})")
 
 
 @pytest.mark.skipif(spark_version() < (4, 1), reason="earlier versions want a value for each column of a table")

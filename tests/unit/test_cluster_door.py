@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratalog import Cluster
 from stratalog.engine.cluster import Cluster as Core
+from stratalog.engine.cluster.arguments import declared
 from stratalog.engine.cluster.brokers import Brokers
 from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
@@ -81,3 +84,9 @@ def test_a_call_with_the_data_before_the_topic_is_told_the_order(tmp_path: Path,
     assert str(refused.value) == (
         f"{name} takes the topic first, then the data: {name}('t', ...); its first argument is a dict"
     )
+
+
+@pytest.mark.parametrize("given", [str, {"n": "int"}, 7, ["n INT"]])
+def test_what_declares_no_type_is_refused_by_name(given: Any) -> None:
+    with pytest.raises(InvalidCallError, match=f"{re.escape(repr(given))} does not declare a type: give DDL"):
+        declared(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from itertools import permutations
 from typing import Any
@@ -48,6 +49,46 @@ def test_nullable_fields_at_the_end_of_structs_are_added(
     assert (type_from_json(schema), fields) == (wanted, added)
 
 
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        *itertools.combinations((pa.int8(), pa.int16(), pa.int32(), pa.int64()), 2),
+        (pa.float32(), pa.float64()),
+        (pa.date32(), pa.timestamp("us")),
+    ],
+    ids=str,
+)
+def test_a_value_takes_wider_types_and_no_narrower_ones(narrow: pa.DataType, wide: pa.DataType) -> None:
+    for one, two in ((narrow, wide), (pa.struct([("x", narrow)]), pa.struct([("x", wide)]))):
+        schema, fields = grow(one, two)
+        assert (type_from_json(schema), fields) == (two, ["value.x" if pa.types.is_struct(one) else "value"])
+        assert grew(one, two)
+        assert not grew(two, one)
+        with pytest.raises(InvalidCallError, match="cannot become"):
+            grow(two, one)
+        with pytest.raises(InvalidCallError, match="a key only grows"):
+            grown_schema(type_to_json(one), type_to_json(two), "key")
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted"),
+    [
+        (pa.int32(), pa.float64()),
+        (pa.int64(), pa.decimal128(20, 0)),
+        (pa.date32(), pa.timestamp("us", "UTC")),
+        (pa.decimal128(5, 2), pa.decimal128(7, 2)),
+        (pa.decimal128(5, 2), pa.decimal128(5, 1)),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (pa.string(), pa.binary()),
+    ],
+    ids=str,
+)
+def test_other_types_are_no_wider_ones(present: pa.DataType, wanted: pa.DataType) -> None:
+    assert not grew(present, wanted)
+    with pytest.raises(InvalidCallError, match="cannot become"):
+        grow(present, wanted)
+
+
 @pytest.mark.parametrize("value", [*GROWTH, pa.string(), pa.list_(pa.field("element", NARROW))], ids=str)
 def test_the_same_type_is_no_growth_and_leaves_the_text_as_it_is(value: pa.DataType) -> None:
     text = json.dumps(json.loads(type_to_json(value)), indent=1)
@@ -77,7 +118,7 @@ def test_fields_say_that_they_came_later_and_what_else_was_declared_stays() -> N
     ("wanted", "message"),
     [
         (pa.struct([("x", pa.int32())]), "value.d would be removed"),
-        (pa.struct([("x", pa.int64()), *list(WIDE)[1:]]), "value.x is int32, and cannot become int64"),
+        (pa.struct([("x", pa.float64()), *list(WIDE)[1:]]), "value.x is int32, and cannot become double"),
         (pa.struct([("d", pa.int32())]), "value.d would replace value.x;"),
         (pa.struct(list(reversed(list(NARROW)))), "value.d would replace value.x;"),
         (pa.struct([("y", pa.string()), *NARROW]), "value.y would replace value.x;"),

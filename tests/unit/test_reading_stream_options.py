@@ -131,7 +131,7 @@ def test_kafkas_name_of_the_limit_is_understood() -> None:
         ),
         ({"startingTimestamp": "1370044800000"}, datetime(2013, 6, 1, tzinfo=UTC)),
         ({"startingTimestamp": "2013-06-01T02:00:00+02:00"}, datetime(2013, 6, 1, tzinfo=UTC)),
-        ({"startingTimestamp": "2013-06-01"}, datetime(2013, 6, 1, tzinfo=UTC)),
+        ({"startingTimestamp": "2013-06-01T00:00Z"}, datetime(2013, 6, 1, tzinfo=UTC)),
     ],
 )
 def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
@@ -185,7 +185,7 @@ def test_a_batch_read_is_from_earliest_to_latest_unless_it_says_otherwise() -> N
     assert given.start == {("trips", 0): 3}
     assert given.end == {("trips", 0): OffsetSpec.LATEST}
     june = datetime(2013, 6, 1, tzinfo=UTC)
-    assert batch_options({**NEEDED, "endingTimestamp": "2013-06-01"}).end == june
+    assert batch_options({**NEEDED, "endingTimestamp": "2013-06-01T00:00Z"}).end == june
     by_time = '{"trips": {"0": 1370044800000}}'
     assert batch_options({**NEEDED, "endingOffsetsByTimestamp": by_time}).end == {("trips", 0): june}
 
@@ -200,6 +200,10 @@ def test_a_batch_read_is_from_earliest_to_latest_unless_it_says_otherwise() -> N
         ({"endingOffsets": "earliest"}, "endingOffsets says earliest"),
         ({"endingOffsets": '{"0": -2}'}, "endingOffsets says earliest"),
         ({"endingOffsets": "last"}, "the option endingOffsets is 'last': give earliest, latest"),
+        (
+            {"endingTimestamp": "2013-06-01"},
+            "'2013-06-01', without a time zone, and Spark does not pass the session's on: write 2013-06",
+        ),
         ({"endingTimestamp": "x"}, "the option endingTimestamp, milliseconds since 1970 or a time"),
         ({"endingTimestamp": "1", "endingOffsets": "latest"}, "endingOffsets and endingTimestamp are both given"),
     ],

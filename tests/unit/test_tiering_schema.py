@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -64,7 +65,7 @@ def test_a_driver_with_the_older_schema_goes_on(table: DeltaTopicTable) -> None:
     "value",
     [
         pytest.param(pa.struct([("y", pa.int32())]), id="another name"),
-        pytest.param(pa.struct([("x", pa.int64())]), id="another type"),
+        pytest.param(pa.struct([("x", pa.float64())]), id="another type"),
         pytest.param(pa.struct([("y", pa.string()), ("x", pa.int32())]), id="in front"),
         pytest.param(pa.struct([("x", pa.int32()), pa.field("y", pa.string(), False)]), id="not nullable"),
         pytest.param(pa.struct([("x", pa.int32(), False)]), id="no more nulls"),
@@ -109,3 +110,23 @@ def test_growth_and_a_commit_at_once_lose_neither(table: DeltaTopicTable) -> Non
     done = late.commit([uploaded(segment(0, 10))], (), OURS)
     assert (done.log.version, done.log.end(0)) == (2, 10)
     assert value_type(table) == WIDE
+
+
+def test_a_driver_that_lost_the_race_to_widen_finds_the_table_as_it_wants_it(
+    table: DeltaTopicTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = physical_schema(None, pa.struct([("x", pa.int64())]))
+    create = type(table.remote).create
+    answers = []
+
+    def late(store: Any, name: str, data: bytes) -> bool:
+        monkeypatch.setattr(type(table.remote), "create", create)
+        table.ensure(wide)
+        answers.append(create(store, name, data))
+        return answers[0]
+
+    before = DeltaTable(table.uri).version()
+    monkeypatch.setattr(type(table.remote), "create", late)
+    table.ensure(wide)
+    assert answers == [False]
+    assert DeltaTable(table.uri).version() == before + 1

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from stratalog.engine.admin.topics import alter_topic, create_topic
 from stratalog.engine.driver.report import Report
+from stratalog.partitions.declared import declared
 from stratalog.partitions.errors import InvalidCallError, InvalidConfigError
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.iceberg_table import IcebergTable
@@ -155,6 +156,25 @@ def test_typed_columns_grow_with_the_topic(live: LiveCluster) -> None:
     found = pyiceberg_catalog.load_catalog("lake").load_table("flights.u").scan(selected_fields=("value",))
     expected = [{"city": "Bergen", "land": "no"}, {"city": "Oslo", "land": None}]
     assert sorted(found.to_arrow()["value"].to_pylist(), key=str) == expected
+
+
+def test_types_become_wider_with_the_topic_and_dates_do_not(live: LiveCluster) -> None:
+    """Iceberg widens what a topic does, but no date."""
+    ports = ports_of(live.cluster)
+    configs = {**TIERED, "remote.iceberg.table": "lake.flights.u"}
+    narrow, wide = "n INT, f FLOAT, d DATE", "n BIGINT, f DOUBLE, d DATE"
+    create_topic(ports.metadata, ports.storage, "u", partitions=1, value_schema=declared(narrow), configs=configs)
+    live.cluster.produce("u", [{"n": 1, "f": 1.5, "d": None}])
+    live.cluster.tier("u").raise_for_failures()
+    alter_topic(ports.metadata, "u", value_schema=declared(wide))
+    live.cluster.produce("u", [{"n": 2**40, "f": 0.1, "d": None}])
+    live.cluster.tier("u").raise_for_failures()
+    found = pyiceberg_catalog.load_catalog("lake").load_table("flights.u")
+    rows = found.scan(selected_fields=("value",)).to_arrow()["value"].to_pylist()
+    assert sorted(row["n"] for row in rows) == [1, 2**40]
+    assert sorted(row["f"] for row in rows) == [0.1, 1.5]
+    with pytest.raises(InvalidCallError, match=r"value\.d cannot become TIMESTAMP_NTZ, because Iceberg"):
+        alter_topic(ports.metadata, "u", value_schema=declared(wide.replace("DATE", "TIMESTAMP_NTZ")))
 
 
 def test_the_code_of_the_documentation_runs(live: LiveCluster) -> None:

@@ -1,0 +1,55 @@
+"""The time zone of a session: a time without a zone that a caller gives as text is in it, as in Spark's SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo
+
+from pyspark.sql import SparkSession
+
+from stratalog.engine.reading.positions import has_no_zone, time_of
+from stratalog.partitions.errors import InvalidCallError
+
+_SETTING = "spark.sql.session.timeZone"
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
+_TIMES = ("startingtimestamp", "endingtimestamp")
+"""Options that are one time, in small letters."""
+
+
+def session_zone(spark: SparkSession) -> tzinfo:
+    """The time zone of a session. Raises: InvalidCallError for one that only Java knows."""
+    return zone_of(str(spark.conf.get(_SETTING)))
+
+
+def zone_of(name: str) -> tzinfo:
+    """A zone by the name that Spark has for it: a region, or an offset from UTC.
+
+    Raises: InvalidCallError for a name that Python does not know.
+    """
+    if name in {"Z", "UTC", "GMT", "UT"}:
+        return UTC
+    if (found := _OFFSET.fullmatch(name)) is not None:
+        sign, hours, minutes, seconds = found.groups(default="0")
+        offset = timedelta(hours=int(hours), minutes=int(minutes), seconds=int(seconds))
+        return timezone(-offset if sign == "-" else offset)
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # of another kind for an unknown name, and for one that is no path
+        raise InvalidCallError(
+            f"{_SETTING} is {name!r}, which Python's zone database lacks: give times with their zone, such as "
+            "2013-06-01T00:00:00Z"
+        ) from None
+
+
+def zoned_options(options: Mapping[str, str], spark: SparkSession) -> dict[str, str]:
+    """Options of the format, with the session's zone in times that name none: Spark passes the zone on to no
+    Python source. Raises: see ``session_zone``.
+    """
+    return {
+        name: time_of(text.strip(), name, session_zone(spark)).isoformat()
+        if name.lower() in _TIMES and has_no_zone(text.strip())
+        else text
+        for name, text in options.items()
+    }
