@@ -92,8 +92,8 @@ class TopicConfig:
         at_least(UNLIMITED),
         unit="ms since 1970",
         doc="Before this time no driver deletes records of the topic, or the topic: retention, "
-        "delete_records, snapshots and the end of tiering do not. Until then you can set a later time, "
-        "never an earlier one. -1: no protection.",
+        "compaction, delete_records, snapshots and the end of tiering do not. Until then you can set a later "
+        "time, never an earlier one. -1: no protection.",
     )
     local_retention_ms: int = key(
         AS_TOTAL,

@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.engine.records.append import append_batches
 from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.upkeep.replication.compact import PROTECTED
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
     InvalidConfigError,
@@ -36,7 +37,7 @@ class Compacted(LiveCluster):
         given = {"cleanup_policy": "compact", "segment_bytes": "1", "file_delete_delay_ms": "0", **configs}
         self.topic(**given)
 
-    def put(self, *rows: Row) -> None:
+    def put(self, *rows: Row, topic: str = "t") -> None:
         """Append these keys and values as one append."""
         ports = ports_of(self.cluster)
         keys, values = (
@@ -46,7 +47,7 @@ class Compacted(LiveCluster):
         stamp = made.schema.field("timestamp")
         made = made.set_column(0, stamp, pa.nulls(made.num_rows, stamp.type))
         report = append_batches(
-            *(ports.metadata, ports.storage, ports.clock, ports.memory), "t", {0: [made]}, None
+            *(ports.metadata, ports.storage, ports.clock, ports.memory), topic, {0: [made]}, None
         )
         report.raise_for_failures()
 
@@ -68,12 +69,24 @@ class Compacted(LiveCluster):
         return one
 
 
+def stop_before_removal(live: Compacted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends after it has committed its rules."""
+
+    def stop(work: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stratalog.engine.upkeep.replication.compact.compact_partition", stop)
+        with pytest.raises(KeyboardInterrupt):
+            live.cluster.compact()
+
+
 ROWS = (("a", "1"), ("b", "1"), ("a", "2"), ("c", None), ("b", "2"), ("a", "3"))
 
 
-def fill(live: Compacted, rows: Iterable[Row] = ROWS) -> None:
+def fill(live: Compacted, rows: Iterable[Row] = ROWS, topic: str = "t") -> None:
     for row in rows:
-        live.put(row)
+        live.put(row, topic=topic)
 
 
 def test_the_last_record_of_each_key_stays_and_the_active_tail(tmp_path: Path) -> None:
@@ -132,6 +145,32 @@ def test_by_dirty_ratio_and_lags(tmp_path: Path) -> None:
     assert "dirty: compacted from 60% on" in str(why)
     live.clock.sleep(DAY_MS / 1000)
     assert rows_of(live.cluster.compact(), "segments") != [(0,)], "older than max.compaction.lag.ms"
+
+
+def test_a_protected_topic_keeps_its_records_and_stops_no_other(tmp_path: Path) -> None:
+    live = Compacted(tmp_path)
+    fill(live)
+    live.topic("u", cleanup_policy="compact", segment_bytes="1")
+    fill(live, topic="u")
+    live.cluster.topics.protect("t", days=1)
+    report = live.cluster.compact()
+    assert rows_of(report, "topic", "removed", "why") == [("t", 0, PROTECTED), ("u", 2, None)]
+    assert len(live.everywhere()) == len(ROWS)
+    live.clock.sleep(2 * DAY_MS / 1000)
+    assert rows_of(live.cluster.compact("t"), "removed", "why") == [(2, None)]
+
+
+def test_a_rule_from_before_the_protection_is_not_carried_out_while_it_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Compacted(tmp_path)
+    fill(live)
+    stop_before_removal(live, monkeypatch)
+    live.cluster.topics.protect("t", days=1)
+    assert rows_of(live.cluster.compact(), "removed", "why") == [(0, PROTECTED)]
+    assert len(live.everywhere()) == len(ROWS)
+    live.clock.sleep(2 * DAY_MS / 1000)
+    assert rows_of(live.cluster.compact(), "removed", "why") == [(2, None)]
 
 
 def test_a_dry_run_says_what_is_due(tmp_path: Path) -> None:
