@@ -219,7 +219,8 @@ class TopicConfig:
         unit="ms",
         doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones that, by their own timestamps, "
         "are older than this when the snapshot's last record is appended. For compact: a tombstone stays for this "
-        "long after the first compaction that covered it (KIP-534).",
+        "long after the first compaction that covered it has ended on all replicas of the ISR (KIP-534). The next "
+        "compaction of the partition proves that, and its time counts.",
     )
     min_cleanable_dirty_ratio: float = key(
         0.5,

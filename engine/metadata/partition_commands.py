@@ -254,7 +254,7 @@ class WantedRule:
     now_ms: int
     """The time on which the clocks agree (``agreed_time``): tombstones that it makes old enough are removed."""
     committed_ms: int
-    """The later of the clocks' times, from which ``delete.retention.ms`` counts."""
+    """The later of the clocks' times, from which ``delete.retention.ms`` counts for the rule before it."""
     delete_retention_ms: int
     partition_epoch: int
     """That of the view whose ISR, and those being added, have carried out the rule before it."""

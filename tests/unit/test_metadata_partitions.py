@@ -309,8 +309,8 @@ def test_rules_are_numbered_and_kept_while_the_next_one_needs_them() -> None:
     assert add_rule(metadata, 10, 0, now_ms=0) == Altered(an_id(99), 0, 1)
     assert add_rule(metadata, 20, 1, now_ms=50) == Altered(an_id(99), 0, 2), "earlier views are outdated"
     assert rules(metadata) == (CommittedRule(Rule(1, 10), 1), CommittedRule(Rule(2, 20), 51))
-    add_rule(metadata, 20, 2, now_ms=101)
-    assert rules(metadata) == (CommittedRule(Rule(2, 20), 51), CommittedRule(Rule(3, 20, 10), 102))
+    add_rule(metadata, 20, 2, now_ms=151)
+    assert rules(metadata) == (CommittedRule(Rule(2, 20), 51), CommittedRule(Rule(3, 20, 10), 152))
     assert metadata.image.view(an_id(99), 0).generation == 3
     assert load(dump(metadata.image), metadata.image.next_offset) == metadata.image
 

@@ -115,7 +115,7 @@ def test_readers_pass_over_the_gaps(tmp_path: Path) -> None:
 
 
 def test_a_tombstone_stays_for_its_time_after_the_first_compaction_that_covers_it(tmp_path: Path) -> None:
-    live = Compacted(tmp_path, delete_retention_ms=str(DAY_MS))
+    live = Compacted(tmp_path, delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
     fill(live)
     live.cluster.compact().raise_for_failures()
     fill(live, [("b", "3"), ("d", "1"), ("d", "2"), ("e", "1")])
@@ -126,6 +126,24 @@ def test_a_tombstone_stays_for_its_time_after_the_first_compaction_that_covers_i
     live.cluster.compact().raise_for_failures()
     assert 3 not in live.everywhere()
     assert live.cluster.verify(deep=True).ok
+
+
+def test_the_time_of_a_tombstone_begins_when_the_removal_is_done_not_when_it_is_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then readers see records that the tombstone deletes."""
+    live = Compacted(tmp_path, delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
+    fill(live, [("k", "1"), ("k", None), ("y", "1")])
+    stop_before_removal(live, monkeypatch)
+    live.clock.sleep((DAY_MS + HOUR_MS) / 1000)
+    fill(live, [("z", "1"), ("z", "2")])
+    for _ in range(2):
+        live.cluster.compact().raise_for_failures()
+        assert live.everywhere()[1] == ("k", None)
+    live.clock.sleep((DAY_MS + HOUR_MS) / 1000)
+    fill(live, [("z", "3"), ("z", "4")])
+    live.cluster.compact().raise_for_failures()
+    assert 1 not in live.everywhere()
 
 
 def test_by_dirty_ratio_and_lags(tmp_path: Path) -> None:
