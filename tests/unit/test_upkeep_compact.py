@@ -21,7 +21,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.records import GAP
 from stratalog.partitions.segment import read_batches
 from tests.ports import ports_of
-from tests.unit.cluster_harness import LiveCluster, report_of, rows_of
+from tests.unit.cluster_harness import LiveCluster, fence, report_of, rows_of
 from tests.unit.harness import batch
 
 HOUR_MS = 3_600_000
@@ -144,6 +144,28 @@ def test_the_time_of_a_tombstone_begins_when_the_removal_is_done_not_when_it_is_
     fill(live, [("z", "3"), ("z", "4")])
     live.cluster.compact().raise_for_failures()
     assert 1 not in live.everywhere()
+
+
+@pytest.mark.parametrize("left", [0, 2], ids=["no register of it", "an early one"])
+def test_an_elected_leader_that_knows_a_lower_high_watermark_goes_on_with_a_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    live = Compacted(tmp_path)
+    fill(live)
+    stop_before_removal(live, monkeypatch)
+    old = live.leader()
+    for broker in live.followers():
+        marks = sorted(
+            one.name for one in live.store(broker).list("") if one.name.endswith(".hw") and "/t-" in one.name
+        )
+        live.store(broker).delete(marks[left:])
+    fence(live, old)
+    report = live.cluster.compact(check=False)
+    if report.failures:
+        assert "run `stratalog replicate`" in str(report.failures)
+        live.cluster.replicate().raise_for_failures()
+        report = live.cluster.compact()
+    assert rows_of(report, "removed") == [(2,)]
 
 
 def test_by_dirty_ratio_and_lags(tmp_path: Path) -> None:
