@@ -8,6 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from stratalog.engine.reading.look import local_pieces
+from stratalog.engine.reading.stream_read import StreamTask, read_task
+from stratalog.engine.reading.stream_tasks import part as part_of
 from stratalog.engine.records.append import append_batches
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.upkeep.replication.compact import PROTECTED
@@ -18,6 +21,7 @@ from stratalog.partitions.errors import (
     PolicyViolationError,
     StratalogError,
 )
+from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.records import GAP
 from stratalog.partitions.segment import read_batches
 from tests.ports import ports_of
@@ -327,3 +331,24 @@ def test_a_driver_that_missed_a_rule_is_fenced_and_calls_no_log_damaged(tmp_path
         check_whole(before, before.log())
     now = live.replica(broker)
     check_whole(now, now.log())
+
+
+def test_a_task_that_was_planned_before_a_rule_reads_the_files_that_the_rule_has_made(tmp_path: Path) -> None:
+    """A task on an executor cannot read the metadata again. Before the first rule, and between two."""
+    live = Compacted(tmp_path, min_cleanable_dirty_ratio="0")
+    fill(live)
+    for _ in range(2):
+        replicas = ports_of(live.cluster).storage.replicas(live.cluster.image.views("t")[0])
+        parts = tuple(part_of(0, one) for one in local_pieces(replicas.leader, replicas.leader.log()))
+        task = StreamTask("t", parts, {0: replicas}, None, Isolation.READ_COMMITTED)
+        end = parts[-1].piece.end
+        before = offsets_of(task)
+        fill(live, [("a", "4"), ("b", "4"), ("c", "4"), ("z", "1")] * 3)
+        live.cluster.compact().raise_for_failures()
+        live.cluster.retain().raise_for_failures()
+        assert offsets_of(task) == [at for at in live.everywhere() if at < end]
+        assert set(offsets_of(task)) < set(before)
+
+
+def offsets_of(task: StreamTask) -> list[int]:
+    return [at for records in read_task(task, ["offset"]) for at in records.column("offset").to_pylist()]
