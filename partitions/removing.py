@@ -35,6 +35,8 @@ class Removed:
     gaps: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+    keyless: int = 0
+    """The number of records without a key below the bound, in all files that were left to rewrite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ def carry_out(
                 gaps=done.gaps + made.gaps,
                 read_bytes=done.read_bytes + run.size_bytes,
                 written_bytes=done.written_bytes + made.size_bytes,
+                keyless=found.keyless,
             )
     return done
 

@@ -54,6 +54,8 @@ class Superseded:
             self._stack = stack.pop_all()
         self._marks = np.memmap(marks, np.uint8, "r+", shape=(rows,))
         self._files = 0
+        self.keyless = 0
+        """The number of removed records without a key."""
         self.deepest = 0
         """How many times keys were split by their hash."""
 
@@ -89,6 +91,7 @@ class Superseded:
             gap = bools_of(pc.fill_null(pc.equal(control, GAP), False))
             kept = ~valid_of(control) & valid_of(batch.column("key"))
             self._marks[offsets[inside & ~kept & ~gap]] = _REMOVED
+            self.keyless += int(np.count_nonzero(inside & ~kept & ~valid_of(control)))
             old = offsets < self._rule.tombstones_before - self._start
             tombstone = bools_of(batch.column("tombstone"))
             self._marks[offsets[inside & kept & old & tombstone]] = _TOMBSTONE

@@ -188,7 +188,7 @@ class TopicConfig:
         one_of("delete", SNAPSHOT, COMPACT, COMPACT_DELETE),
         doc="delete: retention.* deletes old records. snapshot: they are deleted once a snapshot holds the latest "
         "record of each key (KIP-630). compact: the latest record of each key stays at its offset, and the others "
-        "are removed; retention.* applies with compact,delete only.",
+        "are removed, also those without a key from before; retention.* applies with compact,delete only.",
     )
     compression_type: str = key(
         "zstd", one_of("zstd", "snappy", "lz4", "gzip", "uncompressed"), doc="The codec of new segments."
@@ -220,7 +220,8 @@ class TopicConfig:
         doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones that, by their own timestamps, "
         "are older than this when the snapshot's last record is appended. For compact: a tombstone stays for this "
         "long after the first compaction that covered it has ended on all replicas of the ISR (KIP-534). The next "
-        "compaction of the partition proves that, and its time counts.",
+        "compaction of the partition proves that, and its time counts. A log without new records is not "
+        "compacted, so its tombstones stay.",
     )
     min_cleanable_dirty_ratio: float = key(
         0.5,

@@ -247,6 +247,19 @@ def test_records_need_a_key(tmp_path: Path) -> None:
         Compacted(tmp_path).put((None, "1"))
 
 
+def test_a_note_counts_the_records_without_a_key_that_a_topic_has_from_before(tmp_path: Path) -> None:
+    live = Compacted(tmp_path, cleanup_policy="delete")
+    fill(live, [(None, "1"), ("a", "1"), (None, None), ("b", "1"), (None, "tail")])
+    live.cluster.topics.alter_configs("t", {"cleanup.policy": "compact"})
+    report = live.cluster.compact()
+    assert "t-0: removed records without a key, from before the topic was compacted: 2" in str(report.notes)
+    assert live.everywhere() == {1: ("a", "1"), 3: ("b", "1"), 4: (None, "tail")}
+    fill(live, [("c", "1"), ("c", "2")] * 3)
+    assert "compacted: 1" in str(live.cluster.compact().notes)
+    fill(live, [("c", "1"), ("c", "2")] * 9)
+    assert not live.cluster.compact().notes
+
+
 def test_with_delete_retention_applies_and_without_it_does_not(tmp_path: Path) -> None:
     live = Compacted(tmp_path, retention_bytes="1")
     fill(live)

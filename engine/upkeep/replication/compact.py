@@ -80,6 +80,8 @@ class CompactResult:
     read_bytes: int = 0
     written_bytes: int = 0
     left: int = 0
+    keyless: int = 0
+    """The number of removed records without a key."""
 
     @property
     def moved_bytes(self) -> int:
@@ -95,6 +97,7 @@ class CompactResult:
             read_bytes=before.read_bytes + self.read_bytes,
             written_bytes=before.written_bytes + self.written_bytes,
             left=self.left,
+            keyless=max(before.keyless, self.keyless),  # the first part has counted all of them
         )
 
 
@@ -173,6 +176,7 @@ def _compact(work: CompactWork) -> CompactResult:
         read_bytes=removed.read_bytes,
         written_bytes=removed.written_bytes,
         left=left,
+        keyless=removed.keyless,
     )
 
 
@@ -217,6 +221,12 @@ def compact(
             for one in failed:
                 run.fail(one.item, one.error)
             done = {work.replicas.view.key: result for work, result in finished}
+            run.notes += [
+                f"{work.replicas}: removed records without a key, from before the topic was compacted: "
+                f"{result.keyless:,}"
+                for work, result in finished
+                if result.keyless
+            ]
         idle = {key: seen for key, seen in looked.items() if key not in due and key not in wanted}
         run.settle(
             (works[key].replicas.view, 0 if seen.why == NO_TIME else seen.found.next_ms)
