@@ -77,7 +77,7 @@ def produce(job: Job) -> Report:
         raise InvalidCallError("--key-separator needs --format lines: a JSON object contains its key")
     cluster = job.cluster()
     lines = _Lines(given, cluster.image.topic(given.topic))
-    total, read = _Total(given.topic), 0
+    total, read = _Total(named=given.producer is not None), 0
     source = _opened(given.input)
     try:
         with cluster.measured() as measure, after_the_work() as ending:
@@ -94,7 +94,7 @@ def produce(job: Job) -> Report:
             except InvalidRecordError as error:
                 if not read or given.dry_run:
                     raise  # nothing was changed
-                total.failures = [Failure.of("produce", error)]
+                total.refuse(error)
     finally:
         os.close(source)
     return replace(total.report(read), dry_run=given.dry_run, seconds=measure.seconds, counts=measure.counts)
@@ -222,9 +222,11 @@ def _of_text(text: bytes, kind: pa.DataType) -> Any:
 class _Total:
     """The reports of all batches as one report: one row per partition, with first offset and number of records."""
 
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
+    def __init__(self, *, named: bool) -> None:
+        """``named``: --producer and --sequence were given, and all lines are one append."""
+        self._named = named
         self._batches = 0
+        self._in_part = False
         self._dropped = 0
         self._rows: dict[Value, dict[str, Value]] = {}
         self._notes: dict[str, None] = {}
@@ -235,6 +237,7 @@ class _Total:
         """Add the report of one more batch."""
         self._batches += 1
         self.failures = report.failures
+        self._in_part = any(row["outcome"] in ("acknowledged", "unknown") for row in report.rows)
         self._notes |= dict.fromkeys(report.notes)
         for row in report.rows:
             dropped = row["outcome"] == "dropped"
@@ -244,17 +247,30 @@ class _Total:
             if dropped:
                 self._dropped += int(row["records"] or 0)
 
+    def refuse(self, error: InvalidRecordError) -> None:
+        """Record that nothing of the next batch was appended."""
+        self.failures, self._in_part = [Failure.of("produce", error)], False
+
     def report(self, lines: int) -> Report:
         """The report of all batches; ``lines`` is the number of lines in batches that were appended as a whole."""
-        if self.failures:
-            known = f"lines 1 to {lines:,} were appended; some of the rest" if lines else "some of the lines"
-            again = "run it again with --producer and --sequence, which append no line twice"
-            self._notes[f"{known} may have been appended: {again}"] = None
+        if self.failures and not self._named:  # otherwise the notes of the append say what to do
+            self._notes |= dict.fromkeys(self._after_failure(lines))
         rows = sorted(self._rows.values(), key=lambda row: (row["partition"] is None, int(row["partition"] or 0)))
         totals: dict[str, Value] = {"lines": lines, "batches": self._batches}
         if self._dropped:
             totals["dropped_fields"] = self._dropped
         return Report("produce", rows, self.failures, totals, notes=[*self._notes])
+
+    def _after_failure(self, lines: int) -> Iterator[str]:
+        """Notes on the lines that were appended, and on what to do about the rest."""
+        if self._in_part:
+            known = f"lines 1 to {lines:,} were appended; some of the rest" if lines else "some of the lines"
+            yield (
+                f"{known} may have been appended: with --producer and --sequence in each run, a second run "
+                "appends no line twice"
+            )
+        elif lines:
+            yield f"lines 1 to {lines:,} were appended, and none of the rest: next time, give the rest alone"
 
 
 def _opened(path: str | None) -> int:
