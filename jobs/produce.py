@@ -19,11 +19,12 @@ lines are one append.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stratalog import Failure, Report
 from stratalog.engine.driver.report import Value
@@ -32,11 +33,9 @@ from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.ending import Ending, after_the_work
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.declared import ddl
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.spelling import did_you_mean
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _CHUNK = 1 << 16
 _LONGEST = 64 * 1024 * 1024
@@ -153,6 +152,7 @@ class _Lines:
         if given.format == "lines":
             columns = ("value",) if given.key_separator is None else ("key", "value")
         self._columns = columns
+        self._declared = {"key": topic.key_schema, "value": topic.value_schema}
         self.columns = {column: column for column in columns}
         """The columns of the rows, as arguments of ``Cluster.produce``."""
 
@@ -184,11 +184,31 @@ class _Lines:
         if self._given.format == "json":
             return self._object(line)
         if self._given.key_separator is None:
-            return {"value": _of_text(line, self._types["value"])}
+            return {"value": self._of_text(line, "value")}
         key, separator, value = line.partition(self._given.key_separator.encode())
         if not separator:
             raise ValueError(f"there is no {self._given.key_separator!r} after a key")
-        return {"key": _of_text(key, self._types["key"]), "value": _of_text(value, self._types["value"])}
+        return {"key": self._of_text(key, "key"), "value": self._of_text(value, "value")}
+
+    def _of_text(self, text: bytes, column: str) -> Any:
+        """The key or value in a part of a line. Raises: ValueError."""
+        import pyarrow as pa
+
+        from stratalog.engine.driver.plain_values import example, from_plain
+
+        kind = self._types[column]
+        if pa.types.is_binary(kind):
+            return text
+        if pa.types.is_string(kind):
+            return text.decode()
+        try:
+            found = parse_json(text)
+        except ValueError as error:
+            declared, such = ddl(self._declared[column]), json.dumps(example(kind))
+            raise ValueError(
+                f"the {column} is not JSON ({error}). Its type is {declared}: give a {column} such as {such}"
+            ) from error
+        return from_plain(found, kind)
 
     def _object(self, line: bytes) -> dict[str, Any]:
         from stratalog.engine.driver.plain_values import from_plain
@@ -206,17 +226,6 @@ class _Lines:
             except ValueError as error:
                 raise ValueError(f"{column}: {error}") from error
         return row
-
-
-def _of_text(text: bytes, kind: pa.DataType) -> Any:
-    """The key or value in a part of a line. Raises: ValueError."""
-    import pyarrow as pa
-
-    from stratalog.engine.driver.plain_values import from_plain
-
-    if pa.types.is_binary(kind):
-        return text
-    return text.decode() if pa.types.is_string(kind) else from_plain(parse_json(text), kind)
 
 
 class _Total:

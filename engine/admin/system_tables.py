@@ -87,7 +87,7 @@ def _partitions(
 def _groups(
     metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, topic: str | None
 ) -> Iterable[Row]:
-    with execution.run("groups") as run:
+    with execution.run("groups list") as run:
         image = metadata.image()
         found, run.failures = all_groups(storage, execution.clock, memory, image)
         leaders, _ = list_leaders(storage, memory, image, found.values())
