@@ -33,7 +33,6 @@ from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.ending import Ending, after_the_work
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
-from stratalog.partitions.declared import ddl
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.spelling import did_you_mean
 
@@ -195,6 +194,7 @@ class _Lines:
         import pyarrow as pa
 
         from stratalog.engine.driver.plain_values import example, from_plain
+        from stratalog.partitions.declared import ddl
 
         kind = self._types[column]
         if pa.types.is_binary(kind):

@@ -48,7 +48,7 @@ class TopicRow(Row, frozen=True, kw_only=True):
     value: str
     configs: str
     topic_id: str
-    table: str | None
+    table_uri: str | None
     table_end: str | None
 
 
@@ -137,7 +137,7 @@ def describe_topics(
             value=_type_name(topic.value_schema),
             configs=" ".join(f"{key}={value}" for key, value in sorted(topic.configs.items())),
             topic_id=topic.topic_id,
-            table=tiered.get(topic.topic_id),
+            table_uri=tiered.get(topic.topic_id),
             table_end=_table_end(topic, due) if topic.topic_id in tiered else None,
         )
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
@@ -230,7 +230,7 @@ def describe_topic(metadata: MetadataClient, storage: Storage, execution: Execut
             **_fields("value", topic.value_schema),
         }
         if (table := _tiered(storage, image).get(topic.topic_id)) is not None:
-            shape["table"] = table
+            shape["table_uri"] = table
         run.add(PropertyRow(name=key, source="topic", value=value) for key, value in shape.items())
         in_force = configs_in_force(topic.configs, image.configs)
         run.add(PropertyRow(name=key, source=source, value=value) for key, value, source in in_force)
