@@ -28,6 +28,11 @@ from stratalog.partitions.spelling import did_you_mean
 
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
 USUAL_CLUSTER_FILE = "conf/cluster.toml"
+_CHOICE = re.compile(r"invalid choice: '(?P<given>.*)' \(choose from (?P<known>.*)\)$", re.DOTALL)
+"""A message of argparse."""
+
+_PATH = re.compile(r"/|\.\w+$")
+"""The end of a path, or a slash in it; the names of most topics have neither."""
 
 _COMMAND = "COMMAND"
 _FIRST_AT = "first-at:"
@@ -71,14 +76,18 @@ class _JobParser(argparse.ArgumentParser):
             commands = next(action.choices for action in self._actions if action.metavar == _COMMAND)
             hint = f"; it is one of {', '.join(commands or ())}"
         elif "required" in message:  # argparse reports this before unknown options
-            unknown = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+            words = (word.partition("=")[0] for word in self._words if word.startswith("--"))
+            unknown = [word for word in words if word not in options]
             hints = (self._without_option(word) or did_you_mean(word, options, 0.7) for word in unknown)
-            hint = next((hint for hint in hints if hint), "")
+            hint = next((hint for hint in hints if hint), "") or self._path_of_input(message)
+        if (choice := _CHOICE.search(message)) is not None:
+            hint = did_you_mean(choice["given"], re.findall(r"[\w-]+", choice["known"]))
         if message.startswith(self._UNKNOWN):
             word = message.removeprefix(self._UNKNOWN).split(" ")[0]
             if word.startswith("-"):
                 word = word.partition("=")[0]
-                hint = self._without_option(word) or did_you_mean(word, options, 0.7)  # all share the dashes
+                near = "; another command takes it" if word in options else did_you_mean(word, options, 0.7)
+                hint = self._without_option(word) or near  # all share the dashes
             elif "--topics" in options:
                 hint = "; name topics with --topics A,B"
         super().error(message + hint)
@@ -88,6 +97,11 @@ class _JobParser(argparse.ArgumentParser):
         positional = {action.dest.rstrip("s"): action for action in self._actions if not action.option_strings}
         action = positional.get(word.removeprefix("--").rstrip("s"))
         return "" if action is None else f"; give {action.metavar} without an option"
+
+    def _path_of_input(self, message: str) -> str:
+        """The hint for the path of the input without its option."""
+        path = next((word for word in self._words if not word.startswith("-") and _PATH.search(word)), None)
+        return f"; did you mean --input {path}?" if message.endswith("required: --input") and path else ""
 
     def _options(self) -> set[str]:
         """The options of this parser and of its subcommands."""
@@ -287,7 +301,9 @@ def numbers(text: str) -> list[int]:
 
 def number(text: str) -> int:
     """A number of 0 or more."""
-    return _single(numbers(text), text)
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of 0 or more")
+    return int(text)
 
 
 def whole_number(text: str) -> int:
@@ -299,10 +315,9 @@ def whole_number(text: str) -> int:
 
 def count(text: str) -> int:
     """A number of 1 or more."""
-    found = number(text)
-    if found < 1:
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give a number of 1 or more")
-    return found
+    return int(text)
 
 
 def duration(text: str) -> float:
@@ -363,13 +378,13 @@ def pair(text: str) -> tuple[str, str]:
 def time(text: str) -> datetime:
     """An ISO 8601 time, in UTC unless it names a zone."""
     with _refused():
-        return time_of(text, "it is")
+        return time_of(text, "the text")
 
 
 def position(text: str) -> Spec:
     """An argument of ListOffsets: a named position, or the first record at or after a time."""
     with _refused():
-        return spec_of(text.removeprefix(_FIRST_AT), "it is")
+        return spec_of(text.removeprefix(_FIRST_AT), "the text")
 
 
 def bound(text: str) -> int | dict[int, int] | OffsetSpec | FirstAt | datetime:
@@ -384,7 +399,7 @@ def bound(text: str) -> int | dict[int, int] | OffsetSpec | FirstAt | datetime:
         if text.startswith(_FIRST_AT):
             return FirstAt(text.removeprefix(_FIRST_AT))
         takes = f"an offset, offsets by partition such as 0:1000,3:20, {SPECS}, or {_FIRST_AT}TIME"
-        return named_or_time(text, "it is", takes)
+        return named_or_time(text, "the text", takes)
 
 
 @contextmanager
@@ -394,9 +409,3 @@ def _refused() -> Iterator[None]:
         yield
     except InvalidCallError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _single(found: list[int], text: str) -> int:
-    if len(found) != 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give one number")
-    return found[0]

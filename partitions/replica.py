@@ -219,8 +219,8 @@ class Replica:
         found = read_broker_file(self.store)
         if found is None:
             raise BrokerUnreachableError(
-                f"{self}: {self.store.uri} has no broker.json; mount the volume, or, if its "
-                "data is lost, format it again"
+                f"{self}: {self.store.uri} has no broker.json: mount its volume, or, if the data is "
+                "lost, rebuild the broker with bootstrap"
             )
         if found.directory_id != self.directory_id:
             raise StaleBrokerError(

@@ -20,7 +20,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 def check_options(given: Iterable[str], known: Iterable[str]) -> None:
     """Raises: InvalidCallError for an unknown option, naming the nearest one."""
-    names = list(known)
+    names = list(dict.fromkeys(known))
     for option in given:
         if option not in names:
             hint = did_you_mean(option, names) or f"; there are {', '.join(names)}"

@@ -241,8 +241,10 @@ def refused(unknown: Sequence[UnknownField]) -> str:
     others = [repr(one.path) for one in unknown[1:_SHOWN]]
     more = f" Also unknown: {', '.join(others)}{', ...' if len(unknown) > _SHOWN else ''}." if others else ""
     has = f"the topic has no field {first.path!r}" if first.column else f"records have no column {first.path!r}"
+    top = first.column == "value" and len(first.steps) == 1
+    use = "name the column as key, headers, timestamp or partition if it is one, " if top else ""
     return (
-        f"{row}{has}{hint if hint.endswith('?') else hint + '.'}{more} Correct the name, or set "
+        f"{row}{has}{hint if hint.endswith('?') else hint + '.'}{more} Correct the name, {use}or set "
         'on_unknown_field (a job: --on-unknown-field) to "add", which adds the field to the topic\'s type, or to '
         '"drop", which drops and counts the field'
     )

@@ -146,7 +146,7 @@ class Cluster(Client, Jobs, Looks):
         ports.events = operations_log()
         ports.memory.selector = CurrentSelector(OfferedSelectors(selectors))
         if keeps_short:
-            keep_short(ports.storage, ports.clock, ports.memory, cls._parts.opener)
+            keep_short(ports.metadata, ports.storage, ports.clock, ports.memory, cls._parts.opener)
         return cls(ports, spark)
 
     @classmethod
@@ -183,7 +183,7 @@ class Cluster(Client, Jobs, Looks):
         ports.execution.driver_only = runner == THREADS
         ports.events = operations_log()
         if keeps_short:
-            keep_short(ports.storage, ports.clock, ports.memory, cls._parts.opener)
+            keep_short(ports.metadata, ports.storage, ports.clock, ports.memory, cls._parts.opener)
         return cls(ports, spark)
 
     @classmethod

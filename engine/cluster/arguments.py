@@ -70,6 +70,11 @@ def declared(data_type: DataType | str | None) -> str | None:
     """
     if data_type is None:
         return None
+    if isinstance(data_type, type) or not (isinstance(data_type, str) or hasattr(data_type, "json")):
+        raise InvalidCallError(
+            f"{data_type!r} does not declare a type: give DDL such as 'year INT, carrier STRING', Spark's JSON "
+            "text of a type, or a type of Spark such as frame.schema"
+        )
     try:
         return declared_text(data_type if isinstance(data_type, str) else data_type.json())
     except RecursionError as error:

@@ -293,7 +293,11 @@ class ClusterImage:
         try:
             return self.brokers[broker_id]
         except KeyError:
-            raise UnknownBrokerError(f"broker {broker_id} is not registered; register it first") from None
+            known = ", ".join(map(str, sorted(self.brokers))) or "none"
+            raise UnknownBrokerError(
+                f"broker {broker_id} is not registered (registered: {known}): correct the number, or add it to "
+                "the cluster file and register it with brokers add"
+            ) from None
 
     def topic(self, name: str) -> TopicImage:
         """The topic of that name. Raises: UnknownTopicOrPartitionError."""

@@ -147,7 +147,10 @@ class CreateTopic:
         topic = image.topic(self.name)
         own = topic.topic_id == self.topic_id
         if not own and not self.if_not_exists:
-            raise TopicAlreadyExistsError(f"topic {self.name!r} exists already, with id {topic.topic_id}")
+            raise TopicAlreadyExistsError(
+                f"topic {self.name!r} exists already, with id {topic.topic_id}: choose another name, or accept "
+                "the existing topic with if_not_exists (a job: --if-not-exists)"
+            )
         if not own and (differs := self._shape_differs(topic)):
             raise TopicAlreadyExistsError(
                 f"topic {self.name!r} already exists, but differs: {'; '.join(differs)}. Request "

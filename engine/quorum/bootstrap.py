@@ -144,7 +144,9 @@ def find_log(
                 f"no metadata voter can be read: {'; '.join(dict.fromkeys(map(str, search.failures)))}"
             )
         _refuse_lost_log(cluster_id, others)
-        raise InvalidCallError(f"cluster {cluster_id!r} has no metadata: format it first")
+        raise InvalidCallError(
+            f"cluster {cluster_id!r} has no metadata: create it with Cluster.format or stratalog format"
+        )
     brokers = {voter.broker_id for voter in state.image.voters}
     if brokers | set(state.image.replaced) != set(named) and not as_logged:
         raise InvalidCallError(

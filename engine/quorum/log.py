@@ -162,7 +162,10 @@ class MetadataLog:
                 survey = self._survey(everybody=True)
                 state, looks = survey.state, list(survey.looks)
                 if state.end == 0:
-                    raise InvalidCallError(f"cluster {self._cluster_id!r} has no metadata: format it first")
+                    raise InvalidCallError(
+                        f"cluster {self._cluster_id!r} has no metadata: create it with Cluster.format or "
+                        "stratalog format"
+                    )
                 self._yield_to_others(looks)
                 if attempt > 0 and not self.lacks_key and not self._is_committed(state, looks):
                     looks = self._copy_on(state, looks)

@@ -20,6 +20,8 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.segment import end_of_file
 
 _START, _END = attrgetter("start"), attrgetter("end")
+_A_TIME = 1_000_000_000
+"""From this number on a missing offset may be a time: seconds or milliseconds since 1970."""
 
 
 class FileRange(msgspec.Struct, frozen=True, gc=False):
@@ -186,6 +188,8 @@ def file_ranges(
 def check_range(what: str, start: int, end: int, log_start: int, high_watermark: int) -> None:
     """Raises: OffsetOutOfRangeError unless ``log_start <= start <= end <= high_watermark``."""
     held = f"readers see [{log_start}, {high_watermark}), from the log start offset to the high watermark"
+    if max(start, end) >= _A_TIME:
+        held += "; a number is an offset: give a time as a datetime, or as text such as 2013-06-01"
     if start > high_watermark:
         raise OffsetOutOfRangeError(f"{what}: start {start} is beyond the end: {held}")
     if end > high_watermark:

@@ -113,7 +113,7 @@ def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
         return POSITIONS[name]
     if name[:1].isdigit() and not name.isdecimal():
         return time_of(text.strip(), what)
-    raise InvalidCallError(f"{what} {text!r}: give {takes}{did_you_mean(name, POSITIONS)}")
+    raise InvalidCallError(f"{what} {text!r}: give {takes}{did_you_mean(name, POSITIONS, 0.7)}")
 
 
 SPECS = f"a position ({', '.join(POSITIONS)}), or a time ({_EXAMPLES})"

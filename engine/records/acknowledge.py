@@ -30,6 +30,7 @@ from stratalog.partitions.errors import (
     RetriableError,
     StaleMetadataError,
     StratalogError,
+    UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.unwritable import UnwritableStorageError
@@ -66,8 +67,8 @@ def acknowledge(
     notes: list[str],
 ) -> list[int]:
     """Acknowledge the appends of these partitions, or end them with an error. Returns the partitions to append to
-    again under another leader, or because the leader refuses to write the high watermark. Notes members that had
-    to leave an ISR.
+    again under another leader, or because the leader refuses to write the high watermark; those of a deleted topic
+    are among them. Notes members that had to leave an ISR.
     """
     again: list[int] = []
     patience = _Patience(metadata, clock)
@@ -80,8 +81,11 @@ def acknowledge(
             notes += [note for note in probed.notes if note not in notes]
         moved = [p for p, s in states.items() if not _same_leader(image, s.view)]
         for partition in moved:
-            states.pop(partition).error = StaleMetadataError(
-                "the leader changed before the append was acknowledged"
+            state = states.pop(partition)
+            state.error = (
+                StaleMetadataError("the leader changed before the append was acknowledged")
+                if state.view.topic_id in image.topics
+                else deleted(state.view)
             )
         again += moved
         done_with = {p: s for p, s in states.items() if not s.missed and is_current(image, s.view)}
@@ -103,6 +107,13 @@ def acknowledge(
     for state in states.values():
         state.error = RetriableError("the ISR kept changing; run the append again with the same sequence")
     return again
+
+
+def deleted(view: PartitionView) -> UnknownTopicOrPartitionError:
+    """The error of an append whose topic is gone. Its folders may be half deleted, so any error about them means
+    nothing.
+    """
+    return UnknownTopicOrPartitionError(f"topic {view.topic!r} was deleted before the append was acknowledged")
 
 
 def _ahead(metadata: MetadataClient, storage: Storage, state: PendingAppend) -> dict[int, StratalogError]:

@@ -7,6 +7,7 @@ recognized.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
@@ -45,6 +46,7 @@ from stratalog.partitions.records import (
     same_type,
     schema_of,
 )
+from stratalog.partitions.spelling import did_you_mean
 from stratalog.partitions.unknown_fields import (
     OnUnknownField,
     UnknownField,
@@ -113,6 +115,7 @@ def produce(
     check_not_internal(topic, "produce to")
     what = f"produce to {topic}"
     given = _given(rows, columns, what)
+    given.check_named(columns)
     columns = columns.of(given, of_topic)
 
     def unknown(now: TopicImage) -> list[UnknownField]:
@@ -197,6 +200,16 @@ class _Given:
         if self.table is not None:
             return list(self.table.column_names)
         return list(dict.fromkeys(str(name) for row in self.rows for name in row))
+
+    def check_named(self, columns: RowColumns) -> None:
+        """Raises: InvalidRecordError for a named column that no row has."""
+        for part in dataclasses.fields(columns):
+            name = getattr(columns, part.name)
+            if isinstance(name, str) and self.names and name not in self.names:
+                hint = did_you_mean(name, self.names) or f"; the columns are {', '.join(self.names)}"
+                raise InvalidRecordError(
+                    f"{self.what}: no row has the column {name!r} of {part.name}={name!r}{hint}"
+                )
 
     def unknown(self, columns: RowColumns, topic: TopicImage) -> list[UnknownField]:
         """The fields that the topic's type lacks. Other columns of a frame with a named value column do not

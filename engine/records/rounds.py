@@ -15,7 +15,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.records.acknowledge import PendingAppend, acknowledge
+from stratalog.engine.records.acknowledge import PendingAppend, acknowledge, deleted
 from stratalog.engine.records.bad_record_lane import Lane
 from stratalog.engine.records.bad_records import BadRecordFilter, BadRecordRule, FoundBad
 from stratalog.engine.records.remote_end import replicas_to_append_to
@@ -236,7 +236,7 @@ def _next_round(
         image, noted = metadata.image(), ()
     notes += noted
     if topic.topic_id not in image.topics:
-        return image, []
+        return image, _end_deleted(states, [*raced, *troubled])
     damaged: dict[TopicIdPartition, tuple[PartitionView, StratalogError]] = {
         states[partition].view.key: (states[partition].view, error)
         for partition, error in errors.items()
@@ -264,8 +264,15 @@ def _next_round(
         image, noted = metadata.image(), tuple(replaced.values())
         notes += noted
     if topic.topic_id not in image.topics:
-        return image, []
+        return image, _end_deleted(states, [*raced, *troubled])
     again = [
         p for p in troubled if states[p].view.key in try_again or image.view(topic.topic_id, p) != states[p].view
     ]
     return image, [*raced, *again]
+
+
+def _end_deleted(states: Mapping[int, PendingAppend], partitions: Sequence[int]) -> list[int]:
+    """End the appends of a topic that was deleted; returns the partitions to append to again: none."""
+    for partition in partitions:
+        states[partition].error = deleted(states[partition].view)
+    return []

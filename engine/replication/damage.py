@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from stratalog.partitions.errors import CorruptionError, CorruptSegmentError, LogGapError, StratalogError
+from stratalog.partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    FencedLeaderEpochError,
+    LogGapError,
+    StratalogError,
+)
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, ReplicaLog, claimed_high_watermark_of
-from stratalog.partitions.paths import DataName, EpochName, LocalStartName, parse_name
+from stratalog.partitions.paths import DataName, EpochName, LocalStartName, name_in, parse_name
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.retention import KEPT_EPOCHS
 from stratalog.partitions.segment_check import verify_bytes
@@ -27,7 +33,12 @@ def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
 
 
 def check_whole(replica: Replica, log: ReplicaLog) -> None:
-    """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise."""
+    """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise.
+    FencedLeaderEpochError when a rule of removal that the view does not know has replaced the missing files."""
+    if (log.stranded or log.lost_committed) and (later := _of_later_rule(replica, log)):
+        raise FencedLeaderEpochError(
+            f"{replica} has {later}, made by a later rule of removal than this view knows: read the metadata again"
+        )
     latest = log.listing.latest_epoch
     if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of it
         raise CorruptionError(
@@ -47,6 +58,15 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
             f"{log.log_end}: its storage has lost committed records; heal it from another replica",
             broker_id=replica.broker_id,
         )
+
+
+def _of_later_rule(replica: Replica, log: ReplicaLog) -> DataName | None:
+    """A file that holds the record at the end of the log, and whose generation is above that of the view."""
+    for stored in log.listing.foreign:
+        name = parse_name(name_in(replica.folder, stored.name))
+        if isinstance(name, DataName) and name.base_offset <= log.log_end < name.least_end:
+            return name
+    return None
 
 
 def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> CorruptionError:

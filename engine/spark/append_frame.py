@@ -22,7 +22,7 @@ from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION
 from stratalog.engine.records.earlier import earlier_tries
 from stratalog.engine.records.rounds import RunTasks
 from stratalog.engine.records.unknown_fields import SettledFields, settled
-from stratalog.engine.spark.appending import RecordColumns, count_records, to_records
+from stratalog.engine.spark.appending import RecordColumns, check_columns, count_records, to_records
 from stratalog.engine.spark.frame_tasks import FrameTasks
 from stratalog.engine.spark.types import spark_type
 from stratalog.engine.spark.unknown_columns import spark_to_json, unknown_in_frame
@@ -74,6 +74,7 @@ def append_frame(
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
     what = f"append to {topic}"
+    check_columns(frame, columns, what)
     columns = columns.of(frame, spark_type(image_of_topic.value_schema))
     fields = _settled(
         metadata, frame, image_of_topic, columns, bad_records, on_unknown_field, what, dry_run=dry_run
@@ -168,6 +169,7 @@ def records_of_frame(
     """
     what = f"records of {topic}"
     image = metadata.image()
+    check_columns(frame, columns, what)
     columns = columns.of(frame, spark_type(image.topic(topic).value_schema))
     fields = _settled(metadata, frame, image.topic(topic), columns, bad_records, on_unknown_field, what)
     for note in fields.notes:
@@ -191,9 +193,10 @@ def records_of_frame(
 def check_frame(topic: str, frame: DataFrame) -> None:
     """Raises: InvalidRecordError for a frame that is not Spark's."""
     if not isinstance(frame, DataFrame):
+        kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}".removeprefix("builtins.")
         raise InvalidRecordError(
-            f"append to {topic}: a {type(frame).__name__} is not a Spark DataFrame: produce takes rows and "
-            "frames of pandas, polars and Arrow; spark.createDataFrame makes a DataFrame of one"
+            f"append to {topic}: a {kind} is not a Spark DataFrame: use produce for rows and for frames of "
+            "pandas, polars and Arrow, or make a DataFrame with spark.createDataFrame"
         )
 
 

@@ -8,6 +8,7 @@ unless bad rows are left out.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError
 from stratalog.partitions.growth import ADDED, widened
 from stratalog.partitions.records import columns_of_records, type_from_json
+from stratalog.partitions.spelling import did_you_mean
 
 PARTITION = "__partition"
 
@@ -144,6 +146,27 @@ def to_records(
         return records
 
 
+def check_columns(frame: DataFrame, columns: RecordColumns, what: str) -> None:
+    """Raises: InvalidRecordError for a named column that the DataFrame lacks, or that is no name and no Column."""
+    for part in dataclasses.fields(columns):
+        given = getattr(columns, part.name)
+        if given is not None and not isinstance(given, str | Column):
+            raise InvalidRecordError(
+                f"{what}: {part.name} is {given!r}: give the name of a column, or an expression such as "
+                f"F.lit({given!r})"
+            )
+        if isinstance(given, str):
+            _check_name(frame, given, f"{what}: {part.name}")
+
+
+def _check_name(frame: DataFrame, column: str, what: str) -> None:
+    if column not in frame.columns and column.split(".")[0] not in frame.columns:
+        hint = did_you_mean(column, frame.columns)
+        raise InvalidRecordError(
+            f"{what}: column {column!r} is not in the DataFrame, which has {frame.columns}{hint}"
+        )
+
+
 @contextmanager
 def _analysed(what: str) -> Iterator[None]:
     """Translates Spark's error about an expression before it runs."""
@@ -159,8 +182,7 @@ def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
         return column
     if column in frame.columns:
         return frame[identifier(column)]  # a name may have dots in it
-    if column.split(".")[0] not in frame.columns:
-        raise InvalidRecordError(f"{what}: column {column!r} is not in the DataFrame, which has {frame.columns}")
+    _check_name(frame, column, what)
     return frame[column]
 
 

@@ -303,8 +303,8 @@ class RecordSink:
                 given = given.filter(pc.not_equal(given, topic))
             if len(given):
                 raise InvalidRecordError(
-                    f"append to {topic}: a row's {name} is {given[0].as_py()!r}: omit the column, as in INSERT "
-                    "INTO t (key, value)"
+                    f"append to {topic}: a row's {name} is {given[0].as_py()!r}: omit the column, as in "
+                    f"frame.drop({name!r}) or INSERT INTO t (key, value)"
                 )
         return batch.select(self._arrow.names)
 

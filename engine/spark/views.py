@@ -17,6 +17,7 @@ from stratalog.engine.admin.system_tables import OFFSETS, SYSTEM_TABLES, Cell, S
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.driver.opening import open_driver
 from stratalog.engine.spark import providers  # noqa: F401 - a provider that was given travels
+from stratalog.engine.spark.short_errors import short_errors
 from stratalog.engine.spark.sql import identifier, literal
 from stratalog.partitions.errors import InvalidCallError
 
@@ -131,6 +132,7 @@ def _register(spark: SparkSession, name: str, handler: type, schema: str) -> Non
 
 
 def _handler(file: ClusterFile, name: str) -> type:
+    @short_errors
     class Rows:
         def eval(self, topic: str | None = None) -> Found:
             table: SystemTable = SYSTEM_TABLES[name]
@@ -142,6 +144,7 @@ def _handler(file: ClusterFile, name: str) -> type:
 
 
 def _offsets(file: ClusterFile) -> type:
+    @short_errors
     class Rows:
         def eval(self, topic: str, position: str = "latest") -> Found:
             ports = open_driver(file)

@@ -84,11 +84,34 @@ def test_whosever_frame_it_is_the_same_rows_are_the_same_records_in_the_same_par
 def test_an_append_takes_frames_of_spark_alone_and_says_what_takes_others(cluster: Cluster, folder: Path) -> None:
     before = files(folder)
     append: Any = cluster.append
-    for frame in (TABLE, pd.DataFrame({"n": [1]}), [{"n": 1}], None):
-        with pytest.raises(
-            InvalidRecordError, match=f"a {type(frame).__name__} is not a Spark DataFrame: produce"
-        ):
+    kinds = {
+        "pyarrow.Table": TABLE,
+        "pandas.DataFrame": pd.DataFrame({"n": [1]}),
+        "list": [{"n": 1}],
+        "NoneType": None,
+    }
+    for kind, frame in kinds.items():
+        with pytest.raises(InvalidRecordError, match=f"a {kind} is not a Spark DataFrame: use produce"):
             append("spark", frame)
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"key": "naem"}, "key: column 'naem' is not in the DataFrame, which has .*; did you mean 'name'"),
+        ({"timestamp": "nowhere"}, "timestamp: column 'nowhere' is not in the DataFrame"),
+        ({"partition": 7}, r"partition is 7: give the name of a column, or an expression such as F.lit\(7\)"),
+    ],
+)
+def test_a_misnamed_column_is_refused_before_unknown_fields(
+    cluster: Cluster, spark: SparkSession, folder: Path, named: Any, said: str
+) -> None:
+    rows = spark.createDataFrame(TABLE)
+    before = files(folder)
+    for write in (cluster.append, cluster.records):
+        with pytest.raises(InvalidRecordError, match=said):
+            write("spark", rows, **named)
     assert files(folder) == before
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from stratalog import Cluster
 from stratalog.engine.admin.system_tables import SYSTEM_TABLES
+from stratalog.engine.spark.versions import LIMITS, spark_version
 from stratalog.partitions.errors import InvalidCallError
 from tests.spark.spark_cluster import TIERED, explained, format_cluster, ordered, rows
 from tests.spark.streams import VALUE
@@ -80,6 +81,10 @@ def test_system_views_show_what_is_there_when_they_are_queried(cluster: Cluster,
     assert answer(spark, latest.format("latest")) == [(0, 26), (1, 26)]
     assert answer(spark, latest.format("last-tiered")) == [(0, 19), (1, 19)]
     assert answer(spark, latest.replace(", '{}'", "")) == [(0, 26), (1, 26)]
+    for function in ("stratalog_files", "stratalog_offsets"):
+        with pytest.raises(Exception, match="'tripz' does not exist") as told:
+            answer(spark, f"SELECT * FROM {function}('tripz')")
+        assert spark_version() < LIMITS or "Traceback" not in str(told.value)
     with pytest.raises(Exception, match="nothing"):
         answer(spark, "SELECT * FROM stratalog_partitions('nothing')")
     with pytest.raises(InvalidCallError, match="not a name for a view"):

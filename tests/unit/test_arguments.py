@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -127,6 +128,37 @@ def test_what_options_need_and_what_they_bar(argv: str, said: str | None) -> Non
 def test_no_option_is_ignored_in_silence(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([*argv.split(), "--cluster", "none.toml"]) == 2
     assert capsys.readouterr().err == f"ERROR INVALID_REQUEST: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("topics lst", "(choose from .*); did you mean 'list'\\?$"),
+        ("tail t --format jsn", "(choose from .*); did you mean 'json'\\?$"),
+        ("tail t --format yaml", "'confluent-avro'\\)$"),
+        ("tail t --start yesterday", "FirstAt|first-at:TIME$"),
+        ("tail t --start latst", "; did you mean 'latest'\\?$"),
+        ("tail t --start 2026-13-01", "argument --start: the text '2026-13-01' is not a time: write"),
+        ("topics create t --partitions two", "'two': give a number of 1 or more$"),
+        ("topics alter-configs t --config a=b", "unrecognized arguments: --config a=b; another command takes it$"),
+        ("policy --role reader", "are required: --for$"),
+        ("policy --rol reader", "are required: --role, --for; did you mean '--role'\\?$"),
+    ],
+)
+def test_a_hint_names_what_the_call_takes(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job, *rest = argv.split()
+    assert main.main([job, *rest]) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(said, last), last
+
+
+def test_a_missing_cluster_file_says_how_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(arguments.CLUSTER_VARIABLE, raising=False)
+    assert main.main(["describe"]) == 2
+    assert "give its path (a job: --cluster FILE, or STRATALOG_CLUSTER)" in capsys.readouterr().err
 
 
 # --------------------------------------------------------------------------------- exit status
@@ -392,7 +424,10 @@ def test_the_terminal_is_given_back_before_anything_is_said(
     assert "\x1b[?25l" not in shown_again
     assert "2/2" not in shown_again
     if isinstance(ended, Report):
-        assert said.out.splitlines() == 2 * str(DONE).splitlines()
+        shown = [
+            line.partition("+00:00 ")[2] or line for line in said.out.splitlines()
+        ]  # the first after its time
+        assert shown == 2 * str(DONE).splitlines()
     else:
         assert shown_again.splitlines()[-1].startswith(("interrupted", "ERROR"))
 

@@ -246,7 +246,7 @@ def test_a_typo_in_the_cluster_file_is_named_with_its_place(disks: LiveCluster) 
 
 def test_a_cluster_that_was_never_formatted_is_no_cluster(tmp_path: Path) -> None:
     (tmp_path / "x1").mkdir()
-    with pytest.raises(InvalidCallError, match="format it first"):
+    with pytest.raises(InvalidCallError, match=r"create it with Cluster\.format"):
         Cluster.open(_file(tmp_path, "x1"))
     assert contents(tmp_path / "x1") == {}
 

@@ -167,7 +167,7 @@ def test_the_caller_may_give_the_partition(live: LiveCluster) -> None:
     [
         ([{"value": "a", "valeu": "b"}], {}, "row 0: records have no column 'valeu'; did you mean 'value'"),
         ([{"value": "a"}, {}], {}, "row 1 lacks column 'value'"),
-        ([{"value": "a"}], {"key": "k"}, "row 0 lacks column 'k'"),
+        ([{"value": "a"}], {"key": "k"}, "no row has the column 'k' of key='k'"),
         (["a", 7], {}, "row 1 is a int"),
         (["a", {"value": 7}], {}, "row 1: column 'value' is declared binary"),
         ("abc", {}, "a str is not a list of rows"),

@@ -166,11 +166,11 @@ def test_voters_that_all_refuse_who_asks_are_no_lost_majority() -> None:
 def test_a_cluster_that_was_never_formatted_is_one_clear_error(formatted: bool) -> None:
     quorum = Quorum()
     store = new_root(quorum, 1) if formatted else MemoryStore("memory://blank")
-    with pytest.raises(InvalidCallError, match="cluster 'c' has no metadata: format it first"):
+    with pytest.raises(InvalidCallError, match=r"cluster 'c' has no metadata: create it with Cluster\.format"):
         found(CLUSTER, {1: store}, {})
     if formatted:
         fresh = [Voter(1, store, format_root(store, CLUSTER, 1, quorum.new_id).directory_id)]
-        with pytest.raises(InvalidCallError, match="format it first"):
+        with pytest.raises(InvalidCallError, match=r"create it with Cluster\.format"):
             log_over(quorum, fresh).read()
 
 

@@ -111,6 +111,12 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
         (stream, {"startingOffsets": '{"0": -3}'}, InvalidCallError, "-2 for earliest, -1 for latest"),
         (commit, {"offset": -1}, InvalidCallError, "-1"),
         (batch_read, {"start": 7}, OffsetOutOfRangeError, r"start 7 is beyond the end: readers see \[2, 6\)"),
+        (
+            batch_read,
+            {"start": 1_764_320_000_000},
+            OffsetOutOfRangeError,
+            "a number is an offset: give a time as a",
+        ),
         (tail, {"start": 7}, OffsetOutOfRangeError, r"offset 7 is not in \[2, 6\]"),
         (fetch, {"start": 7}, OffsetOutOfRangeError, r"offset 7 is not in \[2, 6\]"),
         (stream, {"startingOffsets": '{"0": 7}'}, OffsetOutOfRangeError, r"says 7, but the log has \[2, 6\)"),

@@ -177,6 +177,24 @@ def test_extra_columns_of_pandas_are_refused_too(live: LiveCluster) -> None:
         live.cluster.produce("t", frame)
 
 
+@pytest.mark.parametrize("frame", [True, False])
+@pytest.mark.parametrize("name", ["key", "partition", "headers", "timestamp"])
+def test_a_misspelled_column_of_a_record_is_named_before_unknown_fields(
+    live: LiveCluster, frame: bool, name: str
+) -> None:
+    row = {**WHOLE, "identity": "a"}
+    with pytest.raises(InvalidRecordError, match=f"the column 'identty' of {name}=.*; did you mean 'identity'"):
+        live.cluster.produce("t", _table(row) if frame else [row], **{name: "identty"})  # type: ignore[arg-type]
+
+
+def test_an_unknown_column_may_be_a_part_of_the_record(live: LiveCluster) -> None:
+    with pytest.raises(InvalidRecordError, match="name the column as key, headers, timestamp or partition"):
+        live.cluster.produce("t", [{**WHOLE, "id": "a"}])
+    with pytest.raises(InvalidRecordError) as told:
+        live.cluster.produce("t", [WIDER["a.y"][0]])
+    assert "name the column as" not in str(told.value)
+
+
 def test_columns_beside_a_named_value_are_no_fields(live: LiveCluster) -> None:
     live.topic("bytes")
     table = pa.table({"payload": ["a"], "other": [1]})

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from stratalog.engine.records.append import append_batches
+from stratalog.engine.replication.damage import check_whole
 from stratalog.partitions.errors import (
+    FencedLeaderEpochError,
     InvalidConfigError,
     InvalidRecordError,
     PolicyViolationError,
@@ -229,3 +231,20 @@ def test_a_file_of_a_generation_that_no_rule_has_made_is_foreign(tmp_path: Path)
     live.cluster.compact().raise_for_failures()
     assert live.everywhere().keys() < before.keys() | set(range(6, 14))
     assert planted in str(report_of(live.cluster.verify).failures)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_driver_that_missed_a_rule_is_fenced_and_calls_no_log_damaged(tmp_path: Path, role: str) -> None:
+    """The files that its view knows were deleted; those in their place are foreign to it."""
+    live = Compacted(tmp_path)
+    fill(live)
+    broker = live.leader() if role == "leader" else live.followers()[0]
+    before = live.replica(broker)
+    live.cluster.compact().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    with pytest.raises(
+        FencedLeaderEpochError, match=r"0000000001\.parquet.*later rule of removal.*read the metadata"
+    ):
+        check_whole(before, before.log())
+    now = live.replica(broker)
+    check_whole(now, now.log())

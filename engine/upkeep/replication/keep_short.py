@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,6 +32,7 @@ from stratalog.engine.driver.opening import OpenStore, open_stores
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.append import replicate
 from stratalog.engine.replication.damage import check_whole, covered
 from stratalog.engine.replication.log_end import LogEnd, names_in
@@ -137,10 +139,17 @@ _NONE = _LastTime(0, 0)
 class KeptShort:
     """The logs that one driver keeps short. Thread-safe."""
 
-    def __init__(self, storage: Storage, clock: Clock, open_stores: Callable[[], Mapping[int, Store]]) -> None:
-        """``open_stores`` opens separate stores of the brokers, whose requests are not counted for any
-        operation.
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        storage: Storage,
+        clock: Clock,
+        open_stores: Callable[[], Mapping[int, Store]],
+    ) -> None:
+        """``open_stores`` opens separate stores of the brokers, whose requests are not counted for any operation.
+        The metadata is read only after an error.
         """
+        self._metadata = metadata
         self._storage = storage
         self._clock = clock
         self._open_stores = open_stores
@@ -197,7 +206,7 @@ class KeptShort:
         return replace(self._storage, stores=self._open_stores())
 
     def _work(self) -> None:
-        clock, storage = self._clock, self._working
+        clock = self._clock
         ends_s: float | None = None
         while True:
             if ends_s is None and not threading.main_thread().is_alive():
@@ -213,29 +222,44 @@ class KeptShort:
                 due.names, due.names
             )  # also after a failure, so that not every append tries again
             try:
-                if (done := shorten_log(storage, clock, due.image, due.view)) is not None:
-                    self._last[due.view.key] = _LastTime(due.names, done.names)
-                    for error in done.failed:
-                        self._tell(due.view, error)
-            except StratalogError as error:
-                self._tell(due.view, error)
+                self._shorten(due)
             except Exception:
                 if ends_s is not None or not threading.main_thread().is_alive():
                     return  # the interpreter is shutting down, and parts of it are gone
                 note = f"{due.view.topic}-{due.view.partition} was not kept short"
                 _log.exception("%s", printable(note))
 
+    def _shorten(self, due: _Due) -> None:
+        try:
+            done = shorten_log(self._working, self._clock, due.image, due.view)
+        except StratalogError as error:
+            self._tell(due.view, error)
+            return
+        if done is not None:
+            self._last[due.view.key] = _LastTime(due.names, done.names)
+            for failed in done.failed:
+                self._tell(due.view, failed)
+
     def _tell(self, view: PartitionView, error: StratalogError) -> None:
-        passing = isinstance(error, SourceChangedError | StaleMetadataError) or error.code in self._told
+        passing = isinstance(error, SourceChangedError | StaleMetadataError)
+        if passing or error.code in self._told or self._is_deleted(view):
+            return
         self._told.add(error.code)
-        if not passing:
-            note = f"{view} was not kept short: {error.code}: {error}"
-            _log.warning("%s", printable(note))
+        note = f"{view} was not kept short: {error.code}: {error}"
+        _log.warning("%s", printable(note))
+
+    def _is_deleted(self, view: PartitionView) -> bool:
+        """Whether the topic was deleted: then its folders may be half deleted, which looks like damage."""
+        with suppress(StratalogError):
+            return view.topic_id not in self._metadata.image().topics
+        return False
 
 
-def keep_short(storage: Storage, clock: Clock, memory: Memory, opener: OpenStore) -> None:
+def keep_short(
+    metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, opener: OpenStore
+) -> None:
     """From now on the driver keeps the logs short that it appends to."""
-    memory.behind_appends = KeptShort(storage, clock, lambda: open_stores(storage.file, clock, opener))
+    memory.behind_appends = KeptShort(metadata, storage, clock, lambda: open_stores(storage.file, clock, opener))
 
 
 def shorten_log(storage: Storage, clock: Clock, image: ClusterImage, view: PartitionView) -> Shortened | None:
