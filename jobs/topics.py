@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 import stratalog
 from stratalog import Report
@@ -26,6 +27,8 @@ _TROUBLES = (
     ("under-min-isr", "also partitions whose ISR is smaller than min.insync.replicas"),
     ("under-replicated", "also partitions with a replica outside the ISR"),
 )
+_CELL = 37
+"""Characters of a type or of configs that the table shows of an internal topic; topics describe shows all."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +78,7 @@ def topics(job: Job) -> Report:
     if given.command == "list":
         listed = cluster.topics.list if given.trouble is None else cluster.topics.troubled
         report: Report = call(listed, given)
-        return report
+        return report if given.json else replace(report, rows=[_short(row) for row in report.rows])
     if given.command == "describe":
         return cluster.topics.describe(given.name)
     with cluster.measured() as measure:
@@ -93,6 +96,16 @@ def topics(job: Job) -> Report:
             rows = _configs(job, cluster)
     name = f"topics {given.command.replace('-', '_')}"
     return Report(name, rows, dry_run=given.dry_run, seconds=measure.seconds, counts=measure.counts)
+
+
+def _short(row: Mapping[str, Value]) -> Mapping[str, Value]:
+    """The row of an internal topic with its long cells cut: they would widen the columns of all topics."""
+    from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # imported here, as below
+
+    if row["topic"] not in INTERNAL_TOPICS:
+        return row
+    wide = {name: str(row[name]) for name in ("value", "configs") if name in row}
+    return {**row, **{name: f"{text[:_CELL]}..." for name, text in wide.items() if len(text) > _CELL + 3}}
 
 
 def _create(given: argparse.Namespace, cluster: stratalog.Cluster) -> dict[str, Value]:

@@ -138,3 +138,17 @@ def test_a_report_has_the_name_of_its_method(tmp_path: Path) -> None:
         "topics delete": of.topics.delete("t"),
     }
     assert [report.operation for report in reports.values()] == [*reports]
+
+
+def test_an_internal_topic_does_not_widen_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The object has all of its type."""
+    live = LiveCluster(tmp_path, on_disk=True)
+    argv = ["list", "--cluster", str(live.file)]
+    assert job.main(["create", "t", *argv[1:]]) == 0  # which leaves an event
+    capsys.readouterr()
+    assert job.main(argv) == 0
+    shown = capsys.readouterr().out
+    assert "time TIMESTAMP, operation STRING, pha..." in shown
+    assert "duration BIGINT" not in shown
+    assert job.main([*argv, "--json"]) == 0
+    assert "duration BIGINT" in capsys.readouterr().out
