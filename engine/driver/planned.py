@@ -35,9 +35,9 @@ class Planned:
     def __post_init__(self) -> None:
         self.before = self.storage.billed_counts()
 
-    def send(self, store: Store, *, puts: int = 0, gets: int = 0, moved_bytes: int = 0) -> None:
-        """Add requests to a store that the dry run has not sent."""
-        if is_billed(store):
+    def send(self, store: Store | None, *, puts: int = 0, gets: int = 0, moved_bytes: int = 0) -> None:
+        """Add requests to a store that the dry run has not sent; None is a broker that the cluster file lacks."""
+        if store is not None and is_billed(store):
             self.more += Estimate(puts, gets, moved_bytes)
 
     def send_look(self, image: ClusterImage, times: int = 1) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,6 +146,15 @@ def litter(cluster: Cluster) -> None:
         assert remote.create(f"{folder}/0/{900 + number:020d}.0000000001.parquet", b"never committed")
 
 
+def deleted(cluster: Cluster) -> None:
+    tiered(cluster)
+    folder = cluster.image.topic(TOPIC).folder
+    cluster.topics.delete(TOPIC)
+    remote = ports_of(cluster).storage.remote_store("the test")
+    assert remote.create(f"{folder}/0/{900:020d}.0000000001.parquet", b"after the deletion")
+    time.sleep(0.01)  # vacuum deletes what is older than nothing
+
+
 def merge(cluster: Cluster, dry: bool) -> Report:
     return cluster.merge(dry_run=dry)
 
@@ -179,6 +189,7 @@ SCENES = [
     Scene("snapshots of more than a chunk", large_keyed, snapshot),
     Scene("no snapshot", idle_keyed, snapshot),
     Scene("vacuum", litter, vacuum),
+    Scene("vacuum of a deleted topic", deleted, vacuum),
     Scene("nothing to merge", sealed, merge),
     Scene("nothing to tier", tiered, tier),
     Scene("nothing to retain", small, retain),
@@ -255,6 +266,17 @@ def test_only_requests_to_object_stores_count(tmp_path: Path) -> None:
     assert folders.estimate is None
     assert "estimate" not in str(folders)
     assert json.loads(folders.to_json())["estimate"] is None
+
+
+@pytest.mark.parametrize("run", [merge, tier, retain, vacuum])
+def test_a_dry_run_takes_a_broker_that_is_away(run: Callable[[Cluster, bool], Report], tmp_path: Path) -> None:
+    made = Buckets(tmp_path)
+    tiered(made.cluster)
+    made.cluster.topics.alter_configs(TOPIC, {"retention.ms": "1"})
+    made.cluster.brokers.fence(BROKERS)
+    assert all(view.leader != BROKERS for view in made.cluster.image.views(TOPIC))
+    del ports_of(made.cluster).storage.stores[BROKERS]  # type: ignore[attr-defined]
+    assert run(made.cluster, True).estimate is not None
 
 
 def test_a_run_has_no_estimate(tmp_path: Path) -> None:

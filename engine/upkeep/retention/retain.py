@@ -269,16 +269,16 @@ def _send(
     if log_starts:
         sends.send_commit(image)
     for topic_id in tiered:
-        remote = sends.storage.remote_store("retention")
-        sends.send(remote, puts=1 + 3 * any(key.topic_id == topic_id for key in removed))
+        sends.send(sends.storage.remote, puts=1 + 3 * any(key.topic_id == topic_id for key in removed))
     if any(key.topic_id in tiered for key in log_starts):
         sends.send_look(image)
-        sends.send(sends.storage.remote_store("retention"), puts=2)
+        sends.send(sends.storage.remote, puts=2)
     for work, dropped in done:
         view = work.replicas.view
         moves = len(view.replicas) if view.key in log_starts else dropped.moves
-        for broker in view.replicas[:moves]:
-            sends.send(work.replicas.replica(broker).store, puts=1)
+        live = [broker for broker in view.replicas if not view.brokers[broker].fenced]
+        for broker in live[:moves]:
+            sends.send(work.replicas.stores.get(broker), puts=1)
 
 
 def _row(

@@ -82,7 +82,10 @@ def vacuum(
                 run.fail("remote tier", error)
         if topics is None:
             work.brokers()
-        run.estimate = sends.estimate() if dry_run else None  # deleting costs nothing
+        if dry_run:  # deleting costs nothing, except that a table is listed again before it is deleted as a whole
+            tables = sum(row["why"] in (SWITCHED_OFF, DELETED_TOPIC) for row in run.rows)
+            sends.send(storage.remote, puts=tables)
+            run.estimate = sends.estimate()
     run.totals |= {"deleted_files": run.sum("files"), "deleted_bytes": run.sum("bytes")}
     return run.report()
 

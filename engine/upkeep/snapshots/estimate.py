@@ -22,8 +22,8 @@ def send_snapshots(
     if not plans:
         return
     for broker_id, image_of_broker in image.brokers.items():
-        if not image_of_broker.fenced and broker_id in sends.storage.stores:
-            sends.send(sends.storage.stores[broker_id], gets=1)
+        if not image_of_broker.fenced:
+            sends.send(sends.storage.stores.get(broker_id), gets=1)
     sends.send_look(image)
     due = [(work, planned) for work, planned in plans if planned.wait is None]
     if due:
@@ -31,7 +31,7 @@ def send_snapshots(
         sends.send_look(image)
     for work, _ in plans:
         for broker in work.replicas.followers:
-            sends.send(work.replicas.replica(broker).store, puts=2, gets=4)
+            sends.send(work.replicas.stores.get(broker), puts=2, gets=4)
         sends.send(work.replicas.leader.store, puts=2, gets=2)
     for work, planned in due:
         _send_snapshot(sends, image, work, planned)
@@ -45,7 +45,7 @@ def _send_snapshot(sends: Planned, image: ClusterImage, work: SnapshotWork, plan
     sends.send(work.replicas.leader.store, puts=1 + uploads(size), gets=3 + reads, moved_bytes=3 * size)
     more = pieces(size, RESPONSE_MAX_BYTES) - 1
     for broker in work.replicas.followers:
-        store = work.replicas.replica(broker).store
+        store = work.replicas.stores.get(broker)
         sends.send(store, puts=5 + uploads(size) + 2 * more, gets=21 + 12 * more, moved_bytes=7 * size)
 
 

@@ -20,9 +20,9 @@ _WALKS_TO_CREATE = 3
 def send_uploads(sends: Planned, image: ClusterImage, parts: Sequence[PartitionTiering]) -> None:
     """Add the uploads of these partitions, a commit for each topic, the restore point, and the list of due
     partitions. The requests that delta-rs sends for the tables are not counted."""
-    if not parts:
+    remote = sends.storage.remote
+    if not parts or remote is None:
         return
-    remote = sends.storage.remote_store("tiering")
     topics = {id(part.of): part.of for part in parts if part.waiting}.values()
     new = [of for of in topics if of.remote is not None and of.remote.version < 0]
     sends.send(remote, puts=1 + bool(new))
