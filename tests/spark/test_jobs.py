@@ -239,7 +239,7 @@ def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
         assert report["totals"]["bad_records"] == 172
         bad = [row for row in report["rows"] if row["outcome"] == "bad"]
         assert sum(row["records"] for row in bad) == 172
-        assert {row["reason"] for row in bad} == {"value.n is no TINYINT"}
+        assert {row["reason"] for row in bad} == {"value.n is not of type TINYINT"}
     stream = ("--stream", "--checkpoint", str(filled.folder / "checkpoint"), "--option", "maxFilesPerTrigger=1")
     report = run("append", *source, *lane, *stream)
     assert sorted(row["bad_records"] for row in report["rows"]) == [
