@@ -10,8 +10,10 @@ that it reads.
 The range
     ``bound`` is at most the last stable offset, so the outcome of every transaction below it is known. It is the
     end of a file, and below the active tail: the last record of a log is never below it. A file that crosses the
-    bound stays as it is until a later rule. Tombstones are removed below the bound of a rule that was committed
-    ``delete.retention.ms`` ago (KIP-534), so a reader that began before that has had the time to see them.
+    bound stays as it is until a later rule. Tombstones are removed below the bound of a rule that was carried out
+    ``delete.retention.ms`` ago (KIP-534), so a reader that began before that has had the time to see them. The
+    commit of a rule proves that the one before it was carried out, and is the time that counts: a run may end
+    after its commit, and a later one carry out the rule.
 
 A rewritten file
     A segment ``<base>-<next>.<epoch>.<generation>.parquet``, with a row for each offset. The row of a removed
@@ -99,13 +101,19 @@ def next_rule(earlier: Sequence[CommittedRule], bound: int, now_ms: int, delete_
     last = earlier[-1].rule if earlier else Rule(0, 0)
     if bound < last.bound:
         raise ValueError(f"a rule up to offset {bound} cannot follow one up to {last.bound}")
-    old = (one.rule.bound for one in earlier if one.committed_ms + delete_retention_ms <= now_ms)
+    carried_out_ms = [*(one.committed_ms for one in earlier[1:]), now_ms]
+    old = (
+        one.rule.bound
+        for one, at_ms in zip(earlier, carried_out_ms, strict=False)
+        if at_ms + delete_retention_ms <= now_ms
+    )
     return Rule(last.generation + 1, bound, max([last.tombstones_before, *old]))
 
 
 def still_needed(earlier: Sequence[CommittedRule], rule: Rule) -> tuple[CommittedRule, ...]:
-    """The earlier rules that a ``next_rule`` after ``rule`` needs: their tombstones are not removed yet. At most
-    ``MOST_KEPT``, the oldest: tombstones between the bounds of others only stay for longer."""
+    """The earlier rules that a ``next_rule`` after ``rule`` needs: their tombstones are not removed yet, and each
+    has the time when the one before it was carried out. At most ``MOST_KEPT``, the oldest: tombstones between the
+    bounds of others only stay for longer."""
     return tuple(one for one in earlier if one.rule.bound > rule.tombstones_before)[:MOST_KEPT]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from stratalog.partitions.columns import booleans, constant, valid_of
+from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.growth import fitted, widest
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.merge import Run, with_outcomes
@@ -55,11 +56,15 @@ def carry_out(
 ) -> Removed:
     """Carry out ``rule`` on the replica, whose log and transactions these are.
 
-    Raises: ValueError for a rule above the last stable offset; SourceChangedError when files left the log
-        meanwhile; CorruptSegmentError; OSError when the folder is full.
+    Raises: RetriableError for a rule above the last stable offset, as an elected leader may know it;
+        SourceChangedError when files left the log meanwhile; CorruptSegmentError; StorageError when the folder
+        cannot be written.
     """
     if rule.bound > transactions.last_stable_offset:
-        raise ValueError(f"{replica}: {rule} is above the last stable offset {transactions.last_stable_offset}")
+        raise RetriableError(
+            f"{replica}: {rule} reaches above the last stable offset {transactions.last_stable_offset} that this "
+            "replica knows, which an elected leader may learn late: run `stratalog replicate`, and compact again"
+        )
     runs = _runs(to_rewrite(log, rule), options.segment_bytes)
     if not runs:
         return Removed()

@@ -124,6 +124,10 @@ class EndState:
         )
 
 
+ANY_GENERATION = (1 << 63) - 1
+"""The generation of a replica whose rules of removal are unknown: the footer of each file has its rule."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replica:
     """One incarnation of one replica: a folder under the root of a broker.

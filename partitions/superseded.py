@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from stratalog.partitions.columns import booleans, bools_of, integers, integers_of, valid_of
 from stratalog.partitions.comparable_keys import flat_keys
 from stratalog.partitions.digest import key_hashes
+from stratalog.partitions.errors import StorageError
 from stratalog.partitions.records import GAP
 from stratalog.partitions.removal import Rule
 
@@ -39,13 +40,19 @@ class Superseded:
 
     def __init__(self, start: int, rule: Rule, memory_bytes: int, folder: Path | None = None) -> None:
         """``memory_bytes`` bounds each table of keys; ``folder`` is where files go, by default the system's folder
-        for temporary files."""
+        for temporary files. Raises: StorageError when the folder cannot be written."""
         self._start, self._rule = start, rule
         self._memory_bytes = memory_bytes
-        self._stack = ExitStack()
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         rows = max(rule.bound - start, 1)
-        self._marks = np.memmap(self._folder / "marks", np.uint8, "w+", shape=(rows,))
+        with _writing(folder or Path(tempfile.gettempdir())), ExitStack() as stack:
+            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+            marks = self._folder / "marks"
+            # The file gets all its blocks here: a write to a map of others kills the process if the disk is full.
+            with marks.open("wb") as file:
+                for at in range(0, rows, _READ_ROWS):
+                    file.write(bytes(min(_READ_ROWS, rows - at)))
+            self._stack = stack.pop_all()
+        self._marks = np.memmap(marks, np.uint8, "r+", shape=(rows,))
         self._files = 0
         self.deepest = 0
         """How many times keys were split by their hash."""
@@ -63,7 +70,7 @@ class Superseded:
         which says whether the value is null. They are all records from the start to the bound, in any order, and
         of one key type; ``control`` has the outcomes of transactions.
 
-        Raises: OSError when the folder is full.
+        Raises: StorageError when the folder cannot be written.
         """
         self._reduce(self._keyed(records), 0)
         self._marks[(self._marks & _TOMBSTONE) != 0] |= _REMOVED
@@ -135,12 +142,17 @@ class _Parts:
     """Tables that are split by bits of the hash into files, which are written one table at a time."""
 
     def __init__(self, folder: Path, number: int, depth: int) -> None:
+        self._folder = folder
         self._files = [folder / f"{number}-{part}" for part in range(1 << _PARTS_BITS)]
         self._writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
         self._shift = np.uint64(_HASH_BITS - _PARTS_BITS * (depth + 1))
 
     def add(self, table: pa.Table) -> None:
         """Append each row to its part; the table has rows."""
+        with _writing(self._folder):
+            self._add(table)
+
+    def _add(self, table: pa.Table) -> None:
         table = table.combine_chunks()
         keys = [table.column(name).chunk(0) for name in table.column_names if name != _OFFSET]
         hashes = key_hashes(keys)
@@ -154,9 +166,22 @@ class _Parts:
 
     def close(self) -> Iterator[Path]:
         """The files of the parts that have rows; no more is added."""
-        for writer in self._writers.values():
-            writer.close()
+        with _writing(self._folder):
+            for writer in self._writers.values():
+                writer.close()
         yield from (self._files[part] for part in sorted(self._writers))
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """A context that writes to the folder. Raises: StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{folder}: the keys of a compaction cannot be written to this folder for temporary files ({error}); "
+            "free space there, or set TMPDIR to another folder"
+        ) from error
 
 
 def _read(file: Path) -> Iterator[pa.Table]:

@@ -92,8 +92,8 @@ class TopicConfig:
         at_least(UNLIMITED),
         unit="ms since 1970",
         doc="Before this time no driver deletes records of the topic, or the topic: retention, "
-        "delete_records, snapshots and the end of tiering do not. Until then you can set a later time, "
-        "never an earlier one. -1: no protection.",
+        "compaction, delete_records, snapshots and the end of tiering do not. Until then you can set a later "
+        "time, never an earlier one. -1: no protection.",
     )
     local_retention_ms: int = key(
         AS_TOTAL,
@@ -219,7 +219,8 @@ class TopicConfig:
         unit="ms",
         doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones that, by their own timestamps, "
         "are older than this when the snapshot's last record is appended. For compact: a tombstone stays for this "
-        "long after the first compaction that covered it (KIP-534).",
+        "long after the first compaction that covered it has ended on all replicas of the ISR (KIP-534). The next "
+        "compaction of the partition proves that, and its time counts.",
     )
     min_cleanable_dirty_ratio: float = key(
         0.5,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from stratalog.engine.config.settings import topic_config
 from stratalog.engine.metadata.commands import Decision
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
 from stratalog.engine.metadata.partition_changes import in_order, is_complete, replace_replicas
@@ -254,7 +255,7 @@ class WantedRule:
     now_ms: int
     """The time on which the clocks agree (``agreed_time``): tombstones that it makes old enough are removed."""
     committed_ms: int
-    """The later of the clocks' times, from which ``delete.retention.ms`` counts."""
+    """The later of the clocks' times, from which ``delete.retention.ms`` counts for the rule before it."""
     delete_retention_ms: int
     partition_epoch: int
     """That of the view whose ISR, and those being added, have carried out the rule before it."""
@@ -263,7 +264,8 @@ class WantedRule:
 @dataclass(frozen=True, slots=True)
 class AddRules:
     """Give partitions their next rules of removal. One answer per partition, in order: INVALID_UPDATE_VERSION if
-    the partition has changed, FENCED_LEADER_EPOCH if another leader has been elected.
+    the partition has changed, or its topic is not compacted any more; FENCED_LEADER_EPOCH if another leader has
+    been elected.
     """
 
     wanted: tuple[WantedRule, ...]
@@ -309,6 +311,13 @@ class AddRules:
                 f"{name_of(image, wanted)}: a rule up to {wanted.bound} was to follow generation {wanted.after}, "
                 f"under partition epoch {wanted.partition_epoch}, but {last} is the present one, and the "
                 f"partition epoch is {present.partition_epoch}; look at the logs again"
+            )
+        topic = image.topics[wanted.topic_id]
+        config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
+        if not config.compacts:
+            raise InvalidUpdateVersionError(
+                f"{name_of(image, wanted)}: no rule can remove its records, because its cleanup.policy is "
+                f"{config.cleanup_policy} now; set it to compact to remove them"
             )
         return present
 

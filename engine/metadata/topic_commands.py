@@ -355,18 +355,25 @@ class AlterConfigs:
             )
         if self.topic is None:
             topic_config({}, after, what)
-            # Check one topic for each distinct set of configs: there are many topics, but few sets.
+            # Check one topic for each distinct set of configs and key type: there are many topics, but few sets.
             kinds = {
-                (frozenset(topic.configs.items()), topic.name in INTERNAL_TOPICS, topic_id in image.rules): topic
+                (
+                    frozenset(topic.configs.items()),
+                    topic.name in INTERNAL_TOPICS,
+                    topic_id in image.rules,
+                    topic.key_schema,
+                ): topic
                 for topic_id, topic in image.topics.items()
             }
-            for (_, internal, compacted), topic in kinds.items():
+            for (_, internal, compacted, key_schema), topic in kinds.items():
                 whose = f"{what}: topic {topic.name!r}"
                 before_and_after = (
                     topic_config(topic.configs, image.configs, whose),
                     topic_config(topic.configs, after, whose),
                 )
                 check_disabling(*before_and_after, whose)
+                if before_and_after[1].keys_required:
+                    check_key(key_schema, before_and_after[1].cleanup_policy, whose)
                 if compacted:
                     check_compacted(before_and_after[1], whose)
                 if not internal:  # the engine partitions their records in its own way

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from stratalog.engine.replication.append import replicate
 from stratalog.engine.replication.leader import leader_log
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.removal import Rule, carried_out
 from stratalog.partitions.removing import Removed, RemovingOptions, carry_out
@@ -34,7 +35,7 @@ def remove_records(
     Raises: see ``carry_out``; errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
     leader = replicas.leader
-    log = leader_log(replicas)
+    log = with_known_watermark(replicas, leader_log(replicas))
     with errors_of(leader), writes_of(leader):
         transactions = transactions_of(log, leader.footer)
         removed = carry_out(leader, log, transactions, rule, options)

@@ -151,7 +151,7 @@ def _topic_command(rng: random.Random) -> Command[object]:
                 partitions=rng.randint(1, 3),
                 replication_factor=rng.randint(1, 3),
                 value_schema=rng.choice([None, *SCHEMAS[:2]]),
-                configs={"segment.bytes": str(rng.randint(1, 9))} if rng.random() < 0.5 else {},
+                configs={"cleanup.policy": "compact"} if rng.random() < 0.5 else {"segment.bytes": "9"},
             )
 
 

@@ -19,6 +19,7 @@ from stratalog.engine.metadata.partition_commands import (
     RefusedPartition,
     WantedRule,
 )
+from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
     IneligibleReplicaError,
@@ -279,6 +280,12 @@ def test_the_log_start_of_an_unknown_partition_is_refused_by_itself() -> None:
 # ------------------------------------------------------------------------------ rules of removal
 
 
+def compacted() -> Metadata:
+    metadata = Metadata()
+    metadata.do(AlterConfigs("t", {"cleanup.policy": "compact"}))
+    return metadata
+
+
 def wanted_rule(
     metadata: Metadata, bound: int, after: int, now_ms: int = 0, epoch: int | None = None, behind: int = 0
 ) -> WantedRule:
@@ -305,12 +312,12 @@ def add_rule(metadata: Metadata, *given: int, **more: int) -> PartitionAnswer:
 
 
 def test_rules_are_numbered_and_kept_while_the_next_one_needs_them() -> None:
-    metadata = Metadata()
+    metadata = compacted()
     assert add_rule(metadata, 10, 0, now_ms=0) == Altered(an_id(99), 0, 1)
     assert add_rule(metadata, 20, 1, now_ms=50) == Altered(an_id(99), 0, 2), "earlier views are outdated"
     assert rules(metadata) == (CommittedRule(Rule(1, 10), 1), CommittedRule(Rule(2, 20), 51))
-    add_rule(metadata, 20, 2, now_ms=101)
-    assert rules(metadata) == (CommittedRule(Rule(2, 20), 51), CommittedRule(Rule(3, 20, 10), 102))
+    add_rule(metadata, 20, 2, now_ms=151)
+    assert rules(metadata) == (CommittedRule(Rule(2, 20), 51), CommittedRule(Rule(3, 20, 10), 152))
     assert metadata.image.view(an_id(99), 0).generation == 3
     assert load(dump(metadata.image), metadata.image.next_offset) == metadata.image
 
@@ -320,15 +327,28 @@ def test_rules_are_numbered_and_kept_while_the_next_one_needs_them() -> None:
     [(30, 0, 1, 0), (30, 2, 1, 0), (9, 1, 1, 0), (30, 1, 2, 0), (30, 1, 1, 1)],
 )
 def test_a_rule_that_others_have_overtaken_is_refused(bound: int, after: int, epoch: int, behind: int) -> None:
-    metadata = Metadata()
+    metadata = compacted()
     add_rule(metadata, 10, 0)
     error = refusal(add_rule(metadata, bound, after, epoch=epoch, behind=behind))
     assert isinstance(error, FencedLeaderEpochError if epoch == 2 else InvalidUpdateVersionError)
     assert rules(metadata) == (CommittedRule(Rule(1, 10), 1),)
 
 
+@pytest.mark.parametrize("policy", ["delete", "snapshot", None])
+def test_a_topic_that_is_not_compacted_any_more_gets_no_rule(policy: str | None) -> None:
+    """Its configs are changed between the look at its logs and the commit."""
+    metadata = compacted()
+    metadata.do(AlterConfigs("t", {"cleanup.policy": policy}))
+    error = refusal(add_rule(metadata, 10, 0))
+    assert isinstance(error, InvalidUpdateVersionError)
+    assert f"cleanup.policy is {policy or 'delete'} now" in str(error)
+    assert not rules(metadata)
+    metadata.do(AlterConfigs(None, {"cleanup.policy": "compact,delete"}))
+    assert isinstance(add_rule(metadata, 10, 0), RefusedPartition if policy else Altered)
+
+
 def test_a_partition_gets_one_rule_a_commit() -> None:
-    metadata = Metadata()
+    metadata = compacted()
     wanted = wanted_rule(metadata, 10, 0)
     fine, twice = metadata.do(AddRules((wanted, wanted)))
     assert isinstance(fine, Altered)
@@ -337,7 +357,7 @@ def test_a_partition_gets_one_rule_a_commit() -> None:
 
 def test_a_partition_with_a_rule_has_no_election_that_gives_up_records() -> None:
     """The later record of a key, for which an earlier one was removed, may be lost."""
-    metadata = Metadata()
+    metadata = compacted()
     add_rule(metadata, 10, 0)
     metadata.elect(2)
     assert rules(metadata)[-1].rule == Rule(1, 10), "a clean election loses nothing"

@@ -263,6 +263,17 @@ def test_keys_of_a_topic_with_snapshots_stay_comparable() -> None:
     assert metadata.do(AlterTopic("u", key_schema=WIDE)) == ("key.y",)
 
 
+@pytest.mark.parametrize("policy", ["snapshot", "compact", "compact,delete"])
+def test_a_default_of_the_cluster_that_needs_comparable_keys_is_checked_for_each_topic(policy: str) -> None:
+    metadata = typed(NARROW)
+    floating = type_to_json(pa.float64())
+    metadata.do(CreateTopic(name="w", topic_id=an_id(7), key_schema=floating, value_schema=floating))
+    with pytest.raises(InvalidConfigError, match=r"topic 'w'.*cannot be compared"):
+        metadata.do(AlterConfigs(None, {"cleanup.policy": policy}))
+    metadata.do(AlterConfigs("w", {"cleanup.policy": "delete"}))
+    metadata.do(AlterConfigs(None, {"cleanup.policy": policy}))
+
+
 def test_a_grown_schema_is_described_restored_and_counts_as_a_change() -> None:
     """Restore points carry it whole, marks included; for a snapshot of the metadata one thing has changed."""
     metadata = typed()

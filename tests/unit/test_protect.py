@@ -21,10 +21,11 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """``t`` is tiered and ``u`` is not; both would expire at once."""
+    """``t`` is tiered and ``u`` is not; both would expire at once. ``c`` is compacted."""
     live = LiveCluster(tmp_path)
     live.tiered(retention_ms="1")
     live.topic("u", retention_ms="1", file_delete_delay_ms="0")
+    live.topic("c", cleanup_policy="compact")
     live.fill("abc")
     live.fill("abc", "u")
     live.cluster.tier().raise_for_failures()
@@ -33,7 +34,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 def add_rule(driver: Cluster) -> object:
     metadata = ports_of(driver).metadata
-    view = metadata.image().views("u")[0]
+    view = metadata.image().views("c")[0]
     wanted = WantedRule(view.topic_id, 0, 1, 0, view.leader_epoch, 0, 0, 0, view.partition_epoch)
     return metadata.submit(AddRules((wanted,)))
 
@@ -56,7 +57,7 @@ DELETIONS: dict[str, Callable[[Cluster], object]] = {
 
 
 def protect(live: LiveCluster, days: float = 2) -> None:
-    for topic in ("t", "u"):
+    for topic in ("t", "u", "c"):
         live.cluster.topics.protect(topic, days=days)
 
 
@@ -64,7 +65,7 @@ def protect(live: LiveCluster, days: float = 2) -> None:
 @pytest.mark.slow
 def test_whatever_deletes_is_refused_and_changes_nothing(live: LiveCluster, name: str) -> None:
     protect(live)
-    with live.unchanged(), pytest.raises(PolicyViolationError, match=r"topic '[tu]' is protected until 20\d\d-"):
+    with live.unchanged(), pytest.raises(PolicyViolationError, match=r"topic '[tuc]' is protected until 20\d\d-"):
         DELETIONS[name](live.driver())
 
 

@@ -4,19 +4,45 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.partitions.removal import CommittedRule, Rule, carried_out, next_rule, still_needed, to_rewrite
+from stratalog.partitions.removal import (
+    MOST_KEPT,
+    CommittedRule,
+    Rule,
+    carried_out,
+    next_rule,
+    still_needed,
+    to_rewrite,
+)
 from tests.unit.notation import log_of, text_of
 
 
-def test_tombstones_stay_for_their_time_after_the_first_rule_over_them() -> None:
-    """KIP-534: the time begins when a record is first cleaned, whatever its timestamp."""
+def test_tombstones_stay_for_their_time_after_the_first_rule_over_them_was_carried_out() -> None:
+    """KIP-534: the time begins when a record is first cleaned, whatever its timestamp. The commit of the next rule
+    proves that."""
     rules: tuple[CommittedRule, ...] = ()
     found = []
     for now_ms, bound in ((0, 10), (50, 20), (100, 30), (149, 40), (150, 40), (400, 40)):
         rule = next_rule(rules, bound, now_ms, delete_retention_ms=100)
         rules = (*still_needed(rules, rule), CommittedRule(rule, now_ms))
         found.append((rule.generation, rule.bound, rule.tombstones_before, len(rules)))
-    assert found == [(1, 10, 0, 1), (2, 20, 0, 2), (3, 30, 10, 2), (4, 40, 10, 3), (5, 40, 20, 3), (6, 40, 40, 1)]
+    assert found == [(1, 10, 0, 1), (2, 20, 0, 2), (3, 30, 0, 3), (4, 40, 0, 4), (5, 40, 10, 4), (6, 40, 40, 1)]
+
+
+def test_without_a_time_for_tombstones_the_next_rule_takes_them() -> None:
+    assert next_rule((CommittedRule(Rule(1, 10), 5),), 20, 5, delete_retention_ms=0) == Rule(2, 20, 10)
+
+
+def test_many_rules_within_the_time_of_tombstones_hold_none_of_them_for_ever() -> None:
+    """Each kept rule keeps the one that has its time, up to the bound of their number."""
+    rules: tuple[CommittedRule, ...] = ()
+    before = []
+    for now_ms in range(200):
+        rule = next_rule(rules, now_ms, now_ms, delete_retention_ms=50)
+        rules = (*still_needed(rules, rule), CommittedRule(rule, now_ms))
+        before.append(rule.tombstones_before)
+        assert rule.tombstones_before <= max(now_ms - 51, 0)
+        assert len(rules) <= MOST_KEPT + 1
+    assert before[-1] >= 200 - 3 * 51
 
 
 def test_a_rule_never_takes_back_what_an_earlier_one_has_removed() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from stratalog.partitions.errors import CorruptSegmentError
+from stratalog.partitions.errors import CorruptSegmentError, RetriableError
 from stratalog.partitions.merge import MergePolicy, plan_merges
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producers import ProducerEntry
@@ -139,6 +139,18 @@ def test_a_rule_over_an_earlier_one_that_was_half_carried_out_leaves_the_same() 
         assert log.store.read(log.replica.path(link.name)) == other.store.read(other.replica.path(link.name))
 
 
+def test_a_leader_that_does_not_know_the_bound_to_be_committed_says_what_to_do() -> None:
+    """Elected with a register of the high watermark below the bound, which its predecessor knew."""
+    log = Keyed()
+    for value in (b"1", b"2", b"3"):
+        log.add((b"a", value))
+    names = [stored.name for stored in log.store.list("") if stored.name.endswith(".hw")]
+    log.store.delete([name for name in names if int(name.rsplit("/", 1)[1].split(".")[0]) > 1])
+    with pytest.raises(RetriableError, match=r"above the last stable offset 1 .*run `stratalog replicate`"):
+        log.apply(Rule(1, 2))
+    assert len(log.replica.log(anew=True).chain) == 3
+
+
 def test_a_late_merge_brings_no_record_back() -> None:
     """A driver that planned before the rule names its segment after it."""
     log = a_log(5)
@@ -194,7 +206,7 @@ def test_a_name_that_contradicts_the_footer_is_damage() -> None:
 
 def test_a_rule_above_the_last_stable_offset_is_refused() -> None:
     log = a_log(9)
-    with pytest.raises(ValueError, match="last stable offset"):
+    with pytest.raises(RetriableError, match="last stable offset"):
         log.apply(Rule(1, len(log.given) + 1))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.engine.replication.removal import members_behind, remove_records
 from stratalog.engine.replication.sync import SyncOptions
+from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.merge import MergePolicy, plan_merges
 from stratalog.partitions.producers import ProducerAppend
@@ -158,7 +159,7 @@ def test_records_of_aborted_transactions_and_markers_leave_and_supersede_nothing
     log = one.log(1)
     stable = transactions_of(log, one.replicas.leader.footer).last_stable_offset
     assert stable == 7
-    with pytest.raises(ValueError, match="last stable offset 7"):
+    with pytest.raises(RetriableError, match="last stable offset 7"):
         one.apply(Rule(1, 8))
     one.apply(Rule(1, 7))
     for broker in (1, 2, 3):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.partitions import superseded
+from stratalog.partitions.errors import StorageError
 from stratalog.partitions.records import ABORT, ABORTED, COMMIT, GAP
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.superseded import Superseded
@@ -93,6 +96,30 @@ def test_one_key_that_fills_the_log_takes_no_more_than_itself(tmp_path: Path) ->
         found.find(batches(rows, 0, 1_000))
         assert found.removed(0, 30_000).tolist() == [True] * 29_999 + [False]
         assert found.deepest == 0
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("what", ["pathlib.Path.open", "pyarrow.ipc.new_stream", "no folder"])
+def test_a_full_or_missing_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    folder = tmp_path / "scratch"
+    if what == "no folder":
+        reason = "No such file"
+    else:
+        folder.mkdir()
+        reason = "No space left"
+        monkeypatch.setattr(what, full)
+    rows: list[Row] = [(b"%d" % at, False, None) for at in range(2000)]
+
+    def find() -> None:
+        with Superseded(0, Rule(1, len(rows)), 1000, folder) as found:
+            found.find(batches(rows, 0, 100))
+
+    with pytest.raises(StorageError, match=rf"scratch.*{reason}.*set TMPDIR"):
+        find()
+    assert not folder.exists() or not list(folder.iterdir())
 
 
 def test_keys_that_are_structs_are_compared_field_by_field() -> None:

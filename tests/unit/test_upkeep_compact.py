@@ -8,8 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from stratalog.engine.reading.look import local_pieces
+from stratalog.engine.reading.stream_read import StreamTask, read_task
+from stratalog.engine.reading.stream_tasks import part as part_of
 from stratalog.engine.records.append import append_batches
 from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.upkeep.replication.compact import PROTECTED
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
     InvalidConfigError,
@@ -17,10 +21,11 @@ from stratalog.partitions.errors import (
     PolicyViolationError,
     StratalogError,
 )
+from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.records import GAP
 from stratalog.partitions.segment import read_batches
 from tests.ports import ports_of
-from tests.unit.cluster_harness import LiveCluster, report_of, rows_of
+from tests.unit.cluster_harness import LiveCluster, fence, report_of, rows_of
 from tests.unit.harness import batch
 
 HOUR_MS = 3_600_000
@@ -36,7 +41,7 @@ class Compacted(LiveCluster):
         given = {"cleanup_policy": "compact", "segment_bytes": "1", "file_delete_delay_ms": "0", **configs}
         self.topic(**given)
 
-    def put(self, *rows: Row) -> None:
+    def put(self, *rows: Row, topic: str = "t") -> None:
         """Append these keys and values as one append."""
         ports = ports_of(self.cluster)
         keys, values = (
@@ -46,7 +51,7 @@ class Compacted(LiveCluster):
         stamp = made.schema.field("timestamp")
         made = made.set_column(0, stamp, pa.nulls(made.num_rows, stamp.type))
         report = append_batches(
-            *(ports.metadata, ports.storage, ports.clock, ports.memory), "t", {0: [made]}, None
+            *(ports.metadata, ports.storage, ports.clock, ports.memory), topic, {0: [made]}, None
         )
         report.raise_for_failures()
 
@@ -68,12 +73,24 @@ class Compacted(LiveCluster):
         return one
 
 
+def stop_before_removal(live: Compacted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends after it has committed its rules."""
+
+    def stop(work: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stratalog.engine.upkeep.replication.compact.compact_partition", stop)
+        with pytest.raises(KeyboardInterrupt):
+            live.cluster.compact()
+
+
 ROWS = (("a", "1"), ("b", "1"), ("a", "2"), ("c", None), ("b", "2"), ("a", "3"))
 
 
-def fill(live: Compacted, rows: Iterable[Row] = ROWS) -> None:
+def fill(live: Compacted, rows: Iterable[Row] = ROWS, topic: str = "t") -> None:
     for row in rows:
-        live.put(row)
+        live.put(row, topic=topic)
 
 
 def test_the_last_record_of_each_key_stays_and_the_active_tail(tmp_path: Path) -> None:
@@ -102,7 +119,7 @@ def test_readers_pass_over_the_gaps(tmp_path: Path) -> None:
 
 
 def test_a_tombstone_stays_for_its_time_after_the_first_compaction_that_covers_it(tmp_path: Path) -> None:
-    live = Compacted(tmp_path, delete_retention_ms=str(DAY_MS))
+    live = Compacted(tmp_path, delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
     fill(live)
     live.cluster.compact().raise_for_failures()
     fill(live, [("b", "3"), ("d", "1"), ("d", "2"), ("e", "1")])
@@ -113,6 +130,46 @@ def test_a_tombstone_stays_for_its_time_after_the_first_compaction_that_covers_i
     live.cluster.compact().raise_for_failures()
     assert 3 not in live.everywhere()
     assert live.cluster.verify(deep=True).ok
+
+
+def test_the_time_of_a_tombstone_begins_when_the_removal_is_done_not_when_it_is_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then readers see records that the tombstone deletes."""
+    live = Compacted(tmp_path, delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
+    fill(live, [("k", "1"), ("k", None), ("y", "1")])
+    stop_before_removal(live, monkeypatch)
+    live.clock.sleep((DAY_MS + HOUR_MS) / 1000)
+    fill(live, [("z", "1"), ("z", "2")])
+    for _ in range(2):
+        live.cluster.compact().raise_for_failures()
+        assert live.everywhere()[1] == ("k", None)
+    live.clock.sleep((DAY_MS + HOUR_MS) / 1000)
+    fill(live, [("z", "3"), ("z", "4")])
+    live.cluster.compact().raise_for_failures()
+    assert 1 not in live.everywhere()
+
+
+@pytest.mark.parametrize("left", [0, 2], ids=["no register of it", "an early one"])
+def test_an_elected_leader_that_knows_a_lower_high_watermark_goes_on_with_a_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    live = Compacted(tmp_path)
+    fill(live)
+    stop_before_removal(live, monkeypatch)
+    old = live.leader()
+    for broker in live.followers():
+        marks = sorted(
+            one.name for one in live.store(broker).list("") if one.name.endswith(".hw") and "/t-" in one.name
+        )
+        live.store(broker).delete(marks[left:])
+    fence(live, old)
+    report = live.cluster.compact(check=False)
+    if report.failures:
+        assert "run `stratalog replicate`" in str(report.failures)
+        live.cluster.replicate().raise_for_failures()
+        report = live.cluster.compact()
+    assert rows_of(report, "removed") == [(2,)]
 
 
 def test_by_dirty_ratio_and_lags(tmp_path: Path) -> None:
@@ -132,6 +189,32 @@ def test_by_dirty_ratio_and_lags(tmp_path: Path) -> None:
     assert "dirty: compacted from 60% on" in str(why)
     live.clock.sleep(DAY_MS / 1000)
     assert rows_of(live.cluster.compact(), "segments") != [(0,)], "older than max.compaction.lag.ms"
+
+
+def test_a_protected_topic_keeps_its_records_and_stops_no_other(tmp_path: Path) -> None:
+    live = Compacted(tmp_path)
+    fill(live)
+    live.topic("u", cleanup_policy="compact", segment_bytes="1")
+    fill(live, topic="u")
+    live.cluster.topics.protect("t", days=1)
+    report = live.cluster.compact()
+    assert rows_of(report, "topic", "removed", "why") == [("t", 0, PROTECTED), ("u", 2, None)]
+    assert len(live.everywhere()) == len(ROWS)
+    live.clock.sleep(2 * DAY_MS / 1000)
+    assert rows_of(live.cluster.compact("t"), "removed", "why") == [(2, None)]
+
+
+def test_a_rule_from_before_the_protection_is_not_carried_out_while_it_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Compacted(tmp_path)
+    fill(live)
+    stop_before_removal(live, monkeypatch)
+    live.cluster.topics.protect("t", days=1)
+    assert rows_of(live.cluster.compact(), "removed", "why") == [(0, PROTECTED)]
+    assert len(live.everywhere()) == len(ROWS)
+    live.clock.sleep(2 * DAY_MS / 1000)
+    assert rows_of(live.cluster.compact(), "removed", "why") == [(2, None)]
 
 
 def test_a_dry_run_says_what_is_due(tmp_path: Path) -> None:
@@ -248,3 +331,24 @@ def test_a_driver_that_missed_a_rule_is_fenced_and_calls_no_log_damaged(tmp_path
         check_whole(before, before.log())
     now = live.replica(broker)
     check_whole(now, now.log())
+
+
+def test_a_task_that_was_planned_before_a_rule_reads_the_files_that_the_rule_has_made(tmp_path: Path) -> None:
+    """A task on an executor cannot read the metadata again. Before the first rule, and between two."""
+    live = Compacted(tmp_path, min_cleanable_dirty_ratio="0")
+    fill(live)
+    for _ in range(2):
+        replicas = ports_of(live.cluster).storage.replicas(live.cluster.image.views("t")[0])
+        parts = tuple(part_of(0, one) for one in local_pieces(replicas.leader, replicas.leader.log()))
+        task = StreamTask("t", parts, {0: replicas}, None, Isolation.READ_COMMITTED)
+        end = parts[-1].piece.end
+        before = offsets_of(task)
+        fill(live, [("a", "4"), ("b", "4"), ("c", "4"), ("z", "1")] * 3)
+        live.cluster.compact().raise_for_failures()
+        live.cluster.retain().raise_for_failures()
+        assert offsets_of(task) == [at for at in live.everywhere() if at < end]
+        assert set(offsets_of(task)) < set(before)
+
+
+def offsets_of(task: StreamTask) -> list[int]:
+    return [at for records in read_task(task, ["offset"]) for at in records.column("offset").to_pylist()]

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
+from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import NOT_DONE, PartitionRow
@@ -21,6 +23,7 @@ from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.chosen import chosen_partitions, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_commands import AddRules, WantedRule
+from stratalog.engine.metadata.protection import Now, is_protected
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import BoundedWork
@@ -40,6 +43,7 @@ from stratalog.partitions.transactions import transactions_of
 MEMORY_BYTES = 128 * 1024 * 1024
 """The memory of a task for keys, as Kafka's log.cleaner.dedupe.buffer.size; keys beyond it go to files."""
 NO_TIME = "the clocks disagree, so nothing is compacted"
+PROTECTED = "the topic is protected (protect.until.ms), so no records are removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,9 @@ def compact(
     """
     with execution.run("compact", dry_run=dry_run) as run:
         image = metadata.image()
-        works = {work.replicas.view.key: work for work in _plan(storage, execution.clock, image, topics, only)}
+        now_ms = cache(lambda: compared_clocks(storage, execution.clock, image).agreed_ms)
+        works, protected = _plan(storage, execution.clock, image, topics, only, now_ms)
+        run.add(_row(view, None, CompactResult(), PROTECTED) for view in protected)
         looked = {work.replicas.view.key: seen for work, seen in run.each(look_at_log, list(works.values()))}
         wanted = {key: seen.wanted for key, seen in looked.items() if seen.wanted is not None}
         ruled = run.commit(
@@ -205,7 +211,7 @@ def compact(
             again = [
                 replace(works[key], replicas=storage.replicas(image.view(*key)))
                 for key in due
-                if key.topic_id in image.topics
+                if key.topic_id in image.topics and not is_protected(image, key.topic_id, now_ms)
             ]
             finished, failed = run.in_turns(compact_partition, again, over)
             for one in failed:
@@ -217,9 +223,12 @@ def compact(
             for key, seen in idle.items()
         )
         run.add(
-            _row(works[key].replicas.view, seen, done.get(key, CompactResult())) for key, seen in looked.items()
+            _row(works[key].replicas.view, seen, done.get(key, CompactResult()), seen.why)
+            for key, seen in looked.items()
         )
-    run.fill((work.replicas.view for work in works.values()), lambda view: _row(view, None, CompactResult()))
+    run.fill(
+        (work.replicas.view for work in works.values()), lambda view: _row(view, None, CompactResult(), NOT_DONE)
+    )
     run.total("segments", "removed")
     return run.report()
 
@@ -230,8 +239,12 @@ def _plan(
     image: ClusterImage,
     topics: Sequence[str] | None,
     only: Collection[TopicIdPartition] | None,
-) -> list[CompactWork]:
-    works = []
+    now_ms: Now,
+) -> tuple[dict[TopicIdPartition, CompactWork], list[PartitionView]]:
+    """The work by partition, and the partitions of protected topics. Those are left out, as the commit of all
+    rules would be refused because of one (``protection``)."""
+    works: dict[TopicIdPartition, CompactWork] = {}
+    protected: list[PartitionView] = []
     for topic, views in chosen_partitions(image, topics, only):
         config = topic_config_of(image, topic)
         if not config.compacts:
@@ -240,8 +253,11 @@ def _plan(
                     f"topic {topic.name!r} is not compacted: set its cleanup.policy to compact first"
                 )
             continue
-        works += [
-            CompactWork(
+        if is_protected(image, topic.topic_id, now_ms):
+            protected += views
+            continue
+        works |= {
+            view.key: CompactWork(
                 replicas=storage.replicas(view),
                 merging=config.merging,
                 policy=config.compaction,
@@ -250,11 +266,11 @@ def _plan(
                 copies=storage.copies,
             )
             for view in views
-        ]
-    return works
+        }
+    return works, protected
 
 
-def _row(view: PartitionView, seen: Dirty | None, done: CompactResult) -> CompactRow:
+def _row(view: PartitionView, seen: Dirty | None, done: CompactResult, why: str | None) -> CompactRow:
     return CompactRow(
         topic=view.topic,
         partition=view.partition,
@@ -264,5 +280,5 @@ def _row(view: PartitionView, seen: Dirty | None, done: CompactResult) -> Compac
         removed=done.removed,
         read_bytes=done.read_bytes,
         written_bytes=done.written_bytes,
-        why=NOT_DONE if seen is None else seen.why,
+        why=why,
     )
