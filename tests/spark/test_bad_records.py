@@ -227,7 +227,10 @@ def test_the_place_that_a_record_came_from_is_told(
     read = cluster.read(bad, isolation="read_committed").select("value", "headers").collect()
     assert [row.value for row in read] == [b"one"]
     said = {one.key.removeprefix(PREFIX): one.value.decode() for one in read[0].headers}
-    assert said.items() >= {"topic": raw, "partition": "0", "offset": "1", "message": "value is not of type INT"}.items()
+    assert (
+        said.items()
+        >= {"topic": raw, "partition": "0", "offset": "1", "message": "value is not of type INT"}.items()
+    )
     assert sorted(row.value for row in cluster.read(numbers, isolation="read_committed").collect()) == [1, 2]
 
 
