@@ -15,6 +15,7 @@ takes its value columns from the input columns of the same names.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from functools import partial
@@ -46,6 +47,10 @@ _NEEDS = (
 _METHOD = "producer.Producer.append"
 _COLUMNS = ("key", "value", "partition", "headers", "timestamp")
 _TOGETHER = ("topic", "frame", "order_by", "dry_run")
+_FILES = frozenset({"parquet", "delta", "csv", "json", "orc", "text", "avro"})
+_ELSEWHERE = frozenset({"SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"})
+"""Variables of a Spark whose file system may be another than that of this machine."""
+_GLOB = frozenset("*?[{")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
@@ -86,6 +91,7 @@ def append(job: Job) -> Report:
     given = job.arguments
     check_options(given, needs=_NEEDS, bars=[("stream", "sequence", "dry_run")])
     job.cluster().image.topic(given.topic)
+    _check_exists(given)
     spark_bar = {"spark.ui.showConsoleProgress": "true"} if open_terminal() is not None else None
     cluster = job.on_spark(spark_bar)
     frame = prepared(given, read_input(given, job.session()))
@@ -95,6 +101,20 @@ def append(job: Job) -> Report:
         return report
     writer = call(cluster.stream_writer, given, **columns)
     return append_stream(frame, given.checkpoint, partial(writer.append, check=False))
+
+
+def _check_exists(given: argparse.Namespace) -> None:
+    """Check, before Spark starts, that files of this machine exist. Other paths, and those of a Spark that was
+    configured elsewhere, are left to Spark.
+
+    Raises: InvalidCallError.
+    """
+    path = re.sub(r"^file:(?://)?(?=/)", "", given.input)
+    elsewhere = _ELSEWHERE & os.environ.keys() or str(given.master).startswith("sc://")
+    if given.format not in _FILES or elsewhere or "://" in path or _GLOB.intersection(path):
+        return
+    if not os.path.exists(path):
+        raise InvalidCallError(f"--input {given.input}: there is no such file or folder: {os.path.abspath(path)}")
 
 
 def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:

@@ -31,6 +31,9 @@ USUAL_CLUSTER_FILE = "conf/cluster.toml"
 _CHOICE = re.compile(r"invalid choice: '(?P<given>.*)' \(choose from (?P<known>.*)\)$", re.DOTALL)
 """A message of argparse."""
 
+_PATH = re.compile(r"/|\.\w+$")
+"""The end of a path, or a slash in it; the names of most topics have neither."""
+
 _COMMAND = "COMMAND"
 _FIRST_AT = "first-at:"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -76,7 +79,7 @@ class _JobParser(argparse.ArgumentParser):
             words = (word.partition("=")[0] for word in self._words if word.startswith("--"))
             unknown = [word for word in words if word not in options]
             hints = (self._without_option(word) or did_you_mean(word, options, 0.7) for word in unknown)
-            hint = next((hint for hint in hints if hint), "")
+            hint = next((hint for hint in hints if hint), "") or self._path_of_input(message)
         if (choice := _CHOICE.search(message)) is not None:
             hint = did_you_mean(choice["given"], re.findall(r"[\w-]+", choice["known"]))
         if message.startswith(self._UNKNOWN):
@@ -94,6 +97,11 @@ class _JobParser(argparse.ArgumentParser):
         positional = {action.dest.rstrip("s"): action for action in self._actions if not action.option_strings}
         action = positional.get(word.removeprefix("--").rstrip("s"))
         return "" if action is None else f"; give {action.metavar} without an option"
+
+    def _path_of_input(self, message: str) -> str:
+        """The hint for the path of the input without its option."""
+        path = next((word for word in self._words if not word.startswith("-") and _PATH.search(word)), None)
+        return f"; did you mean --input {path}?" if message.endswith("required: --input") and path else ""
 
     def _options(self) -> set[str]:
         """The options of this parser and of its subcommands."""

@@ -24,6 +24,34 @@ _OF_OPERATIONS = ("requests", "read_bytes", "written_bytes", "records")
 """The totals of events that become counters."""
 _COSTS = ("seconds", "requests", "read_bytes", "written_bytes")
 _AGE, _MS = "-age-ms", "-ms"
+FIGURES = {
+    "OfflinePartitionsCount": "Partitions without a leader that answers",
+    "UnderReplicatedPartitions": "Partitions with a replica that is not in sync",
+    "UnderMinIsrPartitionCount": "Partitions with fewer replicas in sync than min.insync.replicas",
+    "AtMinIsrPartitionCount": "Partitions with exactly min.insync.replicas replicas in sync",
+    "GlobalTopicCount": "Topics, including internal ones",
+    "GlobalPartitionCount": "Partitions, including those of internal topics",
+    "ReassigningPartitions": "Partitions whose replicas are moving to other brokers",
+    "PreferredReplicaImbalanceCount": "Partitions that another broker leads than the preferred one",
+    "ActiveBrokerCount": "Brokers that are in service",
+    "FencedBrokerCount": "Brokers that are fenced or do not answer",
+    "OfflineLogDirectoryCount": "Brokers whose root does not answer, is damaged, or was replaced",
+    "number-of-voters": "Voters of the metadata",
+    "high-watermark": "End offset of the committed metadata",
+    "current-epoch": "Leader epoch of the metadata",
+    "MaxLag": "Records that the follower furthest behind lacks",
+    "replication-lag-records": "Records that followers lack, summed over all of them",
+    "replication-lag-bytes": "Bytes that followers lack, summed over all of them",
+    "replication-lag-ms": "Age of the oldest record that a follower lacks",
+    "RemoteCopyLagBytes": "Bytes that are not in the remote tier yet",
+    "remote-copy-lag-records": "Records that are not in the remote tier yet",
+    "remote-copy-lag-ms": "Age of the oldest record that is not in the remote tier yet",
+    "records-lag-max": "Greatest lag of a consumer group in a partition, in records",
+    "records-lag-max-ms": "Greatest lag of a consumer group in a partition, in time",
+    "PartitionsWithLateTransactionsCount": "Partitions with an open transaction that exceeded its timeout",
+    "scrub-lag-ms": "Time for which the scrub of the bytes has been overdue",
+}
+"""The meaning of each figure of health, apart from the ages of steps."""
 
 
 class Exposition(Collector):
@@ -109,9 +137,11 @@ class Exposition(Collector):
             if name.endswith(_AGE):
                 ages.add_metric([self._cluster, name.removesuffix(_AGE)], value / 1000)
             elif name.endswith(_MS):
-                yield self._gauge(f"stratalog_{_plain(name.removesuffix(_MS))}_seconds", name, value / 1000)
+                yield self._gauge(
+                    f"stratalog_{_plain(name.removesuffix(_MS))}_seconds", FIGURES[name], value / 1000
+                )
             else:
-                yield self._gauge(f"stratalog_{_plain(name)}", name, value)
+                yield self._gauge(f"stratalog_{_plain(name)}", FIGURES[name], value)
         yield ages
         lags = GaugeMetricFamily(
             "stratalog_records_lag",

@@ -1,8 +1,9 @@
-"""List consumer groups, describe a group and its lag, move its offsets, delete the group or its offsets of a
-topic.
+"""List consumer groups, describe a group and its lag, commit or move its offsets, delete the group or its offsets
+of a topic.
 
   stratalog groups list
   stratalog groups describe dashboard
+  stratalog groups commit dashboard --offsets trips:0:1000,trips:1:980
   stratalog groups reset-offsets dashboard --topics trips --to-datetime 2013-06-01 --dry-run
 Stop the consumers of a group before you move its offsets: their next commit would overwrite the new offsets.
 """
@@ -10,6 +11,7 @@ Stop the consumers of a group before you move its offsets: their next commit wou
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 
 from stratalog import OffsetSpec, Report
@@ -17,6 +19,7 @@ from stratalog.jobs.arguments import add_yes, commands_of, number, time, whole_n
 from stratalog.jobs.declared import add_command, add_declared, call
 from stratalog.jobs.run import Job, JobMain
 
+_OFFSET = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d{1,9}):(?P<offset>\d{1,18})", re.ASCII)
 _PLACES = ("to", "shift_by", "by_duration")
 
 
@@ -24,6 +27,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     command = commands_of(parser)
     add_command(command, "groups.Groups.list")
     add_command(command, "groups.Groups.lag", "describe")
+    offsets = {
+        "flags": ("--offsets",),
+        "metavar": "TOPIC:N:OFFSET,...",
+        "type": topic_offsets,
+        "required": True,
+        "help": "the offset of the next record to read, by topic and partition",
+    }
+    add_command(command, "groups.Groups.commit", special={"offsets": offsets})
     reset = add_command(
         command,
         "groups.Groups.reset_offsets",
@@ -47,6 +58,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(
         place, "groups.Groups.reset_offsets", only=_PLACES[1:], special={"shift_by": {"type": whole_number}}
     )
+
+
+def topic_offsets(text: str) -> dict[tuple[str, int], int]:
+    """Offsets by topic and partition, from ``trips:0:1000,trips:1:980``."""
+    found = dict[tuple[str, int], int]()
+    for part in text.split(","):
+        parts = _OFFSET.fullmatch(part)
+        if parts is None:
+            raise argparse.ArgumentTypeError(f"{part!r} is not TOPIC:PARTITION:OFFSET, such as trips:0:1000")
+        place = parts["topic"], int(parts["partition"])
+        if place in found:
+            raise argparse.ArgumentTypeError(f"partition {place[1]} of topic {place[0]!r} is given twice")
+        found[place] = int(parts["offset"])
+    return found
 
 
 def groups(job: Job) -> Report:

@@ -19,11 +19,12 @@ lines are one append.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stratalog import Failure, Report
 from stratalog.engine.driver.report import Value
@@ -34,9 +35,6 @@ from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.spelling import did_you_mean
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _CHUNK = 1 << 16
 _LONGEST = 64 * 1024 * 1024
@@ -77,7 +75,7 @@ def produce(job: Job) -> Report:
         raise InvalidCallError("--key-separator needs --format lines: a JSON object contains its key")
     cluster = job.cluster()
     lines = _Lines(given, cluster.image.topic(given.topic))
-    total, read = _Total(given.topic), 0
+    total, read = _Total(named=given.producer is not None), 0
     source = _opened(given.input)
     try:
         with cluster.measured() as measure, after_the_work() as ending:
@@ -94,7 +92,7 @@ def produce(job: Job) -> Report:
             except InvalidRecordError as error:
                 if not read or given.dry_run:
                     raise  # nothing was changed
-                total.failures = [Failure.of("produce", error)]
+                total.refuse(error)
     finally:
         os.close(source)
     return replace(total.report(read), dry_run=given.dry_run, seconds=measure.seconds, counts=measure.counts)
@@ -153,6 +151,7 @@ class _Lines:
         if given.format == "lines":
             columns = ("value",) if given.key_separator is None else ("key", "value")
         self._columns = columns
+        self._declared = {"key": topic.key_schema, "value": topic.value_schema}
         self.columns = {column: column for column in columns}
         """The columns of the rows, as arguments of ``Cluster.produce``."""
 
@@ -184,11 +183,32 @@ class _Lines:
         if self._given.format == "json":
             return self._object(line)
         if self._given.key_separator is None:
-            return {"value": _of_text(line, self._types["value"])}
+            return {"value": self._of_text(line, "value")}
         key, separator, value = line.partition(self._given.key_separator.encode())
         if not separator:
             raise ValueError(f"there is no {self._given.key_separator!r} after a key")
-        return {"key": _of_text(key, self._types["key"]), "value": _of_text(value, self._types["value"])}
+        return {"key": self._of_text(key, "key"), "value": self._of_text(value, "value")}
+
+    def _of_text(self, text: bytes, column: str) -> Any:
+        """The key or value in a part of a line. Raises: ValueError."""
+        import pyarrow as pa
+
+        from stratalog.engine.driver.plain_values import example, from_plain
+        from stratalog.partitions.declared import ddl
+
+        kind = self._types[column]
+        if pa.types.is_binary(kind):
+            return text
+        if pa.types.is_string(kind):
+            return text.decode()
+        try:
+            found = parse_json(text)
+        except ValueError as error:
+            declared, such = ddl(self._declared[column]), json.dumps(example(kind))
+            raise ValueError(
+                f"the {column} is not JSON ({error}). Its type is {declared}: give a {column} such as {such}"
+            ) from error
+        return from_plain(found, kind)
 
     def _object(self, line: bytes) -> dict[str, Any]:
         from stratalog.engine.driver.plain_values import from_plain
@@ -208,23 +228,14 @@ class _Lines:
         return row
 
 
-def _of_text(text: bytes, kind: pa.DataType) -> Any:
-    """The key or value in a part of a line. Raises: ValueError."""
-    import pyarrow as pa
-
-    from stratalog.engine.driver.plain_values import from_plain
-
-    if pa.types.is_binary(kind):
-        return text
-    return text.decode() if pa.types.is_string(kind) else from_plain(parse_json(text), kind)
-
-
 class _Total:
     """The reports of all batches as one report: one row per partition, with first offset and number of records."""
 
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
+    def __init__(self, *, named: bool) -> None:
+        """``named``: --producer and --sequence were given, and all lines are one append."""
+        self._named = named
         self._batches = 0
+        self._in_part = False
         self._dropped = 0
         self._rows: dict[Value, dict[str, Value]] = {}
         self._notes: dict[str, None] = {}
@@ -235,6 +246,7 @@ class _Total:
         """Add the report of one more batch."""
         self._batches += 1
         self.failures = report.failures
+        self._in_part = any(row["outcome"] in ("acknowledged", "unknown") for row in report.rows)
         self._notes |= dict.fromkeys(report.notes)
         for row in report.rows:
             dropped = row["outcome"] == "dropped"
@@ -244,17 +256,30 @@ class _Total:
             if dropped:
                 self._dropped += int(row["records"] or 0)
 
+    def refuse(self, error: InvalidRecordError) -> None:
+        """Record that nothing of the next batch was appended."""
+        self.failures, self._in_part = [Failure.of("produce", error)], False
+
     def report(self, lines: int) -> Report:
         """The report of all batches; ``lines`` is the number of lines in batches that were appended as a whole."""
-        if self.failures:
-            known = f"lines 1 to {lines:,} were appended; some of the rest" if lines else "some of the lines"
-            again = "run it again with --producer and --sequence, which append no line twice"
-            self._notes[f"{known} may have been appended: {again}"] = None
+        if self.failures and not self._named:  # otherwise the notes of the append say what to do
+            self._notes |= dict.fromkeys(self._after_failure(lines))
         rows = sorted(self._rows.values(), key=lambda row: (row["partition"] is None, int(row["partition"] or 0)))
         totals: dict[str, Value] = {"lines": lines, "batches": self._batches}
         if self._dropped:
             totals["dropped_fields"] = self._dropped
         return Report("produce", rows, self.failures, totals, notes=[*self._notes])
+
+    def _after_failure(self, lines: int) -> Iterator[str]:
+        """Notes on the lines that were appended, and on what to do about the rest."""
+        if self._in_part:
+            known = f"lines 1 to {lines:,} were appended; some of the rest" if lines else "some of the lines"
+            yield (
+                f"{known} may have been appended: with --producer and --sequence in each run, a second run "
+                "appends no line twice"
+            )
+        elif lines:
+            yield f"lines 1 to {lines:,} were appended, and none of the rest: next time, give the rest alone"
 
 
 def _opened(path: str | None) -> int:

@@ -138,17 +138,18 @@ class Job:
             raise InvalidCallError("not confirmed: nothing was changed")
 
     def show(self, report: Report) -> None:
-        """Finish the progress bar, and show one of several reports. Raises: NobodyReadsError."""
+        """Finish the progress bar, and show one of several reports after the time in UTC. Raises:
+        NobodyReadsError."""
         self.progress.finish()
         with printing():
-            self.print(report)
+            self.print(report, f"{utc_text(SystemClock().now_ms() // 1000 * 1000)} ")
 
-    def print(self, report: Report) -> None:
-        """Print the table, or with ``--json`` the object, on standard output; with ``--json`` also the failures on
-        standard error."""
+    def print(self, report: Report, stamp: str = "") -> None:
+        """Print the table after ``stamp``, or with ``--json`` the object, on standard output; with ``--json`` also
+        the failures on standard error."""
         if not self.arguments.json:
             text = report.text(terminal_width(sys.stdout))
-            print(coloured(text) if in_colour(sys.stdout) else text)
+            print(stamp + (coloured(text) if in_colour(sys.stdout) else text))
             return
         for failure in report.failures:
             print(_line(f"FAILED {failure}"), file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 import stratalog
 from stratalog import Report
@@ -17,7 +18,7 @@ from stratalog.engine.driver.report import Value
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.jobs.arguments import add_yes, commands_of, count, pair
 from stratalog.jobs.declared import add_command, add_declared, call
-from stratalog.jobs.run import Job, JobMain, renamed
+from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.paths import METADATA_TOPIC
 
@@ -26,6 +27,8 @@ _TROUBLES = (
     ("under-min-isr", "also partitions whose ISR is smaller than min.insync.replicas"),
     ("under-replicated", "also partitions with a replica outside the ISR"),
 )
+_CELL = 37
+"""Characters of a type or of configs that the table shows of an internal topic; topics describe shows all."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,12 +73,14 @@ def topics(job: Job) -> Report:
         if not given.if_exists or given.name in cluster.image.topic_ids:
             what = "" if given.keep_remote else ", in both tiers"
             job.confirm(f"delete topic {cluster.image.topic(given.name).name!r} and its records{what}")
-        return renamed(call(cluster.topics.delete, given), "topics delete", dry_run=given.dry_run)
+        deleted: Report = call(cluster.topics.delete, given)
+        return deleted
     if given.command == "list":
         listed = cluster.topics.list if given.trouble is None else cluster.topics.troubled
-        return renamed(call(listed, given), "topics list")
+        report: Report = call(listed, given)
+        return report if given.json else replace(report, rows=[_short(row) for row in report.rows])
     if given.command == "describe":
-        return renamed(cluster.topics.describe(given.name), f"topics describe {given.name}")
+        return cluster.topics.describe(given.name)
     with cluster.measured() as measure:
         if given.command == "create":
             rows = [_create(given, cluster)]
@@ -89,8 +94,18 @@ def topics(job: Job) -> Report:
             ]
         else:
             rows = _configs(job, cluster)
-    report = Report("", rows, seconds=measure.seconds, counts=measure.counts)
-    return renamed(report, f"topics {given.command}", dry_run=given.dry_run)
+    name = f"topics {given.command.replace('-', '_')}"
+    return Report(name, rows, dry_run=given.dry_run, seconds=measure.seconds, counts=measure.counts)
+
+
+def _short(row: Mapping[str, Value]) -> Mapping[str, Value]:
+    """The row of an internal topic with its long cells cut: they would widen the columns of all topics."""
+    from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # imported here, as below
+
+    if row["topic"] not in INTERNAL_TOPICS:
+        return row
+    wide = {name: str(row[name]) for name in ("value", "configs") if name in row}
+    return {**row, **{name: f"{text[:_CELL]}..." for name, text in wide.items() if len(text) > _CELL + 3}}
 
 
 def _create(given: argparse.Namespace, cluster: stratalog.Cluster) -> dict[str, Value]:

@@ -129,7 +129,7 @@ class Rewrite:
         )
         return (
             f"another writer has rewritten the table, {records} ({'; '.join(map(str, self.commits))}): {files} "
-            f"replace {segments}, which any VACUUM may delete"
+            f"{'replaces' if len(self.files) == 1 else 'replace'} {segments}, which any VACUUM may delete"
         )
 
 

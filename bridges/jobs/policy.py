@@ -17,15 +17,21 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.bridges.policy.role import SCHEMES, Role
+from stratalog.bridges.policy.role import SCHEMES, Role, kind_of
 from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     role = {"flags": ("--role",), "choices": [*map(str, Role)], "metavar": None, "required": True}
-    storage = {"flags": ("--for",), "choices": [*SCHEMES], "metavar": None, "required": True}
+    storage = {"flags": ("--for",), "choices": [*SCHEMES], "type": _kind, "metavar": None, "required": True}
     add_declared(parser, "stratalog.bridges.rights:Rights.policy", special={"role": role, "storage": storage})
+
+
+def _kind(text: str) -> str:
+    if (kind := kind_of(text)) != text:
+        raise argparse.ArgumentTypeError(f"{text!r} is the scheme of an address: use {kind}")
+    return text
 
 
 def policy(job: Job) -> Report:

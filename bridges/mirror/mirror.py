@@ -120,7 +120,7 @@ def end_mirror(
             raise InvalidCallError(
                 f"topic {name!r} is not a mirror: it has no {MIRROR_SOURCE}; nothing was changed"
             )
-    with execution.run("end mirror", dry_run=dry_run) as run:
+    with execution.run("mirror end", dry_run=dry_run) as run:
         for name, mirrored in ended.items():
             alter_configs(
                 metadata,

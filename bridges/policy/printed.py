@@ -10,7 +10,7 @@ from stratalog.bridges.policy.azure import azure_policy
 from stratalog.bridges.policy.gcs import gcs_policy
 from stratalog.bridges.policy.layout import layout_of
 from stratalog.bridges.policy.posix import posix_policy
-from stratalog.bridges.policy.role import SCHEMES, Role
+from stratalog.bridges.policy.role import SCHEMES, Role, kind_of
 from stratalog.bridges.policy.statements import Statement, statements
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.quorum.client import MetadataClient
@@ -27,11 +27,12 @@ def policy(metadata: MetadataClient, storage: Storage, role: str, topics: Sequen
     if role not in tuple(Role):
         raise InvalidCallError(f"role {role!r}: use one of {', '.join(Role)}")
     if kind not in SCHEMES:
-        raise InvalidCallError(f"storage {kind!r}: use one of {', '.join(SCHEMES)}")
+        near = f", not a scheme: {kind_of(kind)}" if kind_of(kind) in SCHEMES else ""
+        raise InvalidCallError(f"storage {kind!r}: use one of {', '.join(SCHEMES)}{near}")
     layout = layout_of(storage.file, metadata.image(), topics)
     there = _of(statements(Role(role), layout), SCHEMES[kind])
     if not there:
-        has = sorted({address.partition("://")[0] for address in storage.file.roots})
+        has = sorted({kind_of(address.partition("://")[0]) for address in storage.file.roots})
         raise InvalidCallError(f"no root of the cluster is on {kind}: they are on {', '.join(has)}")
     match kind:
         case "aws":

@@ -21,3 +21,8 @@ SCHEMES: Mapping[str, tuple[str, ...]] = {
     "posix": ("file",),
 }
 """The schemes of roots by kind of storage."""
+
+
+def kind_of(scheme: str) -> str:
+    """The kind of storage of a scheme; the scheme itself if it has none."""
+    return next((kind for kind, schemes in SCHEMES.items() if scheme in schemes), scheme)

@@ -48,7 +48,7 @@ class TopicRow(Row, frozen=True, kw_only=True):
     value: str
     configs: str
     topic_id: str
-    table: str | None
+    table_uri: str | None
     table_end: str | None
 
 
@@ -73,7 +73,7 @@ def describe_brokers(metadata: MetadataClient, storage: Storage, execution: Exec
     """One row per broker of the cluster file: whether it is fenced, and the state of its root. An unreachable,
     damaged or foreign root is a failure in the report.
     """
-    with execution.run("describe brokers") as run:
+    with execution.run("brokers list") as run:
         image = known_image(metadata, run)
         findings = {found.broker_id: found.finding for found in probe_roots(storage, image)}
         partitions = [p for topic in image.topics.values() for p in topic.partitions]
@@ -124,7 +124,7 @@ def describe_topics(
     """One row per topic: partitions, types, configs; for a tiered one the address of its Delta table, and the end
     offset of each partition there, as the last run of ``tier`` saw it (``0:100 1:98``).
     """
-    with execution.run("describe topics") as run:
+    with execution.run("topics list") as run:
         image = known_image(metadata, run)
         tiered = _tiered(storage, image)
         due = load_schedule(storage, image).schedule.entries if tiered else {}
@@ -137,7 +137,7 @@ def describe_topics(
             value=_type_name(topic.value_schema),
             configs=" ".join(f"{key}={value}" for key, value in sorted(topic.configs.items())),
             topic_id=topic.topic_id,
-            table=tiered.get(topic.topic_id),
+            table_uri=tiered.get(topic.topic_id),
             table_end=_table_end(topic, due) if topic.topic_id in tiered else None,
         )
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
@@ -185,7 +185,7 @@ def troubled_partitions(metadata: MetadataClient, execution: Execution, trouble:
     """
     if trouble not in TROUBLES:
         raise InvalidCallError(f"partitions are {', '.join(TROUBLES)}, not {trouble!r}")
-    with execution.run(f"partitions {trouble}") as run:
+    with execution.run("topics troubled") as run:
         image = known_image(metadata, run)
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
             least = topic_config_of(image, topic).min_insync_replicas
@@ -219,7 +219,7 @@ def describe_topic(metadata: MetadataClient, storage: Storage, execution: Execut
 
     Raises: UnknownTopicOrPartitionError.
     """
-    with execution.run("describe topic") as run:
+    with execution.run("topics describe") as run:
         image = known_image(metadata, run)
         topic = image.topic(name)
         shape: dict[str, Value] = {
@@ -230,10 +230,11 @@ def describe_topic(metadata: MetadataClient, storage: Storage, execution: Execut
             **_fields("value", topic.value_schema),
         }
         if (table := _tiered(storage, image).get(topic.topic_id)) is not None:
-            shape["table"] = table
+            shape["table_uri"] = table
         run.add(PropertyRow(name=key, source="topic", value=value) for key, value in shape.items())
         in_force = configs_in_force(topic.configs, image.configs)
         run.add(PropertyRow(name=key, source=source, value=value) for key, value, source in in_force)
+        run.totals["topic"] = name
     return run.report()
 
 

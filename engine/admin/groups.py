@@ -102,7 +102,7 @@ class LagMetricRow(Row, frozen=True, kw_only=True):
 def groups(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
     """Every group, as a table. A partition of ``__consumer_offsets`` that cannot be read is a failure in the
     report."""
-    with execution.run("groups") as run:
+    with execution.run("groups list") as run:
         image = metadata.image()
         found, run.failures = all_groups(storage, execution.clock, memory, image)
         run.add(_group_row(image, name, group) for name, group in sorted(found.items()))
@@ -164,7 +164,7 @@ def reset_offsets(
                 )
         return image, moved
 
-    with execution.run("reset-offsets", dry_run=dry_run) as run:
+    with execution.run("groups reset_offsets", dry_run=dry_run) as run:
         image, moved = with_leaders(metadata, storage, plan)
         if moved and not dry_run:
             wanted = {key: OffsetAndMetadata(new) for key, (_, new) in moved.items()}
@@ -259,11 +259,11 @@ def delete_group(
         return forget_group(group, state, pending=True)
 
     try:
-        return _forget(metadata, storage, execution, memory, "delete-group", group, wanted, dry_run)
+        return _forget(metadata, storage, execution, memory, "groups delete", group, wanted, dry_run)
     except GroupIdNotFoundError:
         if not if_exists:
             raise
-        return Report("delete-group", (), dry_run=dry_run, notes=[f"there is no group {group!r}"])
+        return Report("groups delete", (), dry_run=dry_run, notes=[f"there is no group {group!r}"])
 
 
 def delete_offsets(
@@ -289,7 +289,7 @@ def delete_offsets(
         keys = {key for key in (*state.offsets, *offsets.unstable(group)) if key[0] in chosen}
         return forget_offsets(group, state, keys, pending=True)
 
-    return _forget(metadata, storage, execution, memory, "delete-offsets", group, wanted, dry_run)
+    return _forget(metadata, storage, execution, memory, "groups delete_offsets", group, wanted, dry_run)
 
 
 def _forget(

@@ -65,7 +65,7 @@ def describe_quorum(metadata: MetadataClient, execution: Execution) -> Report:
 
     Raises: RetriableError, CorruptionError kinds.
     """
-    with execution.run("quorum") as run:
+    with execution.run("quorum describe") as run:
         found = metadata.with_log(inspect)
     run.add(_voter_row(voter, found.end) for voter in found.voters)
     if found.incomplete is not None:
@@ -103,7 +103,7 @@ def snapshot_metadata(
 
     Raises: see ``keep_metadata_short``.
     """
-    with execution.run("quorum", dry_run=dry_run) as run:
+    with execution.run("quorum snapshot", dry_run=dry_run) as run:
         kept = keep_metadata_short(metadata, execution.clock, memory, by_hand=by_hand, dry_run=dry_run)
     done = kept.done
     if done is None:
@@ -120,7 +120,7 @@ def sign_metadata(metadata: MetadataClient, execution: Execution, *, dry_run: bo
 
     Raises: see ``sign_log``.
     """
-    with execution.run("quorum", dry_run=dry_run) as run:
+    with execution.run("quorum sign", dry_run=dry_run) as run:
         signed = metadata.last_known.signed
         done = None if dry_run else metadata.with_log(lambda log: sign_log(log, execution.clock))
     if done is None:
@@ -152,7 +152,7 @@ def add_voter(
 
     Raises: UnknownBrokerError, StaleBrokerError, InvalidCallError: nothing was changed; RetriableError kinds.
     """
-    with execution.run("quorum", dry_run=dry_run) as run:
+    with execution.run("quorum add_voter", dry_run=dry_run) as run:
         command = AddVoter(_root_of(storage, broker_id))
         voters = metadata.change_voters(command, dry_run=dry_run)
     return _changed(storage, run, voters)
@@ -165,7 +165,7 @@ def remove_voter(
 
     Raises: see ``add_voter``.
     """
-    with execution.run("quorum", dry_run=dry_run) as run:
+    with execution.run("quorum remove_voter", dry_run=dry_run) as run:
         voters = metadata.change_voters(RemoveVoter(broker_id), dry_run=dry_run)
     return _changed(storage, run, voters)
 
@@ -177,7 +177,7 @@ def replace_voter(
 
     Raises: see ``add_voter``; InvalidCallError when the broker is no voter.
     """
-    with execution.run("quorum", dry_run=dry_run) as run:
+    with execution.run("quorum replace_voter", dry_run=dry_run) as run:
         there = _root_of(storage, broker_id)
         image = metadata.image()
         voters = image.voters

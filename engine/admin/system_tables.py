@@ -63,7 +63,7 @@ class SystemTable(Columns):
     rows: Callable[[MetadataClient, Storage, Execution, Memory, str | None], Iterable[Row]]
 
 
-_RESERVED = {"table": "table_uri", "time": "event_time", "user": "user_name"}
+_RESERVED = {"time": "event_time", "user": "user_name"}
 """Columns of reports whose names are reserved words, and their names in SQL."""
 
 
@@ -75,7 +75,7 @@ def _topics(
     metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, topic: str | None
 ) -> Iterable[Row]:
     rows = describe_topics(metadata, storage, execution).rows
-    return [_renamed(row) for row in rows if topic in (None, row["topic"])]
+    return [row for row in rows if topic in (None, row["topic"])]
 
 
 def _partitions(
@@ -87,7 +87,7 @@ def _partitions(
 def _groups(
     metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, topic: str | None
 ) -> Iterable[Row]:
-    with execution.run("groups") as run:
+    with execution.run("groups list") as run:
         image = metadata.image()
         found, run.failures = all_groups(storage, execution.clock, memory, image)
         leaders, _ = list_leaders(storage, memory, image, found.values())

@@ -213,7 +213,7 @@ def delete_topic(
     if name == paths.METADATA_TOPIC:
         raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")
     check_not_internal(name, "delete")
-    with execution.run("delete topic", dry_run=dry_run) as run:
+    with execution.run("topics delete", dry_run=dry_run) as run:
         image = metadata.image()
         if if_exists and name not in image.topic_ids:
             run.notes.append(f"there is no topic {name!r}")

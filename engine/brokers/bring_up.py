@@ -85,7 +85,7 @@ def register_brokers(
     A root that was moved to another disk, or restored from a copy, is another incarnation, which leaves every ISR,
     unless ``trust_copy`` says that it has everything that was ever on the original.
     """
-    with execution.run("register") as run:
+    with execution.run("brokers register") as run:
         for broker_id in [b.broker_id for b in storage.file.brokers] if brokers is None else brokers:
             try:
                 by_name = brokers is not None
@@ -125,7 +125,8 @@ def add_brokers(
         format_roots(storage.file, storage.stores, brokers, storage.new_id, storage.key)
         registered = register_brokers(metadata, storage, execution, brokers)
     notes = [*registered.notes, *(f"broker {broker} is in the cluster already" for broker in members)]
-    return replace(registered, operation="format", seconds=measure.seconds, counts=measure.counts, notes=notes)
+    seconds, counts = measure.seconds, measure.counts
+    return replace(registered, operation="brokers add", seconds=seconds, counts=counts, notes=notes)
 
 
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
@@ -133,7 +134,7 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
 
     Raises: UnknownBrokerError; see ``check_log_not_lost`` for all roots.
     """
-    run = OperationRun("format", dry_run=True)
+    run = OperationRun("format" if brokers is None else "brokers add", dry_run=True)
     for broker_id in [b.broker_id for b in file.brokers] if brokers is None else brokers:
         known, store = entry(file, broker_id), stores[broker_id]
         try:

@@ -78,7 +78,7 @@ def fence(
     Raises: UnknownBrokerError; InvalidCallError, without ``force``, when a partition would be left without a
         leader (a dry run reports that in a note); RetriableError kinds, OutcomeUnknownError.
     """
-    with execution.run("fence", dry_run=dry_run) as run:
+    with execution.run("brokers fence", dry_run=dry_run) as run:
         command = FenceByHand(tuple(dict.fromkeys(brokers)), force or dry_run)
         change = metadata.submit(command, dry_run=dry_run)
         run.add(_fenced(change, broker_id) for broker_id in command.brokers)
@@ -168,7 +168,7 @@ def unfence(
         the report.
     """
     commands: dict[int, Command[object]] = {}
-    with execution.run("unfence", dry_run=dry_run) as run:
+    with execution.run("brokers unfence", dry_run=dry_run) as run:
         for broker_id in brokers:
             entry(storage.file, broker_id)
         image = metadata.image()
@@ -221,7 +221,7 @@ def decommission(
         voter; RetriableError kinds, OutcomeUnknownError.
     """
     listed = tuple(dict.fromkeys(brokers))
-    with execution.run("decommission", dry_run=dry_run) as run:
+    with execution.run("brokers decommission", dry_run=dry_run) as run:
         command = Together(tuple(UnregisterBroker(broker_id) for broker_id in listed))
         metadata.submit(command, dry_run=dry_run)
     run.add(DecommissionedRow(broker=broker_id, now="unregistered") for broker_id in listed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from stratalog.engine.quorum.bootstrap import bootstrap
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
-from stratalog.partitions.errors import StorageAuthorizationError
+from stratalog.partitions.errors import BrokerUnreachableError, LogDirError, StorageAuthorizationError
 from stratalog.partitions.identity import NewId
 from stratalog.partitions.probing import Prober, ThreadProber
 from stratalog.partitions.root import read_broker_file
@@ -40,6 +41,18 @@ FACTORS = (
     "offsets.topic.replication.factor",
     "transaction.state.log.replication.factor",
 )
+
+
+def _check_folders(file: ClusterFile, stores: Mapping[int, Store]) -> None:
+    """Check that every folder exists, without a write. Raises: LogDirError."""
+    for broker in file.brokers:
+        if kind_of(broker.log_dir) is None:
+            try:
+                stores[broker.broker_id].list("")
+            except BrokerUnreachableError as error:
+                raise LogDirError(
+                    f"{stores[broker.broker_id].uri} is not a folder: create it, or mount its volume"
+                ) from error
 
 
 def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewId, opener: OpenStore) -> None:
@@ -79,9 +92,10 @@ def format_cluster(
     stores = open_stores(file, clock, opener)
     prober = prober if prober is not None else ThreadProber()
     check_owners(file, stores, list(stores), prober)
-    for broker in file.brokers:
-        _check_storage(broker, stores[broker.broker_id], clock, new_id, opener)
+    _check_folders(file, stores)
     bring_up.check_log_not_lost(file, stores)
+    for broker in file.brokers:  # last, as this check writes
+        _check_storage(broker, stores[broker.broker_id], clock, new_id, opener)
     formatted = bring_up.format_roots(file, stores, file.voters, new_id, key)
     voters = [Voter(broker, stores[broker], formatted[broker].directory_id, key) for broker in file.voters]
     others = {broker: store for broker, store in stores.items() if broker not in file.voters}

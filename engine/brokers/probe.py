@@ -11,6 +11,7 @@ need not find out again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -49,7 +50,7 @@ from stratalog.partitions.identity import same_root
 from stratalog.partitions.root import check_broker_file, check_signed, inspect_root, root_identity
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
-from stratalog.partitions.store.local_space import staging_in_the_way
+from stratalog.partitions.store.local_space import folder_path, staging_in_the_way
 
 T = TypeVar("T")
 
@@ -135,7 +136,9 @@ def _probe(storage: Storage, registered: BrokerImage) -> Finding:
     except FileNotFoundError:
         root = None
     if root is None:
-        raise BrokerUnreachableError(f"{store.uri} holds no broker.json: is its volume mounted?")
+        error = BrokerUnreachableError(f"{store.uri} holds no broker.json: is its volume mounted?")
+        path = folder_path(store.uri)
+        return Unreachable(error, "broker.json" if path is None or os.path.isdir(path) else "folder")
     check_broker_file(root.file, store, storage.file.cluster_id, broker_id)
     if root.file.directory_id == registered.directory_id and same_root(root.identity, registered.root):
         return _same(store)

@@ -51,8 +51,11 @@ class Groups:
         member_epoch: int | None = None,
         check: bool = True,
     ) -> Report:
-        """Commit offsets of a consumer group, all or none. ``member_epoch`` grows with every incarnation of the
-        consumer; commits of older ones are refused.
+        """Commit offsets of a consumer group, all or none.
+
+        Args:
+            member_epoch: a number that grows with every incarnation of the consumer; commits of older ones are
+                refused
 
         Raises: InvalidGroupIdError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the log end,
             OffsetMetadataTooLargeError, StaleMemberEpochError, retriable kinds: nothing was changed;

@@ -24,6 +24,7 @@ import functools
 import inspect
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -38,6 +39,7 @@ from stratalog.engine.records.state_log import append_event
 from stratalog.engine.state.operations import DONE, ENDED, FAILED, STARTED, Event, event_time
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.printable import printable
+from stratalog.partitions.spelling import did_you_mean
 from stratalog.partitions.store import StoreCounts
 from stratalog.partitions.store.address import redacted
 from stratalog.partitions.version import VERSION
@@ -54,6 +56,8 @@ Given = Mapping[str, object]
 _MOST_CHARACTERS = 4000
 """The greatest number of characters of the arguments in an event."""
 _MOST_NOTES = 50
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+"""A message of ``inspect``."""
 
 _log = logging.getLogger("stratalog.engine.operations")
 
@@ -112,8 +116,8 @@ def operation(
             self = cast("_Door", args[0])
             try:
                 given = dict(signature.bind(*args, **kwargs).arguments)
-            except TypeError:  # the method itself reports it
-                given = {}
+            except TypeError as error:
+                raise TypeError(_misread(method, self, signature, error)) from None
             given.pop(redacted, None)
             frame = Frame(self._ports, name, given, destroys=destroys(given), leaves_event=leaves_event)
             with _described(getattr(self, "_spark", None), name):
@@ -122,6 +126,15 @@ def operation(
         return checked(call) if "check" in signature.parameters else call
 
     return framed
+
+
+def _misread(method: Callable[..., object], door: object, signature: inspect.Signature, error: TypeError) -> str:
+    """The message for arguments that do not fit: the method as users call it, and the argument that they meant."""
+    of, _, name = method.__qualname__.rpartition(".")
+    group = f"{of.lower()}." if type(door).__name__ == of else ""  # the others are methods of the cluster itself
+    found = _UNEXPECTED.search(str(error))
+    hint = "" if found is None else did_you_mean(found[1], list(signature.parameters)[1:])
+    return f"cluster.{group}{name}() {error}{hint}"
 
 
 def _described(spark: SparkSession | None, name: str) -> AbstractContextManager[None]:

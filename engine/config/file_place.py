@@ -30,8 +30,14 @@ def provider_of(given: Provider | str | None, environ: Mapping[str, str]) -> Nam
 def place_of(path: str | os.PathLike[str], provider: NamedProvider | GivenProvider | None) -> FilePlace:
     """The location of a cluster file from its path or address.
 
-    Raises: InvalidCallError for an invalid address, which the message does not repeat, as it may contain a secret.
+    Raises: InvalidCallError for another type, or an invalid address, which the message does not repeat, as it may
+        contain a secret.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidCallError(
+            f"the cluster file is a path or an address, not of type {type(path).__name__}: give it first, and the "
+            'Spark session after it, as in Cluster.open("cluster.toml", spark)'
+        )
     given = os.fspath(path)
     if "://" not in given and os.path.exists(given):  # a file may have a colon in its name
         given = os.path.abspath(given)

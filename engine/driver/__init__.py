@@ -7,6 +7,8 @@
     report                the result of an operation: rows, failures, totals
     folding               the rows of a report, shortened for people
     run                   the frame of an operation: tasks, commits and rows of one run, and its report
+    estimate              the price of a run's requests to object stores, in the report of a dry run
+    planned               collects that estimate
     tasks                 the runner of an operation's tasks, and the listener to their progress
     figures               the figures of a report that go into its event
     origin                the user, machine, job and run of this process; whether it writes events

@@ -13,6 +13,8 @@ from stratalog.engine.driver.report import json_float
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_EXAMPLE_FIELDS = 5
+
 
 def as_it_is(scalar: pa.Scalar) -> Any:
     """A value as Python has it; for a time outside Python's range its integer, for text that is not UTF-8 its
@@ -131,6 +133,28 @@ def from_plain(value: Any, kind: pa.DataType) -> Any:
         case int() | float() if is_a.is_decimal(kind) and not isinstance(value, bool):
             return Decimal(str(value))
     raise ValueError(f"{json.dumps(value)[:100]} is not of type {kind}")
+
+
+def example(kind: pa.DataType) -> Any:
+    """A value of this type in the form that ``from_plain`` takes; of a struct the first fields."""
+    import pyarrow as pa  # as above
+
+    is_a = pa.types
+    if is_a.is_struct(kind):
+        return {field.name: example(field.type) for field in list(kind)[:_EXAMPLE_FIELDS]}
+    if is_a.is_list(kind):
+        return [example(kind.value_type)]
+    if is_a.is_map(kind):
+        return [[example(kind.key_type), example(kind.item_type)]]
+    if is_a.is_timestamp(kind):
+        return "2013-01-02T03:04:05" if kind.tz is None else "2013-01-02T03:04:05Z"
+    if is_a.is_date(kind):
+        return "2013-01-02"
+    if is_a.is_boolean(kind):
+        return True
+    if is_a.is_floating(kind):
+        return 1.5
+    return 1 if is_a.is_integer(kind) or is_a.is_decimal(kind) else "text"
 
 
 def _from_text(text: str, kind: pa.DataType) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from stratalog.engine.driver.estimate import Estimate
 from stratalog.engine.driver.folding import DIFFERS, folded, zeros
 from stratalog.partitions.errors import EnvironmentUnusableError, StratalogError
 from stratalog.partitions.html_table import head_line, html_table, marked_line
@@ -83,6 +84,8 @@ class Report:
     files, metadata and configs are unchanged. Not shown."""
     parts: Sequence[Report] = ()
     """The reports of the operation's parts, if this one has few details of them. Not shown."""
+    estimate: Estimate | None = None
+    """In a dry run: what a run would send to object stores; None if none is used, or nobody can tell."""
     remedy: str = "finished work stays done: fix the cause, and run it again"
     """The advice in the error about failures."""
 
@@ -149,6 +152,7 @@ class Report:
                 "seconds": round(self.seconds, 3),
                 "totals": _plain(self.totals),
                 "storage": self._storage(),
+                "estimate": None if self.estimate is None else self.estimate.columns(),
                 "rows": [_plain(row) for row in self.rows],
                 "notes": list(self.notes),
                 "failures": [{"item": f.item, "code": f.code, "message": f.message} for f in self.failures],
@@ -169,6 +173,7 @@ class Report:
         if len(rows) > _MOST_LINES:
             lines.append(f"... and {len(rows) - _MOST_LINES} more rows (all of them are in the JSON)")
         lines += [printable(zero)] if zero else []
+        lines += [] if self.estimate is None else [f"estimate: {self.estimate}"]
         lines += [printable(f"note: {note}") for note in self.notes]
         lines += [printable(f"FAILED {f}") for f in self.failures]
         return "\n".join(lines)
@@ -190,6 +195,7 @@ class Report:
                     numbers=[name for name in columns if _is_number(name, self.rows)],
                 ),
                 head_line(zero) if zero else "",
+                "" if self.estimate is None else head_line(f"estimate: {self.estimate}"),
             ]
         )
 

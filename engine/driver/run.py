@@ -16,6 +16,7 @@ from typing import Protocol, Self, TypeVar
 
 import msgspec
 
+from stratalog.engine.driver.estimate import Estimate
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.tasks import LocalTasks, Progress, Silent, TaskRunner, W
 from stratalog.engine.driver.turns import Over, in_turns
@@ -102,6 +103,8 @@ class OperationRun:
     tasks: TaskRunner = field(default_factory=lambda: LocalTasks(1))
     progress: Progress = field(default_factory=Silent)
     measure: Measure = field(default_factory=Measure)
+    estimate: Estimate | None = None
+    """See ``Report``."""
 
     # ------------------------------------------------------------------------------------ tasks
 
@@ -250,4 +253,5 @@ class OperationRun:
             notes=self.notes,
             settled=self.settled,
             parts=self.parts,
+            estimate=self.estimate,
         )

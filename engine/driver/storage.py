@@ -20,6 +20,7 @@ from stratalog.partitions.identity import NewId
 from stratalog.partitions.probing import Prober, ThreadProber
 from stratalog.partitions.runner import Runner, ThreadRunner
 from stratalog.partitions.store import Store, StoreCounts, StoreOptions
+from stratalog.partitions.store.address import scheme_of
 from stratalog.tiering.remote_log import RemoteLog
 
 if TYPE_CHECKING:
@@ -142,7 +143,21 @@ class Storage:
 
     def counts(self) -> StoreCounts:
         """The calls of all stores so far, here and on executors."""
-        total = self.elsewhere()
-        for store in self.all_stores:
-            total = total + store.counts.snapshot()
-        return total
+        return _total(self.elsewhere(), self.all_stores)
+
+    def billed_counts(self) -> StoreCounts:
+        """The calls of all object stores so far. Those on executors count if all brokers are in object stores, as
+        executors look at brokers."""
+        elsewhere = self.elsewhere() if all(map(is_billed, self.stores.values())) else StoreCounts()
+        return _total(elsewhere, filter(is_billed, self.all_stores))
+
+
+def is_billed(store: Store) -> bool:
+    """Whether somebody sends a bill for its requests: it is an object store, not a folder."""
+    return scheme_of(store.uri) not in (None, "file")
+
+
+def _total(counts: StoreCounts, stores: Iterable[Store]) -> StoreCounts:
+    for store in stores:
+        counts = counts + store.counts.snapshot()
+    return counts

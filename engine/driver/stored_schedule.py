@@ -11,6 +11,7 @@ outdated, jobs do work that was not due, and nothing else.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -184,6 +185,11 @@ class _Write:
             self.is_unknown, self.why = True, str(error)
         except StratalogError as error:
             self.why = str(error)
+
+
+def places_of_copies(storage: Storage, image: ClusterImage) -> list[Store]:
+    """The roots that keep the copies of a schedule, if all brokers answer."""
+    return [place.store for place in itertools.islice(_places(storage, image, ""), _copies(image))]
 
 
 def _newest_line(copies: Sequence[StoredCopy]) -> bytes:

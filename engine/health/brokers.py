@@ -52,8 +52,19 @@ def root_remedy(sight: Sight, broker_id: int) -> str:
             return sight.commands("bootstrap", str(broker_id))
         case Same() if broker is not None and broker.fenced_by_hand:
             return sight.commands("brokers", "unfence", str(broker_id))
+        case Unreachable(lacks=lacks) if lacks is not None and _replaceable(sight, broker_id):
+            path = folder_path(sight.image.brokers[broker_id].log_dir)
+            if lacks == "folder" and path is not None:
+                return join(["mkdir", path])
+            return sight.commands("bootstrap", str(broker_id))
         case _:
             return sight.commands("maintain")
+
+
+def _replaceable(sight: Sight, broker_id: int) -> bool:
+    """Whether the broker is fenced and in no ISR, so that other replicas have everything it had."""
+    partitions = (one for topic in sight.image.topics.values() for one in topic.partitions)
+    return sight.image.brokers[broker_id].fenced and not any(broker_id in one.isr for one in partitions)
 
 
 def _staging_remedy(sight: Sight, broker_id: int) -> str:
@@ -66,6 +77,16 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
     for broker_id, broker in sorted(sight.image.brokers.items()):
         severity, kind, do = Severity.ERROR, "OfflineLogDirectoryCount", root_remedy(sight, broker_id)
         match sight.roots.get(broker_id):
+            case Unreachable(error, lacks) if lacks is not None and _replaceable(sight, broker_id):
+                steps = (
+                    f"This creates its folder; then bootstrap {broker_id} rebuilds it there"
+                    if lacks == "folder"
+                    else "This rebuilds it from the other replicas"
+                )
+                what = (
+                    f"its root is lost or not mounted ({error}). If its volume still exists, mount it first: "
+                    f"the next maintain brings the broker back. {steps}"
+                )
             case Unreachable(error):
                 what = (
                     f"its root does not answer ({error}). Mount it, or bring its server back, then run this; if "

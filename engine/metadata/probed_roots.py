@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Literal, assert_never
 
 from stratalog.engine.metadata.commands import (
     Command,
@@ -47,6 +47,8 @@ class Unreachable:
     """The root does not exist, holds no ``broker.json``, or has not answered in time."""
 
     error: StratalogError
+    lacks: Literal["folder", "broker.json"] | None = None
+    """The missing part, if the volume is not mounted or the root is lost. None: the root did not answer."""
 
 
 @dataclass(frozen=True, slots=True)

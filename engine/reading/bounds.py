@@ -33,6 +33,9 @@ from stratalog.partitions.numbers import whole
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.spelling import did_you_mean
 
+_WILDCARDS = frozenset("*?[|^$+")
+"""Characters of patterns, which no topic's name contains."""
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -111,10 +114,17 @@ class ReadQuery:
     def chosen(self, names: Collection[str], internal: Collection[str]) -> list[str]:
         """The topics to read, each once; a pattern selects from ``names``, and matches no internal topic.
 
-        Raises: UnknownTopicOrPartitionError when it matches no topic; InvalidCallError for an invalid regular
-            expression.
+        Raises: UnknownTopicOrPartitionError when it matches no topic, or a topic's name is a pattern;
+            InvalidCallError for an invalid regular expression.
         """
         if self.pattern is None:
+            for topic in self.topics:
+                if topic not in names and _WILDCARDS.intersection(topic):
+                    regular = re.sub(r"(?<!\.)\*", ".*", topic)
+                    raise UnknownTopicOrPartitionError(
+                        f"topic {topic!r} does not exist; a pattern is a regular expression, and has its own "
+                        f"argument: pattern={regular!r} (a job: --pattern)"
+                    )
             return list(dict.fromkeys(self.topics))
         try:
             pattern = re.compile(self.pattern)

@@ -102,7 +102,7 @@ def commit(
         _check_member(group, before.state.groups.get(group), epoch)
         return image, records, before
 
-    with execution.run("commit") as run:
+    with execution.run("groups commit") as run:
         image, records, before = with_leaders(metadata, storage, look)
         if records:
             base = append_to_group(metadata, storage, execution.clock, memory, image, group, records)
@@ -232,7 +232,7 @@ def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory
     Raises: InvalidGroupIdError, GroupIdNotFoundError; errors of reading the group's partition.
     """
     check_group(group)
-    with execution.run("lag") as run:
+    with execution.run("groups lag") as run:
         image = metadata.image()
         state = existing_group(storage, execution.clock, memory, image, group, only_looks=True)[1]
         leaders, run.failures = list_leaders(storage, memory, image, [state])

@@ -78,7 +78,7 @@ class HangingRow(PartitionRow, frozen=True, kw_only=True):
 
 def list_transactions(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
     """Every transactional id, as a table."""
-    with execution.run("transactions") as run:
+    with execution.run("transactions list") as run:
         found = _all_transactions(storage, execution.clock, memory, metadata.image(), run)
     run.add(_row(one) for one in sorted(found, key=lambda one: one.transactional_id))
     run.totals["ids"] = len(run.rows)
@@ -92,7 +92,7 @@ def describe_transaction(
 
     Raises: TransactionalIdNotFoundError; see ``TransactionCoordinator.present_state``.
     """
-    with execution.run("transaction") as run:
+    with execution.run("transactions describe") as run:
         present = _existing(metadata, storage, execution.clock, memory, transactional_id)
         image = metadata.image()
         views = [image.view(*key) for key in present.partitions if key[0] in image.topics]
@@ -123,7 +123,7 @@ def hanging_transactions(
 
     Raises: UnknownTopicOrPartitionError; a log that cannot be listed is a failure in the report.
     """
-    with execution.run("hanging") as run:
+    with execution.run("transactions find_hanging") as run:
         run.add(
             HangingRow(
                 topic=one.view.topic,
@@ -155,7 +155,7 @@ def abort_transaction(
     Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; see
         ``TransactionCoordinator.abort``.
     """
-    with execution.run("abort", dry_run=dry_run) as run:
+    with execution.run("transactions abort", dry_run=dry_run) as run:
         coordinator = TransactionCoordinator(metadata, storage, execution.clock, memory)
         present = coordinator.present_state(transactional_id)
         if present is not None and present.state in (State.ONGOING, State.PREPARE_EPOCH_FENCE, *ENDING):
@@ -180,7 +180,7 @@ def finish_transactions(
     """Abort transactions that exceeded their timeout, complete decided ones, and delete ids unused for
     ``transactional.id.expiration.ms``.
     """
-    with execution.run("finish", dry_run=dry_run) as run:
+    with execution.run("transactions finish", dry_run=dry_run) as run:
         image = metadata.image()
         views = image.views(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in image.topic_ids else []
         rows, _ = finish_due(metadata, storage, execution.clock, memory, views, run)

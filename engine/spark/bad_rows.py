@@ -117,7 +117,7 @@ class RowRules:
             self.frame.select(lost).schema  # noqa: B018 - analysis happens here
         except PySparkException:
             return None
-        self.bad(f"{path} is not a {wanted.simpleString().upper()}", column.isNotNull() & lost)
+        self.bad(f"{path} is not of type {wanted.simpleString().upper()}", column.isNotNull() & lost)
         return cast
 
     def _fitted_struct(self, column: Column, given: StructType, wanted: StructType, path: str) -> Column | None:

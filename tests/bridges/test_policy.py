@@ -204,10 +204,11 @@ def test_what_cannot_be_is_refused(live: LiveCluster) -> None:
             "role 'boss': use one of reader, producer, operator",
             lambda: policy("boss", storage="aws"),
         ),
+        (InvalidCallError, "posix, not a scheme: aws", lambda: policy("reader", storage="s3")),
         (InvalidCallError, "storage 'dos'", lambda: policy("reader", storage="dos")),
         (
             InvalidCallError,
-            "no root of the cluster is on aws: they are on file",
+            "no root of the cluster is on aws: they are on posix",
             lambda: policy("reader", storage="aws"),
         ),
         (UnknownTopicOrPartitionError, "'x'", lambda: policy("reader", ["x"], storage="posix")),
@@ -215,6 +216,14 @@ def test_what_cannot_be_is_refused(live: LiveCluster) -> None:
     ):
         with pytest.raises(error, match=said):
             ask()
+
+
+@pytest.mark.parametrize(("scheme", "kind"), [("s3", "aws"), ("abfss", "azure"), ("gs", "gcs"), ("file", "posix")])
+def test_a_scheme_is_refused_with_the_kind_of_storage(
+    scheme: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert job(["--role", "reader", "--for", scheme]) == 2
+    assert f"'{scheme}' is the scheme of an address: use {kind}" in capsys.readouterr().err
 
 
 def test_the_job_prints_the_policy_and_nothing_else(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:

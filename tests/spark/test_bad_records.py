@@ -26,9 +26,9 @@ pytestmark = pytest.mark.spark
 
 NOWHEN = "cast(null AS STRUCT<day: DATE, hour: TINYINT>) AS at"
 VALUE = "city STRING NOT NULL, distance DOUBLE, at STRUCT<day: DATE, hour: TINYINT>"
-WRONG_DOUBLE = "value.distance is no DOUBLE"
+WRONG_DOUBLE = "value.distance is not of type DOUBLE"
 MISSING = "value.city is null, but declared NOT NULL"
-WRONG_HOUR = "value.at.hour is no TINYINT"
+WRONG_HOUR = "value.at.hour is not of type TINYINT"
 
 TRIPS: list[tuple[str | None, str | None, str | None, str, float]] = [
     ("t0", "Oslo", "3.5", "2013-01-01", 1.0),
@@ -180,7 +180,7 @@ def test_rows_without_a_partition_or_a_key_are_bad_too(
         "b": f"{UNKNOWN_PARTITION}: 7",
         "c": NO_PARTITION,
         "d": NO_KEY,
-        "e": "key is no INT",
+        "e": "key is not of type INT",
         "f": f"{UNKNOWN_PARTITION}: -1",
     }
     assert found["b"]["destination"] == keyed
@@ -227,7 +227,10 @@ def test_the_place_that_a_record_came_from_is_told(
     read = cluster.read(bad, isolation="read_committed").select("value", "headers").collect()
     assert [row.value for row in read] == [b"one"]
     said = {one.key.removeprefix(PREFIX): one.value.decode() for one in read[0].headers}
-    assert said.items() >= {"topic": raw, "partition": "0", "offset": "1", "message": "value is no INT"}.items()
+    assert (
+        said.items()
+        >= {"topic": raw, "partition": "0", "offset": "1", "message": "value is not of type INT"}.items()
+    )
     assert sorted(row.value for row in cluster.read(numbers, isolation="read_committed").collect()) == [1, 2]
 
 

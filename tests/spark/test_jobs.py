@@ -239,7 +239,7 @@ def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
         assert report["totals"]["bad_records"] == 172
         bad = [row for row in report["rows"] if row["outcome"] == "bad"]
         assert sum(row["records"] for row in bad) == 172
-        assert {row["reason"] for row in bad} == {"value.n is no TINYINT"}
+        assert {row["reason"] for row in bad} == {"value.n is not of type TINYINT"}
     stream = ("--stream", "--checkpoint", str(filled.folder / "checkpoint"), "--option", "maxFilesPerTrigger=1")
     report = run("append", *source, *lane, *stream)
     assert sorted(row["bad_records"] for row in report["rows"]) == [
@@ -345,7 +345,18 @@ THREADS = [
     ("append", "t", "--key", "k", "--producer", "p", "--sequence", "3", "--input", "IN"),
     *(
         (job,)
-        for job in ("maintain", "replicate", "merge", "tier", "retain", "snapshot", "vacuum", "verify", "heal")
+        for job in (
+            "maintain",
+            "replicate",
+            "merge",
+            "compact",
+            "tier",
+            "retain",
+            "snapshot",
+            "vacuum",
+            "verify",
+            "heal",
+        )
     ),
     ("bootstrap", "3"),
     ("recover", "t", "--to", "IN"),
@@ -410,7 +421,7 @@ BAD_CALLS = [
     (("topics", "create", "u", "--value", "n INTT"), "does not declare a type that a topic can have"),
     (("topics", "alter-configs", "t", "--set", "segment.bytes=x"), "INVALID_CONFIG"),
     (("topics", "alter-configs", "t", "--set", "segment.ms=1", "--unset", "segment.ms"), "set and unset"),
-    (("append", "t", "--input", "nix"), "PATH_NOT_FOUND"),
+    (("append", "t", "--input", "nix"), "there is no such file or folder"),
     (("append", "t", "--input", "IN", "--format", "nix"), "DATA_SOURCE_NOT_FOUND"),
     (("read", "t", "--output", "OUT", "--format", "nix"), "DATA_SOURCE_NOT_FOUND"),
     (("append", "t", "--input", "IN", "--key", "nix", "--on-unknown-field", "drop"), "column 'nix'"),

@@ -83,7 +83,7 @@ def test_the_times_reach_parquet_and_hold_in_sql_in_any_zone(cluster: Cluster, s
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:
         spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-        assert cluster.read("both", "2013-01-10", "2013-01-11").count() == len(wanted)
+        assert cluster.read("both", "2013-01-10T00:00Z", "2013-01-11T00:00Z").count() == len(wanted)
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
     cluster.create_view("that_day", cluster.plan_read("both", "2013-01-10", "2013-01-11"))

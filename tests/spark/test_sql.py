@@ -215,7 +215,7 @@ def test_a_view_of_both_tiers_stays_right_when_more_is_tiered(
     assert sum(ends[0].values()) < sum(ends[1].values())
     (topic,) = [row for row in cluster.topics.list().rows if row["topic"] == "trips"]
     assert topic["table_end"] == " ".join(f"{partition}:{end}" for partition, end in ends[1].items())
-    assert topic["table"] == again["stratalog.table"]
+    assert topic["table_uri"] == again["stratalog.table"]
 
 
 @pytest.mark.delta

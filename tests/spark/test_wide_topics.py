@@ -36,7 +36,7 @@ def table(cluster: Cluster, spark: SparkSession) -> str:
         cluster.append("wide", frame).raise_for_failures()
         cluster.tier("wide").raise_for_failures()
     cluster.retain("wide").raise_for_failures()
-    return str(next(row["table"] for row in cluster.topics.list().rows if row["topic"] == "wide"))
+    return str(next(row["table_uri"] for row in cluster.topics.list().rows if row["topic"] == "wide"))
 
 
 def test_reads_of_the_log(cluster: Cluster, spark: SparkSession, folder: Path, table: str, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_the_format_and_a_view_read_them_too(
 @pytest.mark.delta
 def test_delta_spark_reads_them_in_the_remote_table(cluster: Cluster, spark: SparkSession, topic: str) -> None:
     cluster.tier(topic).raise_for_failures()
-    table = next(row["table"] for row in cluster.topics.list().rows if row["topic"] == topic)
+    table = next(row["table_uri"] for row in cluster.topics.list().rows if row["topic"] == topic)
     frame = spark.read.format("delta").load(table).where("control IS NULL")
     assert {where: found(frame, where) for where in FILTERS} == FILTERS
 

@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from stratalog.engine.reading.plan import FileRange
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import KEY, MakeSelector
 from stratalog.partitions.clock import Clock, ManualClock, SystemClock
+from stratalog.partitions.errors import BrokerUnreachableError
 from stratalog.partitions.listing import DataFile, ReplicaLog
 from stratalog.partitions.paths import DataName, base_name, parse_name
 from stratalog.partitions.replica import Replica
@@ -272,12 +273,12 @@ class LiveCluster:
         return {str(link.name): replica.store.read(link.file.object.name) for link in replica.log().chain}
 
     def on_brokers(self) -> dict[str, bytes]:
-        """Every file of every broker; with ``in_remote`` it is all there is."""
-        return {
-            store.uri_of(stored.name): store.read(stored.name)
-            for store in self.cluster.stores.values()
-            for stored in store.list("")
-        }
+        """Every file of every broker whose root exists; with ``in_remote`` it is all there is."""
+        found = dict[str, bytes]()
+        for store in self.cluster.stores.values():
+            with suppress(BrokerUnreachableError):
+                found |= {store.uri_of(stored.name): store.read(stored.name) for stored in store.list("")}
+        return found
 
     def in_remote(self) -> dict[str, bytes]:
         """Every file of the remote tier."""

@@ -25,6 +25,9 @@ from tests.unit.test_health_memory import flip
 from tests.unit.test_upkeep_bad_remote import remote_files, table_of
 from tests.unit.transact_harness import rows
 
+Broken = Callable[[Patient], Callable[[], object] | None]
+"""Breaks a cluster; returns what undoes the part that no command does."""
+
 
 def away(broker: int) -> Callable[[Patient], Callable[[], object]]:
     """Its mount is missing."""
@@ -37,12 +40,17 @@ def away(broker: int) -> Callable[[Patient], Callable[[], object]]:
     return broken
 
 
-def noticed(broken: Callable[[Patient], Callable[[], object]]) -> Callable[[Patient], Callable[[], object]]:
-    """A run of maintain has been there since."""
+def folder_gone(broker: int) -> Callable[[Patient], None]:
+    """Its folder is deleted."""
+    return lambda patient: shutil.rmtree(patient.live.root(broker))
 
-    def then(patient: Patient) -> Callable[[], object]:
+
+def noticed(broken: Broken) -> Broken:
+    """A run of maintain has been there since, and failed."""
+
+    def then(patient: Patient) -> Callable[[], object] | None:
         undo = broken(patient)
-        patient.job("maintain")
+        assert patient.job("maintain") == 1
         return undo
 
     return then

@@ -108,3 +108,50 @@ def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: Live
         assert live.cluster.describe().totals == report.totals
     assert len({row["partition"] for row in live.cluster.describe(OFFSETS_TOPIC).rows}) == 50
     assert len(live.cluster.verify(OFFSETS_TOPIC).rows) == 50
+
+
+def test_a_report_has_the_name_of_its_method(tmp_path: Path) -> None:
+    """The name in the history: the group of methods, and the method."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    of = live.cluster
+    of.groups.commit("g", {("t", 0): 0})
+    reports = {
+        "brokers list": of.brokers.list(),
+        "brokers register": of.brokers.register(),
+        "brokers fence": of.brokers.fence(3),
+        "brokers unfence": of.brokers.unfence(3),
+        "groups list": of.groups.list(),
+        "groups lag": of.groups.lag("g"),
+        "groups commit": of.groups.commit("g", {("t", 0): 0}),
+        "groups reset_offsets": of.groups.reset_offsets("g", to=0),
+        "groups delete_offsets": of.groups.delete_offsets("g", "t"),
+        "groups delete": of.groups.delete("g", if_exists=True),
+        "quorum describe": of.quorum.describe(),
+        "quorum snapshot": of.quorum.snapshot(),
+        "transactions list": of.transactions.list(),
+        "transactions find_hanging": of.transactions.find_hanging(),
+        "transactions finish": of.transactions.finish(),
+        "topics list": of.topics.list(),
+        "topics troubled": of.topics.troubled(),
+        "topics describe": of.topics.describe("t"),
+        "topics delete": of.topics.delete("t"),
+    }
+    assert [report.operation for report in reports.values()] == [*reports]
+
+
+def test_an_internal_topic_does_not_widen_the_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object has all of its type."""
+    monkeypatch.setenv("STRATALOG_HISTORY", "on")
+    live = LiveCluster(tmp_path, on_disk=True)
+    argv = ["list", "--cluster", str(live.file)]
+    assert job.main(["create", "t", *argv[1:]]) == 0  # which leaves an event
+    capsys.readouterr()
+    assert job.main(argv) == 0
+    shown = capsys.readouterr().out
+    assert "time TIMESTAMP, operation STRING, pha..." in shown
+    assert "duration BIGINT" not in shown
+    assert job.main([*argv, "--json"]) == 0
+    assert "duration BIGINT" in capsys.readouterr().out

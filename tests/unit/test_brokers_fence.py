@@ -336,12 +336,12 @@ def test_describe_tells_the_state_of_every_broker(disks: LiveCluster) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "operation"),
     [
-        (["fence", "2", "--dry-run"], 0, "fence"),
-        (["fence", "2"], 0, "fence"),
-        (["unfence", "2"], 0, "unfence"),
+        (["fence", "2", "--dry-run"], 0, "brokers fence"),
+        (["fence", "2"], 0, "brokers fence"),
+        (["unfence", "2"], 0, "brokers unfence"),
         (["decommission", "2", "--yes"], 2, "brokers"),
         (["add", "2"], 2, "brokers"),
-        (["add", "2", "--if-not-exists"], 0, "format"),
+        (["add", "2", "--if-not-exists"], 0, "brokers add"),
         (["unfence", "2", "--force"], 2, None),
         (["unfence"], 2, None),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,3 +143,17 @@ def test_what_is_set_stays_when_a_cluster_is_formatted_again(tmp_path: Path) -> 
     before = dict(live.cluster.image.configs)
     with_parts(Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root).format(live.file)
     assert dict(live.driver().image.configs) == before
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_refused_format_writes_nothing(tmp_path: Path, exists: bool) -> None:
+    """The folder of the only voter is new and empty, or that of another new broker does not exist."""
+    live = LiveCluster(tmp_path, on_disk=True)
+    kept = {2, 3} if exists else set()
+    for broker in {1, 2, 3} - kept:
+        shutil.rmtree(live.root(broker))
+    live.root(1).mkdir()
+    said = "no voter holds its metadata" if exists else "is not a folder: create it, or mount its volume"
+    with pytest.raises(StratalogError, match=said):
+        Cluster.format(live.file)
+    assert list(live.root(1).iterdir()) == []

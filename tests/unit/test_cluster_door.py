@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.reading.bounds import ReadQuery
 from stratalog.engine.reading.tail import TailOptions
-from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.errors import InvalidCallError, UnknownTopicOrPartitionError
 from tests.unit.cluster_harness import LiveCluster
 
 GROUPS = {
@@ -90,3 +90,44 @@ def test_a_call_with_the_data_before_the_topic_is_told_the_order(tmp_path: Path,
 def test_what_declares_no_type_is_refused_by_name(given: Any) -> None:
     with pytest.raises(InvalidCallError, match=f"{re.escape(repr(given))} does not declare a type: give DDL"):
         declared(given)
+
+
+UNEXPECTED = "got an unexpected keyword argument"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda of: of.verify(deeep=True), f"cluster.verify() {UNEXPECTED} 'deeep'; did you mean 'deep'?"),
+        (
+            lambda of: of.topics.create("x", partition=1),
+            f"cluster.topics.create() {UNEXPECTED} 'partition'; did you mean 'partitions'?",
+        ),
+        (
+            lambda of: of.append("t", None, ky="a"),
+            f"cluster.append() {UNEXPECTED} 'ky'; did you mean 'key'?",
+        ),
+        (lambda of: of.brokers.fence(), "cluster.brokers.fence() missing a required argument: 'brokers'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_the_method_as_users_call_it(
+    tmp_path: Path, call: Callable[[Cluster], object], said: str
+) -> None:
+    with pytest.raises(TypeError) as refused:
+        call(LiveCluster(tmp_path).cluster)
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize("door", [Cluster.open, Cluster.format])
+def test_swapped_arguments_are_refused_with_the_order(door: Callable[..., object]) -> None:
+    with pytest.raises(
+        InvalidCallError, match=r'not of type object: .* as in Cluster.open\("cluster.toml", spark\)'
+    ):
+        door(object(), "cluster.toml")
+
+
+def test_a_pattern_as_a_topic_is_refused_with_the_argument_for_patterns(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic("trips")
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'tr\*' does not exist; .* pattern='tr\.\*'"):
+        live.cluster.plan_read("tr*")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stratalog import Report
 from stratalog.jobs.append import main as append
+from stratalog.jobs.run import Job
 from stratalog.jobs.streaming import append_stream, summed
+from tests.unit.cluster_harness import LiveCluster
 
 STREAM = ("--stream", "--checkpoint", "c", "--producer", "p")
 
@@ -72,3 +75,22 @@ def test_the_bad_records_of_a_streams_batches_are_counted_and_said() -> None:
     assert (report.totals["records"], report.totals["bad_records"]) == (6, 2)
     assert report.notes == ["batch 0: 2 bad records of t: the key is null"]
     assert "bad_records" not in summed([(0, Report("append", ()))], []).totals
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_an_input_that_does_not_exist_is_refused_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    live = LiveCluster(tmp_path, on_disk=True)
+    live.topic()
+    monkeypatch.setattr(Job, "on_spark", None)
+    path = tmp_path / "missing.parquet"
+    assert append(["t", "--input", f"{scheme}{path}", "--cluster", str(live.file)]) == 2
+    assert f"there is no such file or folder: {path}" in capsys.readouterr().err
+
+
+def test_an_input_without_its_option_is_refused_with_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert append(["t", "x.parquet"]) == 2
+    assert "required: --input; did you mean --input x.parquet?" in capsys.readouterr().err

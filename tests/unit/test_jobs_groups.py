@@ -11,7 +11,7 @@ import pytest
 from stratalog.jobs.arguments import iso_duration
 from stratalog.jobs.groups import main as groups
 from tests.unit.cluster_harness import LiveCluster, live_and_shared
-from tests.unit.jobs_harness import calls, rows
+from tests.unit.jobs_harness import calls, report, rows
 
 
 def built(folder: Path) -> LiveCluster:
@@ -97,7 +97,7 @@ def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
         (("delete-offsets", "g"), "required: TOPICS"),
         (("reset-offsets", "g", "--to-latest"), "required: --topics"),
         (("reset-offsets", "g", "--topics", "t"), "one of the arguments --to-earliest --to-latest"),
-        (("reset-offsets", "g", "--topics", "t", "--to-offset", "-1"), "numbers of 0 or more"),
+        (("reset-offsets", "g", "--topics", "t", "--to-offset", "-1"), "a number of 0 or more"),
         (("reset-offsets", "g", "--topics", "t", "--to-latest", "--to-earliest"), "not allowed with"),
         (("reset-offsets", "g", "--topics", "t", "--shift-by", "one"), "give a whole number"),
         (("reset-offsets", "g", "--topics", "t", "--by-duration", "7d"), "write durations as P7D"),
@@ -132,3 +132,14 @@ def test_durations(text: str, span: timedelta) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         iso_duration(text)
+
+
+def test_offsets_are_committed(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["--cluster", str(live.file), "--json"]
+    assert groups(["commit", "new", "--offsets", "t:0:2", *at]) == 0
+    said = report(capsys)
+    assert (said["operation"], said["rows"][0]["offset"]) == ("groups commit", 2)
+    for wrong, why in (("t:0", "is not TOPIC:PARTITION:OFFSET"), ("t:0:1,t:0:2", "is given twice")):
+        assert groups(["commit", "new", "--offsets", wrong, *at]) == 2
+        assert why in capsys.readouterr().err
+    assert live.cluster.groups.committed("new")["t", 0].offset == 2

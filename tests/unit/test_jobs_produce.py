@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.driver.plain_values import example, from_plain
 from stratalog.jobs import produce as producing
 from stratalog.jobs.arguments import separator
 from stratalog.jobs.ending import after_the_work
 from stratalog.jobs.produce import main as produce
 from stratalog.jobs.tail import main as tail
 from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.records import schema_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.jobs_harness import calls, report
 
@@ -83,10 +85,7 @@ def test_keys_stand_before_the_separator(live: LiveCluster, capsys: pytest.Captu
     assert run(live, *argv) == 1
     said = report(capsys)
     assert said["failures"][0]["message"].endswith("line 3: there is no ':' after a key")
-    assert said["notes"] == [
-        "lines 1 to 2 were appended; some of the rest may have been appended: run it again with "
-        "--producer and --sequence, which append no line twice"
-    ]
+    assert said["notes"] == ["lines 1 to 2 were appended, and none of the rest: next time, give the rest alone"]
 
 
 def test_what_tail_shows_is_what_produce_takes(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,3 +231,31 @@ def test_a_line_is_read_and_refused_in_time_that_grows_with_its_length(monkeypat
 @pytest.mark.parametrize(("given", "means"), [("\\t", "\t"), ("\\x1f", "\x1f"), ("\\\\t", "\\t"), ("|", "|")])
 def test_a_separator_that_no_shell_can_write_is_written_as_kcat_takes_it(given: str, means: str) -> None:
     assert separator(given) == means
+
+
+def test_text_for_a_typed_topic_is_refused_with_the_type_and_an_example(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live.cluster.topics.create("trips", partitions=1, replication_factor=1, value="city STRING, distance DOUBLE")
+    assert run(live, "trips", "--input", given(live, "Oslo\n")) == 2
+    said = capsys.readouterr().err
+    shown = '{"city": "text", "distance": 1.5}'
+    assert f"Its type is city STRING, distance DOUBLE: give a value such as {shown}" in said
+    assert run(live, "trips", "--input", given(live, shown)) == 0
+
+
+def test_an_example_is_a_value_of_its_type(live: LiveCluster) -> None:
+    for field in schema_of(None, live.cluster.image.topic("typed").value_schema).field("value").type:
+        assert from_plain(example(field.type), field.type) is not None
+
+
+def test_notes_of_a_failure_say_only_what_is_left_to_do(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other records under a used sequence are refused: no note says that some may have been appended."""
+    named = ("t", "--producer", "p", "--sequence", "0", "--json", "--input")
+    assert run(live, *named, given(live, "a\nb\n")) == 0
+    capsys.readouterr()
+    assert run(live, *named, given(live, "c\nd\n")) == 1
+    said = report(capsys)
+    assert (said["notes"], said["rows"][0]["outcome"]) == ([], "not appended")

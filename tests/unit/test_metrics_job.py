@@ -21,6 +21,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as of_textfile
 
+from stratalog.jobs.exposition import FIGURES, Exposition
 from stratalog.jobs.main import main
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.test_layers import ROOT
@@ -202,3 +203,12 @@ def test_promtool_finds_the_alerts_and_the_dashboard_right(tmp_path: Path) -> No
     done = subprocess.run([PROMTOOL, "check", "rules", ALERTS, made], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "20 rules found" in done.stdout
+
+
+def test_each_metric_has_a_sentence(live: LiveCluster) -> None:
+    found = live.cluster.health()
+    assert {name for name in found.totals if not name.endswith("-age-ms")} == FIGURES.keys()
+    shown = Exposition("c")
+    shown.look(found)
+    docs = {family.name: family.documentation for family in shown.collect()}
+    assert [name for name, doc in docs.items() if " " not in doc] == []

@@ -55,6 +55,7 @@ OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "cancel_reassignments": (JOBS + "reassigning.cancel", (), {}),
     "replicate": (JOBS + "replicating.replicate", (), {}),
     "merge": (JOBS + "merging.merge", (), {}),
+    "compact": (JOBS + "compacting.compact", (), {}),
     "bootstrap": (JOBS + "bootstrapping.bootstrap", (1,), {}),
     "heal": (JOBS + "healing.heal", (), {}),
     "recover": (JOBS + "recovering.recover", ("t", "there"), {}),

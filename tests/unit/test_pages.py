@@ -12,8 +12,9 @@ from typing import Any, get_args
 
 import pytest
 
+from stratalog import Cluster
 from stratalog.engine.metadata.records import MetadataRecord
-from stratalog.jobs.main import JOBS, job_of
+from stratalog.jobs.main import JOBS, job_of, main
 from stratalog.partitions import paths
 from stratalog.partitions.records import COLUMNS
 from tests.pages import PAGES, ROOT, blocks, make_cluster_file
@@ -52,6 +53,17 @@ def test_the_code_without_spark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert names["values"] == [b"20.5", b"19.0"]
     assert names["arrived"].num_rows == 2
     assert names["found"].ok
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_cluster_file("README.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STRATALOG_CLUSTER", "cluster.toml")
+    [block] = blocks("README.md", "sh")
+    for line in block.splitlines():
+        program, *argv = shlex.split(line, comments=True)
+        assert (program, main(argv)) == ("stratalog", 0), line
+    assert Cluster.open("cluster.toml").verify().ok
 
 
 def test_every_python_block_is_run_by_some_test() -> None:

@@ -81,7 +81,7 @@ def test_deleted_records_are_refused_or_left_out(live: LiveCluster) -> None:
             r"t-0: endingOffsets says 4, but the log has \[0, 3\)",
         ),
         ({"endingOffsets": '{"1": 1}'}, InvalidCallError, "endingOffsets is given for t-1, but t-0 are read"),
-        ({"endingTimestamp": "2100-01-01"}, InvalidCallError, "use endingOffsets = latest"),
+        ({"endingTimestamp": "2100-01-01T00:00Z"}, InvalidCallError, "use endingOffsets = latest"),
     ],
 )
 def test_refused_ranges(live: LiveCluster, options: dict[str, str], error: type[Exception], said: str) -> None:

@@ -191,7 +191,7 @@ def test_a_cluster_key_is_none_of_a_topic() -> None:
         ("min.insync.replicas", "0", "at least 1"),
         ("remote.storage.enable", "yes", "true or false"),
         ("compression.type", "ZSTD", "one of zstd, snappy, lz4, gzip, uncompressed"),
-        ("cleanup.policy", "compact", "one of delete"),
+        ("cleanup.policy", "archive", "one of delete"),
     ],
 )
 def test_a_value_that_the_key_does_not_take_is_refused(key: str, value: str, takes: str) -> None:

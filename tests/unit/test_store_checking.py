@@ -198,7 +198,7 @@ class NoDeletes(MemoryStore):
     [
         (TwoWinners, "a name is created once", "2 of 16 created the same name"),
         (TwoOfParts, "a large object is created once", "16 of 16 created the same name"),
-        (NobodyWins, "a name is created once", "the storage told all 16 that a free name was taken"),
+        (NobodyWins, "a name is created once", "the storage answered all 16 that a free name was taken"),
         (Replacing, "a taken name stays as it is", "a refused create changed"),
         (LateListing, "a listing shows all that was written", "another driver.s listing showed 0"),
         (IgnoringAfter, "a listing shows all that was written", "after a name"),

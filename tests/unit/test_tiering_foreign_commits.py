@@ -208,8 +208,8 @@ def test_who_rewrote_it_is_named(part: TieredPartition) -> None:
     rewrite = part.table.load().rewrite
     assert str(rewrite) == (
         "another writer has rewritten the table, with the same records (OPTIMIZE at version 2 by ada with "
-        "Apache-Spark/4.2.0 on 1970-01-01T00:00:00+00:00): 1 foreign file for 3 segments, which any VACUUM may "
-        "delete"
+        "Apache-Spark/4.2.0 on 1970-01-01T00:00:00+00:00): 1 foreign file replaces 3 segments, which any "
+        "VACUUM may delete"
     )
 
 

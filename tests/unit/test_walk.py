@@ -60,7 +60,7 @@ def append(cluster: Cluster) -> None:
 
 
 OPERATIONS: dict[str, tuple[Callable[[Cluster], object], int, int]] = {
-    "append": (append, 12, 8),
+    "append": (append, 13, 10),
     "replicate": (lambda cluster: cluster.replicate(), 15, 11),
     "plan_read": (lambda cluster: cluster.plan_read("t"), 3, 3),
     "fetch": (lambda cluster: cluster.fetch("t", 0, 0), 3, 0),

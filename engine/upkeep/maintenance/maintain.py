@@ -66,6 +66,7 @@ from stratalog.engine.upkeep.retention.vacuum import vacuum
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.partitions.errors import (
+    BrokerUnreachableError,
     InvalidCallError,
     PreferredLeaderNotAvailableError,
     SourceChangedError,
@@ -179,6 +180,7 @@ class _Maintenance:
             probed = probe_brokers(metadata, storage, self._image)
             self._image = probed.image
             run.notes += [f"replicate: {note}" for note in probed.notes]
+            run.failures += _out_of_service(self._image)
         self._config: ClusterConfig = cluster_config_of(self._image)
         self._kept = KeptTimes(storage, self._image)
         self._due = DueWork(storage, execution.clock, self._image, self._kept, now)
@@ -423,6 +425,16 @@ class _Maintenance:
         }
         if settled:
             self._kept.remember(Times(settled=settled))
+
+
+def _out_of_service(image: ClusterImage) -> list[Failure]:
+    """A failure for each broker that is fenced, except by hand: no step can keep up its replicas."""
+    why = "it is out of service (see the notes), so its replicas are not kept up: health names the remedy"
+    return [
+        Failure(f"broker {broker_id}", BrokerUnreachableError.code, why)
+        for broker_id, broker in sorted(image.brokers.items())
+        if broker.fenced and not broker.fenced_by_hand
+    ]
 
 
 def _without_unavailable(report: Report) -> Report:

@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from stratalog.engine.driver.execution import measured
+from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.storage import Storage
+from stratalog.engine.driver.stored_schedule import places_of_copies
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
@@ -40,7 +42,7 @@ def remembered(
     Raises: errors of ``act``.
     """
     if dry_run:
-        return act()
+        return _with_memory(act(), metadata, storage)
     try:
         report = act()
     except (InvalidCallError, SourceChangedError):  # a wrong call, or a call with an unknown outcome
@@ -53,6 +55,16 @@ def remembered(
     with measured(clock, storage.counts) as measure:
         notes = _remember(metadata, storage, clock, step, topics, report.failures, report if some else None)
     return replace(report, notes=[*report.notes, *notes], counts=report.counts + measure.counts)
+
+
+def _with_memory(planned: Report, metadata: MetadataClient, storage: Storage) -> Report:
+    """The report of a dry run, whose estimate includes the look at the stored failures after a run."""
+    if planned.estimate is None:
+        return planned
+    look = Planned(storage)
+    for store in places_of_copies(storage, metadata.last_known.image):
+        look.send(store, puts=1)
+    return replace(planned, estimate=planned.estimate + look.more)
 
 
 def _remember(

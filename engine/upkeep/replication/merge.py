@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.planned import Planned, columns_of, uploads
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
@@ -202,6 +203,7 @@ def merge(
         partition in the report.
     """
     with execution.run("merge", dry_run=dry_run) as run:
+        sends = Planned(storage)
         image = metadata.image()
         planned = plan(storage, execution.clock, image, topics, only, dry_run, run)
         works = [replace(work, since=since) for work in planned]
@@ -219,10 +221,28 @@ def merge(
         run.settle((work.replicas.view, result.next_ms) for work, result in done if not result.segments)
         run.failures += [Failure.of(one.item, one.error) for one in failed]
         run.add(_row(work.replicas.view, result) for work, result in done)
+        if dry_run:
+            for work, result in done:
+                _send(sends, image, work, result)
+            run.estimate = sends.estimate()
     asked = (view for _, views in chosen_partitions(image, topics, only) for view in views)
     run.fill(asked, lambda view: _row(view, MergeResult(0, 0, 0, 0, 0, 0, NOT_DONE)))
     run.total("segments")
     return run.report()
+
+
+def _send(sends: Planned, image: ClusterImage, work: MergeWork, planned: MergeResult) -> None:
+    """A merge reads the footer and the columns of each file, lists the leader again, looks at its root, and writes
+    a segment of at most the size of the files."""
+    if not planned.segments:
+        return
+    reads = 1 + columns_of(image.topics[work.replicas.view.topic_id])
+    sends.send(
+        work.replicas.leader.store,
+        puts=planned.segments * (1 + uploads(planned.read_bytes // planned.segments)),
+        gets=planned.segments + planned.files * reads,
+        moved_bytes=2 * planned.read_bytes,
+    )
 
 
 def _row(view: PartitionView, done: MergeResult) -> MergeRow:

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from stratalog.engine.driver.compared_clocks import removal_time
 from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
@@ -82,6 +83,7 @@ def retain(
         partition in the report.
     """
     with execution.run("retain", dry_run=dry_run) as run:
+        sends = Planned(storage)
         image = metadata.image()
         asked = chosen_partitions(image, topics, only)
         chosen = [topic for topic, _ in asked]
@@ -121,6 +123,9 @@ def retain(
                 if view.key in removed:  # their objects are deleted later
                     next_ms = min(next_ms, now_ms + work.delay_ms)
                 until_ms += [(view, next_ms)] if next_ms else []
+        if dry_run:
+            _send(sends, image, chosen, done, log_starts, removed)
+            run.estimate = sends.estimate()
     run.settle(until_ms)
     nothing = Dropped((), 0, 0, (), {})
     run.fill(
@@ -248,6 +253,32 @@ def _commit_log_starts(
     if any(wanted[key][0].tiered for key in log_starts):  # a restore must not bring back records below them
         run.failures += describe_first(metadata, storage, metadata.image())
     return refused
+
+
+def _send(
+    sends: Planned,
+    image: ClusterImage,
+    topics: Sequence[TopicImage],
+    done: Sequence[tuple[RetainWork, Dropped]],
+    log_starts: Mapping[TopicIdPartition, int],
+    removed: Collection[TopicIdPartition],
+) -> None:
+    """Add the commit of the log starts, with a restore point if a topic is tiered; for each tiered topic the walk
+    that finds objects to delete, and the three listings of its log by a commit; and the new local starts."""
+    tiered = {topic.topic_id for topic in topics if topic_config_of(image, topic).remote_storage_enable}
+    if log_starts:
+        sends.send_commit(image)
+    for topic_id in tiered:
+        sends.send(sends.storage.remote, puts=1 + 3 * any(key.topic_id == topic_id for key in removed))
+    if any(key.topic_id in tiered for key in log_starts):
+        sends.send_look(image)
+        sends.send(sends.storage.remote, puts=2)
+    for work, dropped in done:
+        view = work.replicas.view
+        moves = len(view.replicas) if view.key in log_starts else dropped.moves
+        live = [broker for broker in view.replicas if not view.brokers[broker].fenced]
+        for broker in live[:moves]:
+            sends.send(work.replicas.stores.get(broker), puts=1)
 
 
 def _row(

@@ -137,6 +137,8 @@ class Dropped:
     """Whether a replica may delete more, by relying on further segments."""
     why: str | None = None
     """Why the last replica has deleted nothing, for another reason than that of ``Wanted``."""
+    moves: int = 0
+    """The number of replicas whose local start moves."""
 
     @property
     def moved_bytes(self) -> int:
@@ -235,6 +237,7 @@ def drop(work: RetainWork) -> Dropped:
         dropping.next_ms,
         dropping.left,
         dropping.why,
+        dropping.moves,
     )
 
 
@@ -256,6 +259,8 @@ class _Dropping:
     left: bool = False
     """See ``Dropped``."""
     why: str | None = None
+    """See ``Dropped``."""
+    moves: int = 0
     """See ``Dropped``."""
     objects: dict[str, StoredObject] = field(init=False)
     """The objects of the remote segments, by path."""
@@ -279,8 +284,11 @@ class _Dropping:
         check_whole(replica, log)
         wanted = self._relied_upon(log, local_start_for(log, self._wanted_local_start(replica, log)))
         start = local_start_for(log, wanted)
-        if start > log.local_start and not work.dry_run:
-            replica.store.create(replica.path(LocalStartName(start)), encode(replica.producers_at(log, start)))
+        if start > log.local_start:
+            self.moves += 1
+            producers = encode(replica.producers_at(log, start))
+            if not work.dry_run:
+                replica.store.create(replica.path(LocalStartName(start)), producers)
         names, damaged = covered(replica, log, [] if now_ms is None else self._deletable(replica, log, now_ms))
         self.failed += [(f"{self.work} on broker {broker}", error) for error in damaged]
         sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}

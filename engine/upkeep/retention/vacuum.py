@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun, Row
 from stratalog.engine.driver.storage import Storage
@@ -71,6 +72,7 @@ def vacuum(
     Raises: UnknownTopicOrPartitionError; everything that cannot be listed or deleted is a failure in the report.
     """
     with execution.run("vacuum", dry_run=dry_run) as run:
+        sends = Planned(storage)
         work = _Vacuum(metadata, storage, execution.clock, older_than_ms, run)
         names = None if topics is None else [topic.name for topic in chosen_topics(metadata.image(), topics)]
         if storage.remote is not None:
@@ -80,6 +82,10 @@ def vacuum(
                 run.fail("remote tier", error)
         if topics is None:
             work.brokers()
+        if dry_run:  # deleting costs nothing, except that a table is listed again before it is deleted as a whole
+            tables = sum(row["why"] in (SWITCHED_OFF, DELETED_TOPIC) for row in run.rows)
+            sends.send(storage.remote, puts=tables)
+            run.estimate = sends.estimate()
     run.totals |= {"deleted_files": run.sum("files"), "deleted_bytes": run.sum("bytes")}
     return run.report()
 

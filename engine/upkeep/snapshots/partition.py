@@ -77,6 +77,8 @@ class SnapshotPlan:
     high_watermark: int
     log_bytes: int
     """Size of the log between the two."""
+    log_files: int
+    """Its number of files."""
     since_ms: int
     """When the latest one was made; without one, when the log began."""
     wait: str | None
@@ -253,6 +255,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
         next=following,
         high_watermark=log.high_watermark,
         log_bytes=sum(link.file.object.size_bytes for link in between),
+        log_files=len(between),
         since_ms=_since_ms(leader, log, earlier, work.clock.now_ms()),
         wait=None,
         damaged=tuple(str(error) for _, error in usable.damaged),

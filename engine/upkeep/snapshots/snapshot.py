@@ -32,6 +32,7 @@ from stratalog.engine.driver.compared_clocks import compared_clocks, removal_tim
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.metrics import GEN_LATENCY
+from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
@@ -45,6 +46,7 @@ from stratalog.engine.records.coordinator import TransactionCoordinator
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
 from stratalog.engine.state.keyed import FORMATS
+from stratalog.engine.upkeep.snapshots.estimate import send_metadata_snapshot, send_snapshots
 from stratalog.engine.upkeep.snapshots.metadata import (
     SnapshotRow,
     keep_metadata_short,
@@ -133,6 +135,7 @@ def snapshot(
     """
     topics, with_metadata = without_metadata(topics)
     with execution.run("snapshot", dry_run=dry_run) as run:
+        sends = Planned(storage)
         image = metadata.image()
         snapshot_topics(image, topics)
         works = _works(storage, execution.clock, image, topics, only, by_hand, memory_bytes)
@@ -154,6 +157,13 @@ def snapshot(
         run.settle((state.work.replicas.view, later_ms) for state in states.values() if _is_settled(state))
         if with_metadata:
             run.add([_metadata(metadata, execution.clock, memory, run, by_hand=by_hand)])
+        if dry_run:
+            plans = [(state.work, state.planned) for state in states.values() if state.planned is not None]
+            send_snapshots(sends, image, plans)
+            commits = by_hand and any(planned.wait is None for _, planned in plans)
+            if with_metadata and (commits or run.rows[-1].get("why", "") is None):
+                send_metadata_snapshot(sends, image)
+            run.estimate = sends.estimate()
     run.totals |= {"partitions": len(run.rows), "made": sum(row["outcome"] == "made" for row in run.rows)}
     return run.report()
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
@@ -28,6 +29,7 @@ from stratalog.engine.metadata.chosen import chosen_topics, cluster_config_of, t
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.damaged import under_others
+from stratalog.engine.upkeep.tiering.estimate import send_uploads
 from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
@@ -62,6 +64,7 @@ def tier(
         partition in the report.
     """
     with execution.run("tier", dry_run=dry_run) as run:
+        sends = Planned(storage)
         image = metadata.image()
         chosen = {topic.topic_id for topic in chosen_topics(image, topics)}
         tiered = _tiered(image, chosen, run)
@@ -87,6 +90,9 @@ def tier(
             why = save_schedule(storage, image, kept, leader_epochs, after)
             run.notes += [] if why is None else [f"the list of due partitions could not be stored: {why}"]
         run.add(part.row(after[part.key], now_ms) for part in parts)
+        if dry_run:
+            send_uploads(sends, image, parts)
+            run.estimate = sends.estimate()
         run.settled |= {part.key: part.quiet_until_ms for part in parts if part.quiet_until_ms}
         next_ms = schedule.updated(after).next_due_ms(chosen)
     run.failures += [Failure.of(part, part.error) for part in parts if part.error is not None and not part.excused]

@@ -1,0 +1,94 @@
+"""Estimates the requests of a run to object stores, for the report of its dry run.
+
+A run repeats the requests of its dry run, which are counted. ``Planned.send`` adds those that the dry run leaves
+out. Nobody bills the requests to a folder, so they do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from stratalog.engine.driver.estimate import Estimate
+from stratalog.engine.driver.storage import Storage, is_billed
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.partitions.records import schema_of
+from stratalog.partitions.store import Store, StoreCounts, StoreOptions
+from stratalog.partitions.store.object import INLINE_COPY_BYTES
+
+_PART_BYTES = StoreOptions().part_bytes
+_BEGIN_AND_COMPLETE = 2
+"""Requests of an upload in parts besides the parts."""
+
+
+@dataclass(slots=True)
+class Planned:
+    """Collects the estimate of one dry run, from its beginning on."""
+
+    storage: Storage
+    before: StoreCounts = field(init=False)
+    more: Estimate = Estimate()  # noqa: RUF009 - immutable
+
+    def __post_init__(self) -> None:
+        self.before = self.storage.billed_counts()
+
+    def send(self, store: Store | None, *, puts: int = 0, gets: int = 0, moved_bytes: int = 0) -> None:
+        """Add requests to a store that the dry run has not sent; None is a broker that the cluster file lacks."""
+        if store is not None and is_billed(store):
+            self.more += Estimate(puts, gets, moved_bytes)
+
+    def send_look(self, image: ClusterImage, times: int = 1) -> None:
+        """Add reads of the metadata: each is a listing and a look at the root, on a majority of the voters."""
+        voters = self.voters(image)
+        for store in voters[: len(voters) // 2 + 1]:
+            self.send(store, puts=times, gets=times)
+
+    def send_commit(self, image: ClusterImage) -> None:
+        """Add a commit to the metadata: on each voter the claim and the commit, and a look after each; then a
+        read."""
+        for store in self.voters(image):
+            self.send(store, puts=4, gets=2)
+        self.send_look(image)
+
+    def voters(self, image: ClusterImage) -> list[Store]:
+        """The roots of the voters."""
+        stores = self.storage.stores
+        return [stores[voter.broker_id] for voter in image.voters if voter.broker_id in stores]
+
+    def estimate(self) -> Estimate | None:
+        """The requests of the dry run so far, and those that it leaves out; None without an object store."""
+        if not any(map(is_billed, self.storage.all_stores)):
+            return None
+        return Estimate.of(self.storage.billed_counts() - self.before) + self.more
+
+
+def uploads(size_bytes: int, whole_bytes: int = _PART_BYTES) -> int:
+    """Requests at a PUT's price that write an object, in parts if it has ``whole_bytes`` or more."""
+    return 1 if size_bytes < whole_bytes else _BEGIN_AND_COMPLETE + pieces(size_bytes, _PART_BYTES)
+
+
+def copies(size_bytes: int) -> tuple[int, int]:
+    """Requests at a PUT's and at a GET's price that copy an object. A server that copies by itself needs fewer."""
+    return uploads(size_bytes, INLINE_COPY_BYTES + 1), pieces(size_bytes, _PART_BYTES)
+
+
+def pieces(size_bytes: int, piece_bytes: int) -> int:
+    """The number of pieces of at most ``piece_bytes``; at least one."""
+    return max(1, math.ceil(size_bytes / piece_bytes))
+
+
+def columns_of(topic: TopicImage) -> int:
+    """The stored columns of a topic's files. Each takes one request for a file of one row group."""
+    return _leaves(schema_of(topic.key_schema, topic.value_schema))
+
+
+def _leaves(fields: Iterable[pa.Field]) -> int:
+    return sum(_leaves_of(one.type) for one in fields)
+
+
+def _leaves_of(kind: pa.DataType) -> int:
+    below = [kind.field(index) for index in range(kind.num_fields)]
+    return _leaves(below) if below else 1

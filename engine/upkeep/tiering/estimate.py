@@ -1,0 +1,49 @@
+"""The requests of a tier run that its dry run leaves out, as counted with stores in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.engine.driver.planned import Planned, columns_of, copies, uploads
+from stratalog.engine.driver.stored_schedule import places_of_copies
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.upkeep.tiering.state import PartitionTiering, TopicTiering
+from stratalog.partitions.merge import Run
+from stratalog.partitions.parquet_decoding import TAIL_BYTES
+from stratalog.partitions.store import Store
+
+_WALKS_OF_LOG = 3
+"""Listings of a table's log by a commit."""
+_WALKS_TO_CREATE = 3
+
+
+def send_uploads(sends: Planned, image: ClusterImage, parts: Sequence[PartitionTiering]) -> None:
+    """Add the uploads of these partitions, a commit for each topic, the restore point, and the list of due
+    partitions. The requests that delta-rs sends for the tables are not counted."""
+    remote = sends.storage.remote
+    if not parts or remote is None:
+        return
+    topics = {id(part.of): part.of for part in parts if part.waiting}.values()
+    new = [of for of in topics if of.remote is not None and of.remote.version < 0]
+    sends.send(remote, puts=1 + bool(new))
+    for of in topics:
+        sends.send(remote, puts=_WALKS_OF_LOG + (_WALKS_TO_CREATE if of in new else 0))
+        sends.send_look(image, times=2)
+    for part in parts:
+        for run in part.waiting:
+            _send_upload(sends, remote, part.of, part.replicas.leader.store, run)
+    for store in places_of_copies(sends.storage, image):
+        sends.send(store, puts=1, gets=1)
+
+
+def _send_upload(sends: Planned, remote: Store, of: TopicTiering, leader: Store, run: Run) -> None:
+    """Before and after an upload the remote tier is asked for the object, and afterwards for its footer."""
+    size = run.size_bytes
+    sends.send(remote, gets=3, moved_bytes=size + min(size, TAIL_BYTES))
+    if run.is_segment:  # the footer, the bytes, and whether it is still the same object
+        puts, gets = copies(size)
+        sends.send(remote, puts=puts)
+        sends.send(leader, gets=2 + gets, moved_bytes=size + min(size, TAIL_BYTES))
+    else:  # the footer and the columns of each file, and the log once more
+        sends.send(remote, puts=uploads(size))
+        sends.send(leader, puts=1, gets=1 + len(run.links) * (1 + columns_of(of.topic)), moved_bytes=size)
