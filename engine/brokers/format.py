@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -26,12 +27,13 @@ from stratalog.engine.quorum.bootstrap import bootstrap
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
-from stratalog.partitions.errors import BrokerUnreachableError, LogDirError, StorageAuthorizationError
+from stratalog.partitions.errors import LogDirError, StorageAuthorizationError
 from stratalog.partitions.identity import NewId
 from stratalog.partitions.probing import Prober, ThreadProber
 from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
+from stratalog.partitions.store.local_space import folder_path
 from stratalog.partitions.store.racing import race_in_threads
 
 REPLICAS = 3
@@ -46,13 +48,9 @@ FACTORS = (
 def _check_folders(file: ClusterFile, stores: Mapping[int, Store]) -> None:
     """Check that every folder exists, without a write. Raises: LogDirError."""
     for broker in file.brokers:
-        if kind_of(broker.log_dir) is None:
-            try:
-                stores[broker.broker_id].list("")
-            except BrokerUnreachableError as error:
-                raise LogDirError(
-                    f"{stores[broker.broker_id].uri} is not a folder: create it, or mount its volume"
-                ) from error
+        path = folder_path(stores[broker.broker_id].uri)
+        if path is not None and not os.path.isdir(path):
+            raise LogDirError(f"{stores[broker.broker_id].uri} is not a folder: create it, or mount its volume")
 
 
 def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewId, opener: OpenStore) -> None:

@@ -246,13 +246,13 @@ def test_numbers_that_json_has_not_are_texts_as_sparks_to_json_writes_them(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("-n", "-1"), "numbers of 0 or more"),
+        (("-n", "-1"), "give a number of 0 or more"),
         (("-n", "1", "--start", "0"), "not allowed with"),
         (("--group", "g", "--start", "0"), "not allowed with"),
         (("--partitions", "5"), "ERROR UNKNOWN_TOPIC_OR_PARTITION: topic 't' has no partition 5"),
         (("--start", "99"), "ERROR OFFSET_OUT_OF_RANGE"),
         (("--start", "2999-01-01"), "is in the future"),
-        (("--start", "soon"), "it is 'soon': give an offset"),
+        (("--start", "soon"), "'soon': give an offset"),
         (("--auto-offset-reset", "newest"), "invalid choice"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -137,7 +137,7 @@ def test_v3_a_root_without_its_broker_file_is_unreachable_and_never_empty(store:
     """An unmounted volume."""
     replica = replica_on(store)
     store.delete([BROKER_FILE])
-    with pytest.raises(BrokerUnreachableError, match="mount the volume"):
+    with pytest.raises(BrokerUnreachableError, match="mount its volume"):
         replica.list()
 
 
