@@ -39,7 +39,7 @@ pytest.importorskip("gcsfs")
 KEY = base64.b64encode(b"a secret key").decode()
 SIGNATURE = "sig=a-secret-signature"
 RETRIES = 2
-TIMEOUT_S = 0.5
+TIMEOUT_S = 1.5
 _MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
 
 
