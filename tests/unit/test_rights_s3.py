@@ -260,9 +260,7 @@ def test_a_producer_does_its_work_and_deletes_nothing(on_s3: OnS3, user: str) ->
     ):
         said = said_by(work)
         assert "CLUSTER_AUTHORIZATION_FAILED: " in said
-        assert re.search(r"\(s3:(Delete|Put)Object\)|its owner must grant you the right to create", said), (
-            said
-        )
+        assert re.search(r"\(s3:(Delete|Put)Object\)|its owner must grant you the right to create", said), said
     assert before <= names_in(on_s3)
     assert "t" in on_s3.driver("admin").image.topic_ids
 
