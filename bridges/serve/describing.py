@@ -32,11 +32,11 @@ class Descriptions:
     def configs(self, body: Fields) -> Fields:
         """DescribeConfigs: the effective configs of a topic; the endpoint has none of a broker."""
         image = self._metadata.image(max_age_s=0)
-        told = bool(body.get("include_documentation"))
+        documented = bool(body.get("include_documentation"))
         asked = {(one["resource_type"], one["resource_name"] or ""): one for one in body["resources"] or ()}
         return {
             "throttle_time_ms": 0,
-            "resources": [_configs(image, *key, one, told) for key, one in asked.items()],
+            "resources": [_configs(image, *key, one, documented) for key, one in asked.items()],
         }
 
     def groups(self, body: Fields) -> Fields:

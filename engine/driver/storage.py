@@ -153,7 +153,7 @@ class Storage:
 
 
 def is_billed(store: Store) -> bool:
-    """Whether somebody sends a bill for its requests: it is an object store, not a folder."""
+    """Whether its requests cost money: it is an object store, not a folder."""
     return scheme_of(store.uri) not in (None, "file")
 
 
