@@ -1,5 +1,5 @@
-"""What a core and a written byte achieve: ingest and tiering per core, small appends, and how often a record is
-written on its way into the remote tier. Without Spark, except the first line."""
+"""Ingest and tiering per core, small appends, and the bytes that reach storage for each appended byte. Only the
+first line needs Spark."""
 
 from __future__ import annotations
 
