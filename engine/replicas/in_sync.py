@@ -156,7 +156,7 @@ def propose(
     proposals: Collection[IsrProposal],
 ) -> set[TopicIdPartition]:
     """Commit one change for all partitions, and take the resulting views. Returns the partitions that are now as
-    proposed, in a view from which this driver may continue; the others have a note about what to do.
+    proposed, with a view from which this driver may continue. Each other partition has a note about what to do.
     """
     if not proposals:
         return set()
@@ -168,7 +168,7 @@ def propose(
         state = states[key]
         match answer:
             case Altered(_, _, partition_epoch):
-                # Another driver may have changed it since, so the next step may not rely on it.
+                # Another driver may have changed the partition since, so the next step may not rely on it.
                 if key[0] in image.topics:
                     state.replicas = storage.replicas(image.view(*key))
                 if (
