@@ -48,7 +48,7 @@ def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
 
 
 def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str = "topic") -> TopicConfig:
-    """The configs in force for a topic whose own configs are ``topic``, on a cluster with the dynamic configs ``cluster``.
+    """The configs in force for a topic with its own configs ``topic``, on a cluster with ``cluster``.
 
     Raises: InvalidConfigError when values contradict each other.
     """

@@ -1,4 +1,6 @@
-"""The columns of a stream: selected by the option ``columns``, and the records of files in exactly these."""
+"""The columns of a stream: selected by the option ``columns``, and the records of files in exactly these
+columns.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ _BATCH_BYTES = 4 * 1024 * 1024
 
 
 def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructType:
-    """The columns ``topic`` and those of ``records``, or only the named ones; ``value.carrier`` keeps this field
-    of the struct ``value`` (a query names it ``value.carrier`` with or without the option).
+    """The column ``topic`` and the columns of ``records``, or only the named columns; ``value.carrier`` keeps this
+    field of the struct ``value`` (a query names it ``value.carrier`` with or without the option).
 
-    Raises: InvalidCallError for an unknown column, naming the nearest one.
+    Raises: InvalidCallError for an unknown column, naming the nearest known one.
     """
     whole = StructType([StructField(TOPIC, StringType()), *records.fields])
     if columns is None:
