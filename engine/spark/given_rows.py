@@ -62,10 +62,10 @@ def row_columns(names: Sequence[str], topic: TopicImage) -> RowColumns:
 
 
 def by_topic(rows: pa.Table, topic: str | None) -> Mapping[str, pa.Table]:
-    """The rows of each topic, without the column ``topic``. ``topic`` is the one that the options name; its value
-    has no field of that name.
+    """The rows of each topic, without the column ``topic``. ``topic`` is the topic that the options name; its
+    value has no field ``topic``.
 
-    Raises: InvalidRecordError for a row without a topic, or with another one than the options name.
+    Raises: InvalidRecordError for a row without a topic, or with a topic other than that of the options.
     """
     if TOPIC not in rows.column_names:
         assert topic is not None

@@ -41,7 +41,7 @@ def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructT
 
 def check_new_fields(query: StructType, records: StructType, columns: Sequence[str] | None, topic: str) -> None:
     """Compare the columns of a query with those that it would have if it started now; ``records`` are the topic's
-    present ones.
+    current columns.
 
     Raises: InvalidCallError naming the fields that the query lacks.
     """
@@ -60,7 +60,7 @@ def check_new_fields(query: StructType, records: StructType, columns: Sequence[s
 
 
 def _other_types(have: StructType, query: StructType, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The fields that a topic now has with another type than a query, with this type."""
+    """The fields whose type in the topic now differs from their type in the query, with the topic's type."""
     types = {field.name: field.dataType for field in query}
     for field in have:
         one, two = field.dataType, types.get(field.name)
@@ -93,7 +93,7 @@ def _pruned(struct: StructType, chosen: set[str], prefix: str) -> StructType:
 def parquet_columns(schema: StructType) -> list[str]:
     """The columns of a file to read for ``schema``: leaves of structs, by their dotted names."""
     struct = StructType([field for field in schema if field.name != TOPIC])
-    return list(_leaves(struct)) or ["offset"]  # at least the number of records
+    return list(_leaves(struct)) or ["offset"]  # reads at least the number of records
 
 
 def _leaves(struct: StructType, prefix: str = "") -> Iterator[str]:

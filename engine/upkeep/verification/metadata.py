@@ -123,8 +123,8 @@ def _check_start(log: MetadataLog, listing: VoterListing, start: int, state: Log
 
 
 def _damaged(cluster_id: str, listing: VoterListing, live: list[DataName]) -> Iterator[StratalogError]:
-    """The errors of its snapshots, and of the batches after the latest intact one: every byte, and that none is
-    missing.
+    """The errors of a voter's snapshots, and of the batches after the latest intact snapshot. Reads every byte,
+    and checks that no batch is missing.
 
     Raises: SourceChangedError when one is deleted meanwhile; StorageError.
     """
