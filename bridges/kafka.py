@@ -110,7 +110,9 @@ class Kafka:
         """
         there, registry = divided(configs)
         if (bootstrap is None) == (offline is None):
-            raise InvalidCallError("give either the source's brokers, or offline, the metadata of its tier")
+            raise InvalidCallError(
+                "give either bootstrap, the source's brokers, or offline, the metadata of its tier"
+            )
         if tier is None and (layout or tier_prefix or tier_keys or tier_endpoint_url or tier_region or offline):
             raise InvalidCallError("the layout, prefix, keys and metadata of a tier need its address: give tier")
         if tier is not None and layout is None:

@@ -9,7 +9,7 @@ import sys
 
 from stratalog.jobs.declared import operation_job
 
-_LOSES = "elect unclean leaders: acknowledged records that they lack will be lost"
+_LOSES = "elect unclean leaders: acknowledged records that the new leaders lack are lost"
 
 main = operation_job("elect", __doc__, confirm=lambda given: _LOSES if given.unclean else None)
 

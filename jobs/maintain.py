@@ -123,10 +123,10 @@ def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
             found = look()
         except StratalogError as error:
             if given.page is not None:
-                warn([f"the page could not look at the cluster: {error}"])
+                warn([f"the page could not read the cluster's state: {error}"])
         except Exception:  # an error of ours must not end the upkeep
             traceback.print_exc()
-            warn(["the page could not look at the cluster; the upkeep continues"])
+            warn(["the page could not read the cluster's state (see the traceback); maintain continues"])
         if given.page is not None and not page.is_running:
             warn([f"the page at {page.url} is no longer served: start maintain again"])
         if tell is not None:

@@ -60,7 +60,7 @@ def encode(entry: Entry) -> bytes:
 
 def decode(data: bytes, what: str) -> Entry:
     """Raises: CorruptionError, which names ``what``, for anything but an entry."""
-    entry: Entry = decode_json(data, Entry, f"{what} is no entry of an export's journal")
+    entry: Entry = decode_json(data, Entry, f"{what} is not an export journal entry")
     return entry
 
 

@@ -89,7 +89,7 @@ def mirror(job: Job) -> Report:
     check_format(given)
     report: Report
     if given.end:
-        job.confirm(f"end the mirroring of {', '.join(given.mirrored)}, which cannot be restarted")
+        job.confirm(f"end the mirroring of {', '.join(given.mirrored)}; it cannot be restarted")
         report = call(job.cluster().end_mirror, given, topics=given.mirrored)
         return report
 

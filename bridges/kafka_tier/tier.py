@@ -157,7 +157,9 @@ class KafkaTier:
         opened = open_layout(layout, LayoutOptions(prefix, given))
         notes: list[str] = []
         if (metadata is None) == (bootstrap is None):
-            raise InvalidCallError("give either metadata, a folder or bucket, or bootstrap, addresses of brokers")
+            raise InvalidCallError(
+                "give either metadata, a folder or bucket, or bootstrap, the addresses of brokers"
+            )
         there, registry = divided(configs)
         brokers = None if bootstrap is None else SourceBrokers(open_source(bootstrap, there))
         if brokers is not None:

@@ -34,7 +34,7 @@ class ServedProducers:
 
     def produce(self, request: KafkaRequest) -> Fields:
         """Produce: TOPIC_AUTHORIZATION_FAILED, with a message if the version has one. Raises:
-        MalformedRequestError for a producer with acks=0, which gets no answers.
+        MalformedRequestError for a producer with acks=0, which gets no responses.
         """
         wanted = partitions_of(request.body)
         self._tell(request, f"produces to {', '.join(sorted({topic or '' for topic, _ in wanted})[:3])}")
@@ -52,7 +52,7 @@ class ServedProducers:
 
     def init(self, request: KafkaRequest) -> Fields:
         """InitProducerId, with which idempotent and transactional producers begin."""
-        self._tell(request, "begins to produce")
+        self._tell(request, "starts to produce")
         transactional = request.body["transactional_id"] is not None
         error = (
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

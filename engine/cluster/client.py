@@ -99,7 +99,7 @@ class Client(Producer):
             or not fail_on_data_loss
             or isolation != Isolation.READ_UNCOMMITTED
         ):
-            raise InvalidCallError("a plan determines the whole read: give nothing else with it")
+            raise InvalidCallError("a plan determines the whole read: give no other arguments with it")
         return read_frame(*self._ports.for_records, spark, topic)
 
     def for_each_batch(

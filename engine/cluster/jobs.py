@@ -338,7 +338,9 @@ class Jobs:
         Raises: InvalidCallError unless exactly one of ``to`` and ``keep`` is given.
         """
         if (to is None) == (keep is None) or (keep is not None and broker is not None):
-            raise InvalidCallError("recover takes either to, a place to export to, or keep, 'remote' or 'brokers'")
+            raise InvalidCallError(
+                "recover takes either to, the place to export to, or keep, which is 'remote' or 'brokers'"
+            )
         if keep is not None:
             return keeping.keep_one(*self._ports.all, names(topics), keep, partitions=partitions, dry_run=dry_run)
         assert to is not None

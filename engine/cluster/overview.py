@@ -34,7 +34,7 @@ class Overview:
         """The overview as HTML, or the reason why it is missing. Never raises."""
         head = head_line(title)
         if not self._looking.acquire(blocking=False):
-            return head + _missing("an earlier overview has not ended yet")
+            return head + _missing("the previous overview is still running")
         found: dict[str, str] = {}
 
         def look() -> None:

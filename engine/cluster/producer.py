@@ -88,7 +88,7 @@ class Producer:
             from stratalog.engine.spark.append_frame import append_frame
         except ModuleNotFoundError as error:
             raise InvalidCallError(
-                f"append to {topic}: {error.name} is not installed: install stratalog[spark], or produce"
+                f"append to {topic}: {error.name} is not installed: install stratalog[spark], or use produce"
             ) from error
         from stratalog.engine.spark.appending import RecordColumns
 

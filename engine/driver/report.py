@@ -86,7 +86,7 @@ class Report:
     """The reports of the operation's parts, if this one has few details of them. Not shown."""
     estimate: Estimate | None = None
     """In a dry run: what a run would send to object stores; None if none is used, or nobody can tell."""
-    remedy: str = "finished work stays done: fix the cause, and run it again"
+    remedy: str = "finished work is kept: fix the cause, and run the operation again"
     """The advice in the error about failures."""
 
     @property
@@ -171,7 +171,7 @@ class Report:
             table = text_table(columns, rows[:_MOST_LINES], width)
         lines = [self.headline, *table]
         if len(rows) > _MOST_LINES:
-            lines.append(f"... and {len(rows) - _MOST_LINES} more rows (all of them are in the JSON)")
+            lines.append(f"... and {len(rows) - _MOST_LINES} more rows (the JSON has all rows)")
         lines += [printable(zero)] if zero else []
         lines += [] if self.estimate is None else [f"estimate: {self.estimate}"]
         lines += [printable(f"note: {note}") for note in self.notes]

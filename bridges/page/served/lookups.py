@@ -160,7 +160,7 @@ class Lookups:
     def _bounded(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The work in a thread of its own: a storage that hangs keeps the thread, and not its reader."""
         if not self._free.acquire(blocking=False):
-            raise BusyError(f"{MOST_AT_ONCE} looks are running: try again in a few seconds")
+            raise BusyError(f"{MOST_AT_ONCE} lookups are running: try again in a few seconds")
         done: Future[dict[str, Any]] = Future()
 
         def run() -> None:
@@ -175,7 +175,9 @@ class Lookups:
         try:
             return done.result(self._timeout_s + 1)
         except TimeoutError as error:
-            raise StoreTimeoutError(f"the look took longer than {self._timeout_s:g} s: try again later") from error
+            raise StoreTimeoutError(
+                f"the lookup took longer than {self._timeout_s:g} s: try again later"
+            ) from error
 
 
 def _number(given: Given, name: str) -> int:
