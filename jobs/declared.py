@@ -47,20 +47,20 @@ from stratalog.partitions.isolation import Isolation
 USUAL: Mapping[str, str] = {
     "topics": "only these topics (default: all)",
     "partitions": "only these partitions of the topics (default: all)",
-    "brokers": "one broker, or several: 2,3",
+    "brokers": "one or more brokers: 2,3",
     "transactional_id": "a transactional id",
-    "dry_run": "print the plan, change nothing",
-    "isolation": "read_committed: read up to the last stable offset, without records of aborted transactions "
-    "(default: read_uncommitted, as in Kafka)",
-    "client_rack": "rack of this reader: with a replica.selector.class it reads from a replica in that rack "
-    "(default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
-    "throttle_bytes_per_s": "copy at most SIZE per second (20MB)",
-    "budget_s": "begin no further piece of work after this time (5m)",
-    "if_exists": "succeed if it does not exist",
+    "dry_run": "print the plan; change nothing",
+    "isolation": "read_committed: read up to the last stable offset, and leave out records of aborted "
+    "transactions (default: read_uncommitted, as in Kafka)",
+    "client_rack": "the rack of this reader: if replica.selector.class is set, it reads from replicas in this "
+    "rack (default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
+    "throttle_bytes_per_s": "copy at most SIZE per second, such as 20MB",
+    "budget_s": "start no new work after this time, such as 5m",
+    "if_exists": "succeed with an empty report if it does not exist",
 }
 """The texts of parameters that mean the same in all methods; the ``Args:`` of a method take precedence."""
 _REQUIRED: Mapping[str, str] = {
-    "topics": "one topic, or several: a,b",
+    "topics": "one or more topics: a,b",
     "topic": "the topic",
     "name": "the topic",
     "group": "the group",

@@ -122,7 +122,7 @@ class TieredSource:
             cluster_id = self._cluster_id_of(topic_id) or self._cluster_id() or UNKNOWN_CLUSTER
             found[name] = SourceTopic(name, f"{cluster_id}/{topic_id}", count, _UNLIMITED)
             self._note(
-                f"{name}: the cluster is not asked (--offline): its configs, consumer groups and later partitions "
+                f"{name}: the cluster is not read (--offline): its configs, consumer groups and later partitions "
                 "are unknown"
             )
         return found
@@ -170,7 +170,7 @@ class TieredSource:
         for key, wanted in ranges.items():
             plan = self._plan(key, wanted)
             if _denied(plan, wanted):
-                what = f"{key[0]}-{key[1]}: the tier has not the history of epoch {wanted.leader_epoch}"
+                what = f"{key[0]}-{key[1]}: the tier does not have the history of epoch {wanted.leader_epoch}"
                 yield SourceRead(key, NO_RECORDS, wanted.start, OffsetOutOfRangeError(what))
                 continue
             left: SourceRange | None = wanted

@@ -27,7 +27,8 @@ class SourceTruncatedError(InvalidCallError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}: the source has lost its last mirrored records (an unclean election, or a lost disk), and "
-            "has others at their offsets. Either keep the mirrored records and end the mirror (stratalog mirror "
+            "now has other records at these offsets. Either keep the mirrored records and end the mirror "
+            "(stratalog mirror "
             "--end), or delete the topic here and mirror it again"
         )
 

@@ -101,7 +101,7 @@ class OwnProducer:
             except StratalogError as error:
                 _end(taken, error)
             except BaseException:
-                _end(taken, OutcomeUnknownError("the append was interrupted; read before you try again"))
+                _end(taken, OutcomeUnknownError("the append was interrupted; read the log before you try again"))
                 raise
 
         self._appends.commit(wanted, append_all)

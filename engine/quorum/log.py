@@ -194,8 +194,8 @@ class MetadataLog:
                 refused = True
         if refused:
             raise self._refusals.as_error(
-                f"{unproven}; this driver would have to write to find out: read again after "
-                "another driver has written"
+                f"{unproven}; this driver may not write, which is the way to find out: read again after another "
+                "driver has written"
             )
         if self.lacks_key:
             raise NoMajorityError(
@@ -256,8 +256,8 @@ class MetadataLog:
         epoch = state.lineage.epoch_at(name.base_offset)
         if epoch is None and state.end > 0:
             raise OutcomeUnknownError(
-                f"the metadata log now starts above offset {name.base_offset}; whether {name} was committed "
-                "is not known"
+                f"the metadata log now starts above offset {name.base_offset}; it is unknown whether {name} was "
+                "committed"
             )
         return name.base_offset < state.end and epoch == name.epoch
 
@@ -458,15 +458,15 @@ class MetadataLog:
                     looks.values()
                 )  # from now on; claiming back at once would start a duel
                 raise NotControllerError(
-                    f"another driver has claimed an epoch above {name.epoch}; whether metadata offset "
-                    f"{name.base_offset} was committed is not known"
+                    f"another driver has claimed an epoch above {name.epoch}; it is unknown whether metadata "
+                    f"offset {name.base_offset} was committed"
                 )
             willing = [voter.id for voter in everybody if voter not in refusing]
             if not all(is_majority(willing, ids_of(voters)) for voters in electorates):
                 break
         what = f"metadata offset {name.base_offset} could not be written on a majority of {self._electorate}"
         if written:
-            raise OutcomeUnknownError(f"{what}; read before you retry ({failure})") from failure
+            raise OutcomeUnknownError(f"{what}; read the metadata before you retry ({failure})") from failure
         if refusing:
             raise self._refusals.as_error(what) from failure
         raise NoMajorityError(f"{what} ({failure})") from failure

@@ -113,7 +113,7 @@ class BadRecordRule:
         more = sum(reason is not None for reason in reasons) - 1
         raise InvalidRecordError(
             f"{what}: record {row} of its batch, with {named}: {reasons[row]}"
-            f"{f' (and {more} more of them are bad)' if more else ''}; nothing was appended: "
+            f"{f' (and {more} more bad records)' if more else ''}; nothing was appended: "
             "correct the record, or see on_bad_record"
         )
 

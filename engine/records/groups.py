@@ -412,7 +412,7 @@ def existing_group(
     state = read.state.groups.get(group)
     if state is None:
         raise GroupIdNotFoundError(
-            f"group {group!r} does not exist: it has never committed, or not within "
+            f"group {group!r} does not exist: it has not committed within "
             f"offsets.retention.minutes{did_you_mean(group, all_groups(storage, clock, memory, image)[0])}"
         )
     return read, state

@@ -201,6 +201,6 @@ def _leaders_register(leader: Replica, name: EpochName) -> tuple[EpochName, byte
                 parsed_epoch(leader, wanted, content)
                 return wanted, content
     raise CorruptionError(
-        f"{leader} has joined only epoch {joined.epoch}, and has no register of epoch {name.epoch}: no copy of "
-        "it is left to repair it from"
+        f"{leader} has joined only epoch {joined.epoch}, and has no register of epoch {name.epoch}: there is no "
+        "copy to repair the register from"
     )

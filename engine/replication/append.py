@@ -307,7 +307,7 @@ def _append_to_leader(
         # 4. Look again, in steps 1 and 2 of the next round: the append counts only if the log holds it (a zombie
         #    can re-create a name that retention or a merge has freed).
     raise RetriableError(
-        f"{replicas}: another append was faster {_ATTEMPTS} times; try again, or append less at once"
+        f"{replicas}: other appends were faster {_ATTEMPTS} times; try again, or append less at once"
     )
 
 

@@ -229,8 +229,8 @@ def _sync_once(
         if lost is not None:
             raise LogGapError(
                 f"{follower} is in sync and lacks offset {lost}, below the high watermark "
-                f"{log.high_watermark}: its storage has lost records; they are copied to it again after it has "
-                "left the ISR",
+                f"{log.high_watermark}: its storage has lost records; the records are copied to it again after "
+                "it has left the ISR",
                 broker_id=follower.broker_id,
             )
     left = len(missing)
@@ -432,7 +432,7 @@ def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link
         return  # the same records, merged with other settings
     raise CorruptSegmentError(
         f"{follower}: {link.name} has {held.object.size_bytes} bytes, but {link.file.object.size_bytes} on the "
-        "leader: one of the two is damaged; run heal",
+        "leader: one of the copies is damaged; run heal",
         broker_id=follower.broker_id,
     )
 

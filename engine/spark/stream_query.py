@@ -37,8 +37,8 @@ def query_of_server(spark: SparkSession, checkpoint: str | None) -> str:
     active = [str(query.id) for query in spark.streams.active]
     if len(active) != 1:
         raise InvalidCallError(
-            f"the session has {len(active)} active queries, and Spark Connect does not say whose batch this is: "
-            "name the query's checkpointLocation as stream_writer(..., checkpoint=...), too"
+            f"the session has {len(active)} active queries, and Spark Connect does not tell which query a batch "
+            "belongs to: also pass the query's checkpointLocation as stream_writer(..., checkpoint=...)"
         )
     return active[0]
 
