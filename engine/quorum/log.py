@@ -113,7 +113,7 @@ class MetadataLog:
 
     @property
     def last_known(self) -> LogState:
-        """A log that was committed when this driver read it last."""
+        """The committed log as this driver last read it."""
         return self._committed if self._committed.end > 0 else self._hint
 
     # ------------------------------------------------------------------------------------ read
@@ -432,7 +432,7 @@ class MetadataLog:
                     if look.epoch > name.epoch and voter.id in claim.damaged:
                         continue
                     if look.epoch <= name.epoch:
-                        # 1. Copy what the voter lacks, oldest first.
+                        # 1. Copy the files that the voter lacks, oldest first.
                         self._contents.bring_up(claim.state, look, looks.values())
                         # 2. Create the batch. A create without an answer may still take effect at any time.
                         with suppress(OutcomeUnknownError):
