@@ -375,7 +375,7 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 
 class DuplicateSequenceNumberError(InvalidCallError):
-    """The producer has already appended later sequences; whether also this one is unknown."""
+    """The producer has already appended later sequences; whether it appended this one is unknown."""
 
     code = "DUPLICATE_SEQUENCE_NUMBER"
 
