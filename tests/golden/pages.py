@@ -35,7 +35,8 @@ _WIDTH = 88
 _API = """\
 # API
 
-This page describes the classes and functions that programs import. `python -m tests.golden` writes it from the code.
+This page describes the classes and functions that programs import. `python -m tests.golden` writes it from the
+code.
 
 Every call has one shape: the topic first, then the data, then options: `append("trips", frame, key="id")`. A
 parameter names its unit (`budget_s`, `memory_bytes`). `topics` limits an operation to one topic or several
