@@ -103,8 +103,8 @@ def maintain(job: Job) -> Report:
 
 
 def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
-    """A function that shows a run as usual, and looks at the cluster after it: for the page, and for figures that
-    are served or pushed with the operations of all drivers. ``closed`` ends what is served.
+    """A function that shows a run as usual, and checks the cluster after it: for the page, and for figures that
+    are served or pushed with the operations of all drivers. ``closed`` stops the servers.
 
     Raises: InvalidCallError, EnvironmentUnusableError.
     """
@@ -171,7 +171,7 @@ def _measured(job: Job) -> Callable[[Report, HealthReport | None], None]:
     def tell(report: Report, found: HealthReport | None) -> None:
         shown.add(report)
         shown.look(found)
-        with suppress(StratalogError):  # the next run tells these events, too
+        with suppress(StratalogError):  # the next run also reports these events
             shown.tell(new_events())
         job.show_line(report)
         if push is not None:

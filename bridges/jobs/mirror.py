@@ -51,7 +51,7 @@ _RUN = ("configs", *_TIER, *_CREATED, "groups", "throttle_bytes_per_s", "budget_
 
 
 def check_format(given: argparse.Namespace) -> None:
-    """Raises: InvalidCallError if ``--format`` and ``--schema`` are not both given."""
+    """Check that ``--format`` and ``--schema`` are given together. Raises: InvalidCallError."""
     for one, other in (("format", "schema"), ("schema", "format"), ("message", "format")):
         if f"--{one}" in given.used.values() and f"--{other}" not in given.used.values():
             raise InvalidCallError(f"--{one} needs --{other}")

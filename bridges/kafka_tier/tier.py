@@ -412,7 +412,9 @@ class KafkaTier:
         return max(alive, key=lambda one: alive[one])
 
     def _alive(self, topic_id: str) -> bool:
-        """Whether the topic with that id has a segment that is not deleted; a name may have had several ids."""
+        """Whether the topic with that id has a segment that is not deleted; (Several topics may have had that
+        name.)
+        """
         deleted, partitions = SegmentState.DELETE_SEGMENT_FINISHED, self.states.deleted_partitions
         its = [one for one in self.states.segments.values() if one.topic_id == topic_id]
         return any(one.state is not deleted and (topic_id, one.partition) not in partitions for one in its)
