@@ -52,5 +52,6 @@ def _written_down(spark: SparkSession, checkpoint: str) -> str:
         return str(found["id"])
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         raise InvalidCallError(
-            f"{path} does not contain the query's id; is it its checkpointLocation? ({first_line(error)})"
+            f"{path} does not contain the query's id; is that the query's checkpointLocation? "
+            f"({first_line(error)})"
         ) from error
