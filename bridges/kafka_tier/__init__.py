@@ -15,5 +15,5 @@
     by_hand                   leader epochs and log starts that the user gives, for a cluster that is gone
     reading                   a task's read of a range of a segment
 
-Nothing here writes. Functions that decode untrusted bytes raise errors of ours, in bounded memory.
+Nothing here writes. Functions that decode untrusted bytes raise only stratalog's errors, and use bounded memory.
 """

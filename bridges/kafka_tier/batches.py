@@ -21,12 +21,10 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError
 
 HEADER_BYTES = 61
 MOST_BATCH_BYTES = 64 * 1024 * 1024
-"""The greatest size of a batch, both stored and decompressed. Kafka's ``max.message.bytes`` is 1 MiB by
-default.
-"""
+"""The maximum size of a batch, both stored and decompressed. Kafka's ``max.message.bytes`` is 1 MiB by default."""
 MOST_BATCH_RECORDS = 1 << 20
 _PREFIX_BYTES = 12
-"""The size of the offset and length fields, which the length does not include."""
+"""The size of the offset and length fields, which the length field does not count."""
 _CRC_FROM = 21
 _MAGIC = 2
 _NO_OFFSET = (1 << 63) - 1
@@ -87,12 +85,12 @@ class KafkaBatch(NamedTuple):
 
     @property
     def transactional(self) -> bool:
-        """Whether its records belong to a transaction."""
+        """Whether the records of the batch belong to a transaction."""
         return bool(self.attributes & 0x10)
 
     @property
     def control(self) -> bool:
-        """Whether it is a marker, which consumers do not get."""
+        """Whether the batch is a marker, which consumers do not get."""
         return bool(self.attributes & 0x20)
 
 
@@ -185,7 +183,7 @@ def _refuse(data: bytes, at: int, end: int, position: int, what: str) -> NoRetur
 
 def decompressed(batch: KafkaBatch, what: str) -> KafkaBatch:
     """The batch with decompressed records. Raises: CorruptionError for bytes that do not match their codec;
-    InvalidCallError for more than fits into a task.
+    InvalidCallError for more records than fit into a task.
     """
     codec, size = batch.codec, batch.end - batch.begin
     if codec is not None:
