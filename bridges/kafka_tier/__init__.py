@@ -3,7 +3,7 @@
     tier                      ``KafkaTier``: plans a read, and gives a DataFrame or Arrow
     segment, segment_states   the uploads in ``__remote_log_metadata``; ``fields`` (its bytes)
     metadata_log              that topic, from the files of its log
-    brokers                   that topic, and the present history, from running brokers
+    brokers                   that topic, and the current history, from running brokers
     layout                    the interface to a plugin's layout of segments; ``local``, ``aiven`` (with
                               ``aiven_manifest`` and ``aiven_keys``)
     lineage, plan             the segments of the log, and the unclear offsets

@@ -56,7 +56,7 @@ def partitions_here(
     names: Iterable[str],
     bounds: Mapping[TopicPartition, SourceBounds],
 ) -> list[MirroredPartition]:
-    """The present state of the topics' partitions here; a partition that cannot be read is a failure of the
+    """The current state of the topics' partitions here; a partition that cannot be read is a failure of the
     run.
     """
 
@@ -225,7 +225,8 @@ class _CatchUp:
 
     def _failed(self, part: MirroredPartition, error: StratalogError) -> None:
         """Handle a source that cannot continue: append waiting records. If its log now starts later, the next
-        round continues there. If it lacks our history, the next round checks the history up to the last record.
+        round continues there. If the source lacks the history of the log here, the next round checks the history
+        up to the last record.
         """
         if not self._append_all(part, part.rest()):
             return
@@ -291,7 +292,7 @@ class _CatchUp:
 def last_record(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, key: TopicPartition
 ) -> int | None:
-    """The offset of our last record that is not a gap; None if all are gaps.
+    """The offset of the last record here that is not a gap; None if all are gaps.
 
     Raises: errors of reading.
     """

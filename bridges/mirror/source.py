@@ -45,14 +45,14 @@ class SourceTopic:
     """A topic of the source."""
 
     name: str
-    """Its name in the source; with ``renamed`` our name."""
+    """Its name in the source; with ``renamed``, its name here."""
     source: str
     """Cluster id and topic id, in the form of ``mirror.source``."""
     partitions: int
     configs: Mapping[str, str]
     """All its effective configs, by Kafka's names."""
     renamed: str | None = None
-    """Its name in the source, if ours differs."""
+    """Its name in the source, if its name here differs."""
 
     @property
     def name_there(self) -> str:
