@@ -4,7 +4,7 @@
   stratalog compare trips --with kafka-1:9092 --format confluent-avro --schema trip.avsc
 
 Compares offset, timestamp, key, value and headers of every committed record that both sides can have. The exit
-status is 1 if any record differs; the report names offsets. Records that the source has since compacted away are
+status is 1 if any record differs; the report names offsets. Records that compaction has removed from one side are
 counted, and are not differences. In a topic with typed values the decoded values are compared: give the format and
 schema that the mirror used. Needs confluent-kafka: pip install 'stratalog[kafka]'.
 """

@@ -191,6 +191,17 @@ def test_by_dirty_ratio_and_lags(tmp_path: Path) -> None:
     assert rows_of(live.cluster.compact(), "segments") != [(0,)], "older than max.compaction.lag.ms"
 
 
+def test_an_old_tail_of_small_files_is_compacted_up_to_its_last_file(tmp_path: Path) -> None:
+    """Kafka rolls its active segment after ``segment.ms``; the files here together would be the active segment."""
+    live = Compacted(tmp_path, segment_bytes=str(2**30), segment_ms=str(HOUR_MS))
+    fill(live)
+    assert rows_of(live.cluster.compact(), "segments") == [(0,)]
+    live.clock.sleep(2 * HOUR_MS / 1000)
+    live.cluster.compact().raise_for_failures()
+    assert [*live.everywhere()] == [2, 3, 4, 5]
+    assert live.cluster.verify(deep=True).ok
+
+
 def test_a_protected_topic_keeps_its_records_and_stops_no_other(tmp_path: Path) -> None:
     live = Compacted(tmp_path)
     fill(live)
