@@ -13,12 +13,14 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from stratalog.engine.health import sight
+from stratalog.engine.metadata.partition_commands import AddRules, WantedRule
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.local_space import FolderSpace
 from stratalog.partitions.unwritable import UnwritableStorageError
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.health_harness import HOUR_MS, Patient, files
 from tests.unit.test_health_memory import flip
@@ -246,6 +248,35 @@ def expired(patient: Patient) -> None:
     live = patient.live
     live.cluster.topics.alter_configs("t", {"retention.ms": "1000"})
     age(*files(live, live.leader()))
+
+
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "1"}
+
+
+def uncompacted(patient: Patient) -> None:
+    live = patient.live
+    live.cluster.topics.alter_configs("t", COMPACTED)
+    age(*files(live, live.leader()))
+
+
+def cut_off_compaction(patient: Patient) -> None:
+    """A run ended two hours ago, when it had committed its rule."""
+    live = patient.live
+    live.cluster.topics.alter_configs("t", COMPACTED)
+    (view,) = live.cluster.image.views("t")
+    then_ms = SystemClock().now_ms() - 2 * HOUR_MS
+    wanted = WantedRule(
+        topic_id=view.topic_id,
+        partition=view.partition,
+        bound=2,
+        after=0,
+        leader_epoch=view.leader_epoch,
+        now_ms=then_ms,
+        committed_ms=then_ms,
+        delete_retention_ms=0,
+        partition_epoch=view.partition_epoch,
+    )
+    ports_of(live.cluster).metadata.submit(AddRules((wanted,)))
 
 
 def lost(brokers: tuple[int, ...]) -> Callable[[Patient], None]:
