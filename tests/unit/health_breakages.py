@@ -13,18 +13,17 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from stratalog.engine.health import sight
-from stratalog.engine.metadata.partition_commands import AddRules, WantedRule
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.local_space import FolderSpace
 from stratalog.partitions.unwritable import UnwritableStorageError
-from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.health_harness import HOUR_MS, Patient, files
 from tests.unit.test_health_memory import flip
 from tests.unit.test_upkeep_bad_remote import remote_files, table_of
+from tests.unit.test_upkeep_compact import commit_rule
 from tests.unit.transact_harness import rows
 
 Broken = Callable[[Patient], Callable[[], object] | None]
@@ -263,20 +262,7 @@ def cut_off_compaction(patient: Patient) -> None:
     """A run ended two hours ago, when it had committed its rule."""
     live = patient.live
     live.cluster.topics.alter_configs("t", COMPACTED)
-    (view,) = live.cluster.image.views("t")
-    then_ms = SystemClock().now_ms() - 2 * HOUR_MS
-    wanted = WantedRule(
-        topic_id=view.topic_id,
-        partition=view.partition,
-        bound=2,
-        after=0,
-        leader_epoch=view.leader_epoch,
-        now_ms=then_ms,
-        committed_ms=then_ms,
-        delete_retention_ms=0,
-        partition_epoch=view.partition_epoch,
-    )
-    ports_of(live.cluster).metadata.submit(AddRules((wanted,)))
+    commit_rule(live, bound=2, at_ms=SystemClock().now_ms() - 2 * HOUR_MS)
 
 
 def lost(brokers: tuple[int, ...]) -> Callable[[Patient], None]:
