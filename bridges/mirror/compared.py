@@ -95,7 +95,7 @@ class Compared:
             both, rows, other_rows = np.intersect1d(offsets, others, assume_unique=True, return_indices=True)
             found: dict[int, str] = {}
             if not self.by_rules:
-                for how, side in (("is only there", offsets), ("is only here", others)):
+                for how, side in (("is only in the source", offsets), ("is only here", others)):
                     found |= {int(one): how for one in np.setdiff1d(side, both, assume_unique=True)}
             offsets, there, here = both, _taken(there, rows), _taken(here, other_rows)
         else:

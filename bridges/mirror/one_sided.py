@@ -59,7 +59,7 @@ class OneSided:
         with Superseded(start, rule, MEMORY_BYTES) as marks:
             marks.find(self._keys(end, sides, later))
             for offsets, side, removes in (
-                (self.only_there, "there", self.tombstones_before is not None),
+                (self.only_there, "in the source", self.tombstones_before is not None),
                 (self.only_here, "here", self.there_compacts),
             ):
                 for some in offsets:

@@ -143,7 +143,7 @@ def test_without_a_rule_here_nothing_explains_a_record_that_is_only_there(tmp_pa
     del live.there.records[0]
     live.mirror()
     live.there.records[0] = live.there.records[1]._replace(offset=0)
-    assert "0 is only there" in str(live.compare().failures)
+    assert "0 is only in the source" in str(live.compare().failures)
 
 
 @pytest.mark.parametrize("seed", range(8))
