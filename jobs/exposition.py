@@ -49,6 +49,9 @@ FIGURES = {
     "records-lag-max": "Greatest lag of a consumer group in a partition, in records",
     "records-lag-max-ms": "Greatest lag of a consumer group in a partition, in time",
     "PartitionsWithLateTransactionsCount": "Partitions with an open transaction that exceeded its timeout",
+    "max-dirty-percent": "Greatest percentage of a compacted partition's sealed bytes that was never compacted",
+    "time-since-last-run-ms": "Time since the compaction of maintain last began",
+    "uncleanable-partitions-count": "Partitions whose compaction failed when it last ran",
     "scrub-lag-ms": "Time since the scrub became overdue",
 }
 """The meaning of each figure of health, apart from the ages of steps."""

@@ -2,13 +2,14 @@
 
 Some threads read both sides once, in the order of offsets, and compare them as columns (``compared``): offset,
 timestamp, key, value and headers of each record. For typed values, decoded values are compared, and the bytes of
-undecoded ones. The range is from the later log start to the earlier end of committed records. If the source
-compacts, a record that exists only here is not a difference: the source had it when it was mirrored. Offsets that
-a source which is gone leaves unknown are not compared; notes name them.
+undecoded ones. The range is from the later log start to the earlier end of committed records. If the source or the
+topic here compacts, a record that only one side has is not a difference where a rule explains it (``one_sided``).
+Offsets that a source which is gone leaves unknown are not compared; notes name them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from stratalog.bridges.formats.typed import TypedValues, canonical
 from stratalog.bridges.mirror.compared import DECODED, Compared
 from stratalog.bridges.mirror.configs import compacts
 from stratalog.bridges.mirror.key_places import KeyPlaces, note_of_keys
+from stratalog.bridges.mirror.one_sided import OneSided, Sides
 from stratalog.bridges.mirror.renamed import names_here, renamed, under_names_here
 from stratalog.bridges.mirror.rows import NO_RECORDS, offsets_of
 from stratalog.bridges.mirror.source import (
@@ -97,9 +99,15 @@ def compare(
             )
 
         def one(key: TopicPartition) -> Compared:
-            return _compare(
-                metadata, storage, execution.clock, memory, source, there[key[0]], key, bounds[key], values
-            )
+            def by_rules() -> tuple[Compared, int]:
+                return _compare(
+                    metadata, storage, execution.clock, memory, source, there[key[0]], key, bounds[key], values
+                )
+
+            found, generation = by_rules()
+            while generation < metadata.image().view(image.topic(key[0]).topic_id, key[1]).generation:
+                found, generation = by_rules()  # a rule has removed records meanwhile
+            return found
 
         places: dict[str, list[KeyPlaces]] = {}
         for outcome in storage.threads.run(one, list(bounds)):
@@ -151,7 +159,8 @@ def _compare(
     key: TopicPartition,
     bounds: SourceBounds,
     values: TypedValues | None,
-) -> Compared:
+) -> tuple[Compared, int]:
+    """The comparison, and the generation of the rules here by which it explains differences."""
     image = metadata.image()
     present = image.view(image.topic(key[0]).topic_id, key[1])
     end_here = fetch(
@@ -159,10 +168,13 @@ def _compare(
     ).high_watermark
     start = max(bounds.log_start, present.log_start_offset)
     end = max(start, min(bounds.stable_end, end_here))
-    found = Compared(key, start, end, compacts(topic.configs))
+    rules = present.rules
+    one_sided = OneSided(compacts(topic.configs), rules[-1].rule.tombstones_before if rules else None)
+    found = Compared(key, start, end, one_sided.possible)
     if MIRROR_SOURCE in image.topic(key[0]).configs:
         found.places = KeyPlaces(key[1], topic.partitions)
-    if start < end:
+
+    def sides() -> Iterator[Sides]:
         reads = source.read({key: SourceRange(start, end)})
         try:
             there = _Side(_there(reads, values))
@@ -170,18 +182,37 @@ def _compare(
             position = start
             while position < end:
                 position = min(there.read_on(position, end), here.read_on(position, end))
-                sides = there.take(position), here.take(position)
+                both = there.take(position), here.take(position)
                 if there.unknown is None:
-                    found.add(*sides)
+                    found.add(*both)
+                    yield both
                 else:
                     found.unknown.append(there.unknown)
         finally:
             reads.close()
+
+    def later() -> Iterator[pa.RecordBatch]:
+        now = source.bounds([key]).get(key, bounds)
+        if now.stable_end > end:
+            reads = source.read({key: SourceRange(max(end, now.log_start), now.stable_end)})
+            try:
+                for records, _, unknown in _there(reads, None):
+                    if unknown is not None:
+                        found.unknown.append(unknown)
+                    yield records
+            finally:
+                reads.close()
+
+    if start < end and one_sided.possible:
+        for offset, how in one_sided.explained(start, end, sides(), later()):
+            found.settle(offset, how)
+    elif start < end:
+        deque(sides(), maxlen=0)
     if bounds.stable_end > end_here:
         found.differs(end_here, f"and all later ones up to {bounds.stable_end} are only in Kafka")
     if end_here > bounds.log_end:
         found.differs(bounds.log_end, f"and all later ones up to {end_here} are only here")
-    return found
+    return found, present.generation
 
 
 # ---------------------------------------------------------------------------------------- both sides

@@ -88,7 +88,7 @@ class ClusterConfig:
         at_least(0),
         unit="ms",
         doc="health reports work that has been due for longer than this: a step of maintain, a segment for "
-        "the remote tier, expired records, a transaction past its timeout.",
+        "the remote tier, expired records, a compaction, a transaction past its timeout.",
     )
     replica_lag_time_max_ms: int = key(
         30_000,

@@ -99,9 +99,10 @@ def _check_compacting(config: TopicConfig, what: str) -> None:
             "record of a key after compaction has removed the earlier ones; set unclean.leader.election.enable "
             "= false"
         )
-    if config.mirror_source:
+    if config.mirror_archive_enable:
         raise InvalidConfigError(
-            f"{compact}: the topic is a mirror, and mirrors are not compacted; end the mirror first"
+            f"{compact} and mirror.archive.enable = true: an archive keeps what its source has removed; choose "
+            "one of the two"
         )
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise InvalidConfigError(
