@@ -243,7 +243,8 @@ class Jobs:
         """Compact the topics with ``cleanup.policy=compact``: remove the records whose key has a later record.
 
         All other records keep their offsets. Partitions are compacted when they are due, by
-        ``min.cleanable.dirty.ratio`` and ``max.compaction.lag.ms``. Records without a key, which a topic may have
+        ``min.cleanable.dirty.ratio`` and ``max.compaction.lag.ms``. In tiered topics the remote segments are
+        rewritten first, and only what is remote is compacted. Records without a key, which a topic may have
         from before it was compacted, are removed too; a note has their number.
 
         Args:

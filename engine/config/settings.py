@@ -89,11 +89,6 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
 def _check_compacting(config: TopicConfig, what: str) -> None:
     """Raises: InvalidConfigError for what a compacted topic cannot have beside it."""
     compact = f"{what}: cleanup.policy = {config.cleanup_policy}"
-    if config.remote_storage_enable:
-        raise InvalidConfigError(
-            f"{compact} and remote.storage.enable = true: as in Kafka, a compacted log is not tiered; choose one "
-            f"of the two, or cleanup.policy = {SNAPSHOT} with remote.snapshot.table.enable = true"
-        )
     if config.unclean_leader_election_enable:
         raise InvalidConfigError(
             f"{compact} and unclean.leader.election.enable = true: such an election may give up the last record "
@@ -116,7 +111,6 @@ def check_compacted(after: TopicConfig, what: str) -> None:
     Raises: InvalidConfigError.
     """
     wanted = {
-        "remote.storage.enable = true": after.remote_storage_enable,
         f"cleanup.policy = {SNAPSHOT}": after.snapshots,
         "unclean.leader.election.enable = true": after.unclean_leader_election_enable,
     }

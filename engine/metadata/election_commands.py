@@ -45,6 +45,8 @@ class Election:
     """The latest leader epoch of a remote log whose end the members of the ISR lack. The leader stays, or
     ``leader`` of the ISR leads, and continues from the remote end, alone in the ISR, under a later epoch. Requires
     the partition epoch."""
+    remote_end: int = 0
+    """With ``remote_epoch``: the end of the remote log. A rule of removal must not reach above it."""
     lost: bool = False
     """No replica has any of the known records. The leader stays, alone in the ISR; all replicas get new folders,
     where no late writer writes; and the log begins again at the last known offset. Requires the partition
@@ -105,9 +107,11 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
 
 def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> None:
     """Raises: InvalidCallError for a partition with a rule of removal: a record that such an election gives up may
-    be the last of its key, the others of which are removed already, on some of the replicas.
+    be the last of its key, the others of which are removed already, on some of the replicas. A remote log that the
+    rule does not exceed has the last record of each key.
     """
-    if image.rules_of(TopicIdPartition(election.topic_id, election.partition)):
+    rules = image.rules_of(TopicIdPartition(election.topic_id, election.partition))
+    if rules and (election.remote_epoch is None or rules[-1].rule.bound > election.remote_end):
         raise InvalidCallError(
             f"{what}: records were removed from it by cleanup.policy = compact, so no election may give up "
             "others: bring back a broker that was in its ISR, or delete the topic and create it again"

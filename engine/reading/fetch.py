@@ -366,7 +366,12 @@ class _Fetch:
 
     def _from_remote(self, seen: SeenLeader, fresh: bool, damage: PassedOver) -> Fetched:
         known = None if fresh else self.memory.fetching.remote_logs.get(seen.topic.topic_id)
-        if known is None or not known.covering(seen.view.partition, self.offset, self.offset + 1):
+        partition = seen.view.partition
+        if (
+            known is None
+            or known.is_outdated(partition, seen.view.generation)
+            or not known.covering(partition, self.offset, self.offset + 1)
+        ):
             known = self._load(seen)
         try:
             return self._fetched(seen, self._remote_pieces(seen, known, seen.log.local_start), None, damage)

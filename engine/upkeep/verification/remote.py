@@ -36,6 +36,8 @@ class RemotePartition:
     """Paths that the table lists, but that the store does not hold with that size."""
     rewrite: str = ""
     """A description of files with which other programs have replaced segments, if any."""
+    generation: int = 0
+    """The generation of the last rule of removal that the table records."""
 
     def lists(self, object_name: str) -> bool:
         """Whether the table lists an object, by its name in the store."""
