@@ -14,6 +14,8 @@ from stratalog.engine.config.definition import ConfigDef, Scope
 from stratalog.engine.config.topic_config import (
     AS_LOCAL,
     AS_TOTAL,
+    COMPACT,
+    COMPACT_DELETE,
     PARTITIONER,
     SNAPSHOT,
     TOPIC_CONFIGS,
@@ -145,6 +147,12 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
             "data without further copies, set remote.log.copy.disable = true; to delete the data, set "
             "remote.storage.enable = false "
             "together with remote.log.delete.on.disable = true"
+        )
+    if off and after.cleanup_policy == COMPACT:
+        raise InvalidConfigError(
+            f"{what}: remote.storage.enable cannot be switched off with cleanup.policy = {COMPACT}: the remote "
+            f"tier has the last record of some keys. To delete it, set cleanup.policy = {COMPACT_DELETE} first; to "
+            "keep it without further copies, set remote.log.copy.disable = true"
         )
 
 

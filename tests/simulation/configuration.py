@@ -555,17 +555,9 @@ _IN_COMPACT = 0.1
 COMPACT_TIERED = Theme(
     "compact tiered",
     (
-        *(
-            ("append", 18),
-            ("tier", 9),
-            ("compact", 9),
-            ("retain", 6),
-            ("vacuum", 3),
-            ("merge", 2),
-            ("replicate", 2),
-        ),
-        *(("elect", 4), ("shrink", 2), ("fence", 1), ("read", 5), ("read_replica", 1), ("look", 1), ("heal", 1)),
-        *(("bootstrap", 1), ("reassign", 1)),
+        *(("append", 18), ("tier", 9), ("compact", 6), ("compact_some", 5), ("retain", 6), ("vacuum", 3)),
+        *(("merge", 2), ("replicate", 2), ("elect", 4), ("shrink", 2), ("fence", 1), ("read", 5)),
+        *(("read_replica", 1), ("look", 1), ("heal", 1), ("bootstrap", 1), ("reassign", 1)),
     ),
     ("cut", "double"),
     length=(7, 12),

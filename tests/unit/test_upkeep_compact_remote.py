@@ -10,6 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from stratalog import Cluster
+from stratalog.engine.upkeep.replication.compact import compact
+from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.removal import Rule
@@ -217,6 +219,23 @@ def test_a_crash_at_any_step_leaves_a_whole_log_and_the_next_run_goes_on(
     assert live.driver().verify(deep=True).ok
 
 
+def test_a_budget_ends_a_compaction_after_each_segment(tmp_path: Path) -> None:
+    """In both tiers, the remote one first; readers find the last record of each key all the while."""
+    rows: list[Row] = [("a", "0"), ("a", "1"), ("b", "1"), ("b", "2"), ("a", "2"), ("c", "1"), ("z", "1")]
+    live = filled(tmp_path, rows, local_retention_bytes="-1")
+    ends = []
+    while True:
+        ports = ports_of(live.driver())
+        report = compact(ports.metadata, ports.storage, ports.execution, over=lambda: True)
+        report.raise_for_failures()
+        check_latest(rows, live.fetched())
+        check_latest(rows, live.lake())
+        ends.append((sum(name.endswith(".1") for name in live.names()), live.log(live.leader()).removed_to))
+        if not report.totals.get("cut_off"):
+            break
+    assert ends == [(1, 0), (2, 0), (3, 1), *((3, end) for end in range(2, 7))]
+
+
 def test_a_tombstone_leaves_neither_tier_before_what_it_deletes(tmp_path: Path) -> None:
     live = filled(tmp_path, [("k", "1"), ("k", None), ("y", "1"), ("z", "1")], delete_retention_ms="0")
     live.cluster.compact().raise_for_failures()
@@ -381,6 +400,30 @@ def test_total_retention_applies_with_compact_delete(tmp_path: Path) -> None:
     live.cluster.retain().raise_for_failures()
     assert live.names()[0] == "4-5.0"
     assert live.fetched().keys() == {4, 5, 6}
+
+
+def test_the_remote_tier_cannot_be_given_up_while_it_has_the_last_record_of_keys(tmp_path: Path) -> None:
+    live = Tiered(tmp_path)
+    off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+    with pytest.raises(InvalidConfigError, match="compact,delete first"):
+        live.cluster.topics.alter_configs("t", off)
+    live.cluster.topics.alter_configs("t", {**off, "cleanup.policy": "compact,delete"})
+
+
+def test_a_leader_whose_storage_was_emptied_continues_from_the_remote_end(tmp_path: Path) -> None:
+    """The table has the last record of each key that a rule covers, so nothing more is lost."""
+    live = filled(tmp_path, (*ROWS, ("z", "1")))
+    live.cluster.compact().raise_for_failures()
+    for broker in (1, 2, 3):
+        replica, store = live.replica(broker), live.store(broker)
+        store.delete([stored.name for stored in store.list(replica.folder)])
+    driver = live.driver()
+    for _ in range(2):
+        driver.replicate(check=False)
+    driver.replicate().raise_for_failures()
+    assert live.fetched() == {3: ("c", None), 4: ("b", "2"), 5: ("a", "3"), 6: ("z", "1")}
+    live.put(("a", "4"))
+    assert live.fetched()[7] == ("a", "4")
 
 
 @pytest.mark.slow

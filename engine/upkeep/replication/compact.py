@@ -178,7 +178,8 @@ def _look(work: CompactWork) -> Dirty:
     if now_ms is None:
         return Dirty(found, why=NO_TIME)
     if not found.is_due(work.policy, now_ms):
-        return Dirty(found, why=found.why_not(work.merging, work.policy))
+        only = "" if work.until is None else "; only what is in the remote tier is compacted"
+        return Dirty(found, why=found.why_not(work.merging, work.policy) + only)
     wanted = WantedRule(
         topic_id=view.topic_id,
         partition=view.partition,
