@@ -151,8 +151,8 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
     if off and after.cleanup_policy == COMPACT:
         raise InvalidConfigError(
             f"{what}: remote.storage.enable cannot be switched off with cleanup.policy = {COMPACT}: the remote "
-            f"tier has the last record of some keys. To delete it, set cleanup.policy = {COMPACT_DELETE} first; to "
-            "keep it without further copies, set remote.log.copy.disable = true"
+            f"tier has the last record of some keys. To delete it, set cleanup.policy = {COMPACT_DELETE} first; "
+            "to keep it without further copies, set remote.log.copy.disable = true"
         )
 
 
