@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from stratalog import Cluster
+from stratalog.engine.driver.run import NOT_DONE
 from stratalog.engine.upkeep.replication.compact import compact
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.lineage import Lineage
@@ -21,7 +23,7 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removal import Followed
 from tests.ports import ports_of
-from tests.unit.cluster_harness import TIERED, rows_of
+from tests.unit.cluster_harness import TIERED, report_of, rows_of
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.harness import SCHEMA
 from tests.unit.restore_harness import Heir
@@ -163,6 +165,25 @@ def test_a_rule_covers_no_more_than_the_remote_log(tmp_path: Path) -> None:
     fill(live, [("z", "1")])
     live.cluster.compact().raise_for_failures()
     assert 0 not in live.lake()
+
+
+def test_remote_files_count_for_the_dirty_ratio_and_for_the_lags(tmp_path: Path) -> None:
+    live = filled(
+        tmp_path, (*ROWS, ("z", "1")), min_compaction_lag_ms=str(HOUR_MS), min_cleanable_dirty_ratio="0.5"
+    )
+    young = live.cluster.compact()
+    assert "older than 1 h" in str(rows_of(young, "why"))
+    live.clock.sleep(2 * HOUR_MS / 1000)
+    live.cluster.compact().raise_for_failures()
+    assert live.remote_log().generation(0) == 1
+    live.cluster.topics.alter_configs("t", {"min.compaction.lag.ms": "0"})
+    fill(live, [("y", "1"), ("y", "2"), ("y", "3")])
+    live.tier_all()
+    assert "dirty: compacted from 50% on" in str(rows_of(live.cluster.compact(), "why"))
+    live.cluster.topics.alter_configs("t", {"max.compaction.lag.ms": str(HOUR_MS)})
+    live.clock.sleep(2 * HOUR_MS / 1000)
+    live.cluster.compact().raise_for_failures()
+    assert live.remote_log().generation(0) == 2
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -400,6 +421,30 @@ def test_total_retention_applies_with_compact_delete(tmp_path: Path) -> None:
     live.cluster.retain().raise_for_failures()
     assert live.names()[0] == "4-5.0"
     assert live.fetched().keys() == {4, 5, 6}
+
+
+def test_verify_names_a_remote_tier_that_was_restored_from_an_older_copy(tmp_path: Path) -> None:
+    live = filled(tmp_path, (*ROWS, ("z", "1")), local_retention_bytes="-1")
+    older = shutil.copytree(live.remote, tmp_path / "older")
+    live.cluster.compact().raise_for_failures()
+    live.driver().verify().raise_for_failures()
+    shutil.rmtree(live.remote)
+    older.rename(live.remote)
+    report = report_of(live.driver().verify)
+    assert "restored from an older copy" in str(report.failures)
+    live.driver().compact().raise_for_failures()
+    assert live.remote_log().rules == {0: Rule(1, 6)}
+    live.driver().verify(deep=True).raise_for_failures()
+
+
+def test_without_the_remote_tier_nothing_is_compacted_and_each_partition_has_a_row(tmp_path: Path) -> None:
+    live = filled(tmp_path, (*ROWS, ("z", "1")), local_retention_bytes="-1")
+    live.remote.rename(tmp_path / "away")
+    live.remote.write_text("no folder")
+    report = live.driver().compact(check=False)
+    assert report.failures
+    assert [(row["segments"], row["why"]) for row in report.rows] == [(0, NOT_DONE)]
+    assert live.log(live.leader()).removed_to == 0
 
 
 def test_the_remote_tier_cannot_be_given_up_while_it_has_the_last_record_of_keys(tmp_path: Path) -> None:

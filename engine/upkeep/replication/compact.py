@@ -238,9 +238,9 @@ def compact(
     with execution.run("compact", dry_run=dry_run) as run:
         image = metadata.image()
         now_ms = cache(lambda: compared_clocks(storage, execution.clock, image).agreed_ms)
-        works, protected = _plan(storage, execution.clock, image, topics, only, now_ms)
+        planned, protected = _plan(storage, execution.clock, image, topics, only, now_ms)
         tables = RemoteTables(metadata, storage, run)
-        works = _with_remote(tables, image, works)
+        works = _with_remote(tables, image, planned)
         run.add(_row(view, None, CompactResult(), PROTECTED) for view in protected)
         looked = {work.replicas.view.key: seen for work, seen in run.each(look_at_log, list(works.values()))}
         wanted = {key: seen.wanted for key, seen in looked.items() if seen.wanted is not None}
@@ -280,7 +280,7 @@ def compact(
             for key, seen in looked.items()
         )
     run.fill(
-        (work.replicas.view for work in works.values()), lambda view: _row(view, None, CompactResult(), NOT_DONE)
+        (work.replicas.view for work in planned.values()), lambda view: _row(view, None, CompactResult(), NOT_DONE)
     )
     run.total("segments", "removed", "remote_segments", "remote_removed")
     return run.report()

@@ -199,7 +199,11 @@ class RemoteTables:
                 else:
                     left.append(work)
         for topic_id in {work.replicas.view.topic_id for work in left if work.looked_again}:
-            self.logs[topic_id] = self._tables[topic_id].load()
+            try:
+                self.logs[topic_id] = self._tables[topic_id].load()
+            except StratalogError as error:
+                self.run.fail(self._tables[topic_id].topic, error)
+                left = [work for work in left if work.replicas.view.topic_id != topic_id]
         return [
             replace(
                 work, segments=self.logs[work.replicas.view.topic_id].of_partition(work.replicas.view.partition)
