@@ -219,9 +219,9 @@ class TopicConfig:
         unit="ms",
         doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones that, by their own timestamps, "
         "are older than this when the snapshot's last record is appended. For compact: a tombstone stays for this "
-        "long after the first compaction that covered it has ended on all replicas of the ISR (KIP-534). The next "
-        "compaction of the partition proves that, and its time counts. A log without new records is not "
-        "compacted, so its tombstones stay.",
+        "long after the first compaction that covered it has ended in the remote tier, if there is one, and on "
+        "all replicas of the ISR (KIP-534). The next compaction of the partition proves that, and its time counts."
+        " A log without new records is not compacted, so its tombstones stay.",
     )
     min_cleanable_dirty_ratio: float = key(
         0.5,

@@ -370,10 +370,10 @@ class _Fetch:
 
     def _from_remote(self, seen: SeenLeader, fresh: bool, damage: PassedOver) -> Fetched:
         known = None if fresh else self.memory.fetching.remote_logs.get(seen.topic.topic_id)
-        partition = seen.view.partition
+        partition, rules = seen.view.partition, seen.view.rules
         if (
             known is None
-            or known.is_outdated(partition, seen.view.generation)
+            or (rules and known.is_outdated(partition, rules[-1].rule.generation))
             or not known.covering(partition, self.offset, self.offset + 1)
         ):
             known = self._load(seen)

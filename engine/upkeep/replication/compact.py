@@ -307,10 +307,10 @@ def _carry_out(
 
 
 def _present(metadata: MetadataClient, storage: Storage, works: Sequence[CompactWork]) -> list[CompactWork]:
-    """The works under the present views; those of deleted topics stay as they are."""
+    """The works of step 4 under the present views; those of deleted topics stay as they are."""
     image = metadata.image() if works else None
     return [
-        replace(work, replicas=storage.replicas(image.view(*work.replicas.view.key)))
+        replace(work, replicas=storage.replicas(image.view(*work.replicas.view.key)), segments=())
         if image is not None and work.replicas.view.topic_id in image.topics
         else work
         for work in works
