@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from stratalog import Cluster
 from stratalog.engine.driver.run import NOT_DONE
 from stratalog.engine.upkeep.replication.compact import compact
-from stratalog.partitions.errors import InvalidConfigError
+from stratalog.partitions.errors import InvalidConfigError, SourceChangedError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.removal import Rule
@@ -23,7 +23,7 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removal import Followed
 from tests.ports import ports_of
-from tests.unit.cluster_harness import TIERED, report_of, rows_of
+from tests.unit.cluster_harness import TIERED, codes, report_of, rows_of
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.harness import SCHEMA
 from tests.unit.restore_harness import Heir
@@ -332,6 +332,25 @@ def test_the_table_refuses_an_upload_that_follows_an_older_rule(tmp_path: Path) 
     done = table.commit([uploaded(segment(0, 10, 2)), *late[1:]], (), histories)
     assert len(done.listed) == 3
     assert not done.stale
+
+
+def test_an_upload_that_a_rule_overtakes_is_named_and_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Tiered(tmp_path)
+    fill(live)
+    commit = DeltaTopicTable.commit
+
+    def late(table: DeltaTopicTable, *batch: object) -> object:
+        table.record_rules({0: Followed(Rule(1, 100), frozenset())})
+        return commit(table, *batch)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTopicTable, "commit", late)
+        report = live.cluster.tier(check=False)
+    assert codes(report) == {SourceChangedError.code: 1}
+    assert "compaction has removed records of" in str(report.failures)
+    assert not live.remote_log().of_partition(0)
 
 
 def test_uploads_wait_for_the_rule_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
