@@ -1,10 +1,10 @@
 """Finds where a leader's log and remote segments hold different records at the same offsets, in whatever files.
 
 Leader epochs distinguish two histories, unless brokers were restored together with their metadata: then an epoch
-is used again for other records. Names and checksums do not help if one side was merged. So the records themselves
-are compared: timestamps, keys, values, headers. The log adds other columns, which follow from these or, like the
-outcome of a transaction, are known only in a merged file. Where files follow different rules of removal, one side
-may have a gap in place of a record that the other still has: such offsets are left out.
+may be used again for other records. Names and checksums do not help if one side was merged. So the records
+themselves are compared: timestamps, keys, values, headers. The log adds other columns, which follow from these or,
+like the outcome of a transaction, are known only in a merged file. Where files follow different removal rules, one
+side may have a gap in place of a record that the other still has: such offsets are left out.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def first_difference(
 
 
 def _differs(leader: Store, links: Sequence[Link], first: int, theirs: pa.Table, generation: int) -> int | None:
-    """The first offset at which the leader has another record than ``theirs``, which begin at ``first`` and follow
-    the rule of this generation. Records that its files lack are damage, not a difference."""
+    """The first offset at which the leader's record differs from that in ``theirs``, which begin at ``first`` and
+    follow the rule of this generation. Records that the leader's files lack are damage, not a difference.
+    """
     hashes, gaps = row_hashes(theirs), _gaps(theirs)
     for link in links:
         start, end = max(first, link.start), min(first + len(hashes), link.end)

@@ -1,9 +1,9 @@
 """Compact: remove the records whose key has a later one (cleanup.policy=compact), at unchanged offsets.
 
-    1. each leader tells what is dirty, or that its last rule is not carried out everywhere (``compaction``)
-    2. one commit gives the partitions that are due their next rule of removal (``partitions.removal``)
+    1. each leader reports its dirty files, or that its last rule has not been applied everywhere (``compaction``)
+    2. one commit gives the partitions that are due their next removal rule (``partitions.removal``)
     3. the remote segments of tiered partitions are rewritten by the rule (``compact_remote``)
-    4. each leader whose remote log follows the rule rewrites its files, and its followers copy them
+    4. each leader whose remote log follows the rule applies it to its files, and its followers copy them
 
 A run that ends after the commit leaves the rest of the work to the next run.
 """
@@ -93,7 +93,7 @@ class Dirty:
     wanted: WantedRule | None = None
     """The next rule, if one is due."""
     goes_on: bool = False
-    """Whether the present rule is not carried out everywhere."""
+    """Whether the current rule has not been applied everywhere."""
     why: str | None = None
     """The reason why nothing is due."""
 
@@ -266,7 +266,8 @@ def compact(
             finished = _carry_out(metadata, storage, run, again, over)
             done = {work.replicas.view.key: result for work, result in finished}
             run.notes += [
-                f"{work.replicas}: removed records without a key, from before the topic was compacted: {keyless:,}"
+                f"{work.replicas}: removed records without a key, written before compaction was enabled: "
+                f"{keyless:,}"
                 for work, result in finished
                 if (keyless := max(result.keyless, tables.figures_of(work.replicas.view.key).keyless))
             ]
