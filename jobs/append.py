@@ -49,7 +49,7 @@ _COLUMNS = ("key", "value", "partition", "headers", "timestamp")
 _TOGETHER = ("topic", "frame", "order_by", "dry_run")
 _FILES = frozenset({"parquet", "delta", "csv", "json", "orc", "text", "avro"})
 _ELSEWHERE = frozenset({"SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"})
-"""Variables of a Spark whose file system may be another than that of this machine."""
+"""Environment variables that show a Spark whose file system may not be that of this machine."""
 _GLOB = frozenset("*?[{")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
@@ -104,7 +104,7 @@ def append(job: Job) -> Report:
 
 
 def _check_exists(given: argparse.Namespace) -> None:
-    """Check, before Spark starts, that files of this machine exist. Other paths, and those of a Spark that was
+    """Check, before Spark starts, that files of this machine exist. Other paths, and the paths of a Spark that was
     configured elsewhere, are left to Spark.
 
     Raises: InvalidCallError.
@@ -139,7 +139,7 @@ def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:
 
 
 def prepared(given: argparse.Namespace, frame: DataFrame) -> DataFrame:
-    """``frame`` after ``--where`` and ``--select``."""
+    """``frame`` after applying ``--where`` and ``--select``."""
     if given.where is not None:
         frame = frame.where(given.where)
     return frame if given.select is None else frame.selectExpr(*given.select)

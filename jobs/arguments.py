@@ -1,4 +1,4 @@
-"""The command line of jobs, and the errors of a wrong call (exit status 2).
+"""The command line of jobs, and the errors of an invalid call (exit status 2).
 
 This module only converts words to values; it opens nothing. Types raise ``argparse.ArgumentTypeError``, which
 argparse prints on one line.
@@ -32,7 +32,7 @@ _CHOICE = re.compile(r"invalid choice: '(?P<given>.*)' \(choose from (?P<known>.
 """A message of argparse."""
 
 _PATH = re.compile(r"/|\.\w+$")
-"""The end of a path, or a slash in it; the names of most topics have neither."""
+"""Matches the end of a file name, or a slash in a path; the names of most topics have neither."""
 
 _COMMAND = "COMMAND"
 _FIRST_AT = "first-at:"
@@ -53,7 +53,7 @@ _HERE = {
 
 
 class _JobParser(argparse.ArgumentParser):
-    """A parser whose errors suggest what the user may have meant. Parsers of subcommands have this class, too."""
+    """A parser whose errors suggest what the user may have meant. Parsers of subcommands also have this class."""
 
     _UNKNOWN = "unrecognized arguments: "
     _words: Sequence[str] = ()
@@ -87,7 +87,7 @@ class _JobParser(argparse.ArgumentParser):
             if word.startswith("-"):
                 word = word.partition("=")[0]
                 near = "; another command takes it" if word in options else did_you_mean(word, options, 0.7)
-                hint = self._without_option(word) or near  # all share the dashes
+                hint = self._without_option(word) or near  # all options begin with dashes
             elif "--topics" in options:
                 hint = "; name topics with --topics A,B"
         super().error(message + hint)
@@ -151,7 +151,8 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
 
 def called(name: str) -> str:
     """The command that started the job: ``stratalog tier``, ``python -m stratalog.jobs.tier``, or the path of the
-    script, prefixed with spark-submit if that runs it."""
+    script, prefixed with spark-submit if that runs the job.
+    """
     main = sys.modules.get("__main__")
     spec, script = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None and spec.name == f"stratalog.jobs.{name}":
@@ -169,7 +170,7 @@ def _file(*parts: str) -> str:
 
 
 def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] | None = None) -> None:
-    """Add the arguments of every job. The parser of a subcommand has no ``defaults``: they would override
+    """Add the arguments of every job. The parser of a subcommand gets no ``defaults``, because they would override
     arguments given before the subcommand.
     """
     defaults = defaults or dict.fromkeys(("cluster", "cluster_key_file", "credentials", "json"), argparse.SUPPRESS)
@@ -200,8 +201,8 @@ def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] |
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
-    """A function that adds a subcommand by name and description, and returns its parser (``reads``: the
-    subcommand changes nothing, and has ``--sort``). Each has the options of every job and ``--dry-run``. The
+    """A function that adds a subcommand by name and description, and returns its parser (``reads``: the subcommand
+    changes nothing, and has ``--sort``). Each subcommand has the options of every job and ``--dry-run``. The
     namespace holds the name as ``command``.
     """
     commands = parser.add_subparsers(dest="command", required=True, metavar=_COMMAND)
@@ -220,7 +221,7 @@ def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.Argum
 def add_every(
     parser: argparse.ArgumentParser, doc: str = "run again TIME after the end of each run (30s), until interrupted"
 ) -> argparse._MutuallyExclusiveGroup:
-    """``--once`` and ``--every TIME``, in the group that this returns."""
+    """``--once`` and ``--every TIME``, in the group that this function returns."""
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="run once (the default)")
     often.add_argument("--every", metavar="TIME", type=duration, help=doc)
@@ -241,7 +242,8 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 Rows = Sequence[tuple[str, ...]]
 """Options by their names in the namespace; each row is a rule for its first option. ``used`` of the namespace has
-the words of those that differ from their defaults."""
+the option strings of those that differ from their defaults.
+"""
 
 
 def check_options(given: argparse.Namespace, *, needs: Rows = (), bars: Rows = ()) -> None:
@@ -270,7 +272,7 @@ def option_of(name: str) -> str:
 
 
 def name(text: str) -> str:
-    """A text that is not empty: an empty one usually comes from an unset shell variable."""
+    """A text that is not empty. (An empty text usually comes from an unset shell variable.)"""
     if not text:
         raise argparse.ArgumentTypeError("give a name")
     return text
@@ -344,7 +346,7 @@ def rate(text: str) -> int:
 
 
 def text_or_file(text: str) -> str:
-    """The text, or the content of the file that ``@FILE`` names."""
+    """The text itself, or for ``@FILE`` the content of that file."""
     if not text.startswith("@"):
         return text
     try:
@@ -404,7 +406,7 @@ def bound(text: str) -> int | dict[int, int] | OffsetSpec | FirstAt | datetime:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Raises: ArgumentTypeError in place of an InvalidCallError."""
+    """Converts an InvalidCallError in the block to ArgumentTypeError."""
     try:
         yield
     except InvalidCallError as error:

@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_store(job: Job) -> Report:
-    """Raises: UnsupportedStoreError for an address that cannot be opened."""
+    """Check a storage. Raises: UnsupportedStoreError for an address that cannot be opened."""
     given, clock = job.arguments, SystemClock()
     address = parse_address(given.url, "URL")
     url = os.path.abspath(address.path) if address.is_folder else str(address)

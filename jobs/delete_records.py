@@ -87,7 +87,7 @@ def delete_records(job: Job) -> Report:
 
 
 def _offsets(text: str) -> list[tuple[int, int]]:
-    """``0:1000,1:latest``."""
+    """Parses ``0:1000,1:latest``."""
     if not re.fullmatch(r"\d+:(\d+|latest)(,\d+:(\d+|latest))*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r}: write offsets by partition as 0:1000,1:latest")
     pairs = (part.split(":") for part in text.split(","))
@@ -95,7 +95,7 @@ def _offsets(text: str) -> list[tuple[int, int]]:
 
 
 def _wanted(given: argparse.Namespace) -> list[_Partition]:
-    """Raises: InvalidCallError."""
+    """The requested offsets. Raises: InvalidCallError."""
     if given.offset_json_file is None:
         if given.before is None:
             raise InvalidCallError("no partitions were given: use --before, such as --before 0:1000,1:latest")

@@ -90,7 +90,9 @@ class Exposition(Collector):
         }
 
     def look(self, found: HealthReport | None) -> None:
-        """Replace the gauges by those of this health check; None: the check failed, and the gauges are unknown."""
+        """Replace the gauges by those of this health check; None: the check has failed, and the gauges are
+        unknown.
+        """
         self._seen = found
 
     def add(self, report: Report) -> None:

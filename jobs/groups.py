@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("delete", "delete_offsets"):
         add_yes(add_command(command, f"groups.Groups.{name}"))
     place = reset.add_mutually_exclusive_group(required=True)
-    add_place = place.add_argument  # Kafka has an option for each kind of ``to``
+    add_place = place.add_argument  # Kafka has one option for each kind of ``to``
     add_place(
         "--to-earliest", action="store_const", const=OffsetSpec.EARLIEST, dest="to", help="move to the log start"
     )

@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def health(job: Job) -> Report:
     try:
         cluster = job.cluster()
-    except (RetriableError, MetadataLostError) as error:  # a wrong call is not a finding
+    except (RetriableError, MetadataLostError) as error:  # an invalid call is not a finding
         return unopened(job.arguments.cluster, error, SystemClock().now_ms())
     return cluster.health()
 

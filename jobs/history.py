@@ -24,7 +24,7 @@ from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 
 _WIDEST = 80
-"""The longest cell, in characters; --json prints the whole text."""
+"""The maximum length of a cell, in characters; --json prints the whole text."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

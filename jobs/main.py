@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in JOBS:
         try:
             return int(job_of(name)(rest))
-        except EnvironmentUnusableError as error:  # of a bridge
+        except EnvironmentUnusableError as error:  # the error of a bridge
             print(f"stratalog {name}: {error}", file=sys.stderr)
             return 2
     if name in ("-h", "--help", ""):
@@ -116,7 +116,7 @@ def _complete() -> None:
 
     words = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     if len(words) > 2 and words[1] in JOBS:
-        os.environ["_ARGCOMPLETE"] = "2"  # its words begin with the second of the line
+        os.environ["_ARGCOMPLETE"] = "2"  # its words begin with the second word of the line
         parser = job_of(words[1]).parser()
         for action in parser._actions:
             if action.dest in ("topic", "topics"):

@@ -102,8 +102,8 @@ def maintain(job: Job) -> Report:
 
 
 def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
-    """A function that shows a run as usual, and looks at the cluster after it: for the page, and for figures that
-    are served or pushed with the operations of all drivers. ``closed`` ends what is served.
+    """A function that shows a run as usual, and checks the cluster after it: for the page, and for figures that
+    are served or pushed with the operations of all drivers. ``closed`` stops the servers.
 
     Raises: InvalidCallError, EnvironmentUnusableError.
     """
@@ -123,7 +123,7 @@ def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
         except StratalogError as error:
             if given.page is not None:
                 warn([f"the page could not look at the cluster: {error}"])
-        except Exception:  # an error of ours must not end the upkeep
+        except Exception:  # a bug here must not end the upkeep
             traceback.print_exc()
             warn(["the page could not look at the cluster; the upkeep continues"])
         if given.page is not None and not page.is_running:
@@ -170,7 +170,7 @@ def _measured(job: Job) -> Callable[[Report, HealthReport | None], None]:
     def tell(report: Report, found: HealthReport | None) -> None:
         shown.add(report)
         shown.look(found)
-        with suppress(StratalogError):  # the next run tells these events, too
+        with suppress(StratalogError):  # the next run also reports these events
             shown.tell(new_events())
         job.show_line(report)
         if push is not None:

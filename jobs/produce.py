@@ -41,7 +41,7 @@ _LONGEST = 64 * 1024 * 1024
 _METHOD = "producer.Producer.produce"
 _HOW = ("partition", "acks", "on_unknown_field", "producer", "sequence")
 _ASIDE = ("partition", "offset")
-"""The fields of a record as tail prints it that are ignored: its place in the other topic."""
+"""The fields of a record as printed by tail that are ignored: its place in the other topic."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,12 +99,14 @@ def produce(job: Job) -> Report:
 
 
 def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> Iterator[list[bytes]]:
-    """Batches of lines without line ends, at most ``most`` lines each (None: one batch of all). A batch ends when
-    it is full, or when no line has come for ``linger_s``. A signal to end yields the lines that were read.
+    """Batches of lines without line ends, at most ``most`` lines each (None: all lines are one batch). A batch
+    ends when it is full, or when no line has come for ``linger_s``. After a signal to end, the lines that were
+    read are yielded.
 
     Raises: InvalidRecordError for a line that is too long.
     """
-    rest, rest_bytes, lines = list[bytes](), 0, list[bytes]()  # pieces of a line are joined once, at its end
+    # the pieces of a line are joined once, at the end of the line
+    rest, rest_bytes, lines = list[bytes](), 0, list[bytes]()
     while True:
         patience = linger_s if lines and most is not None else None
         ready = ending.wait([source], patience)
@@ -171,7 +173,7 @@ class _Lines:
         return found
 
     def _check(self, row: dict[str, Any]) -> None:
-        """Raises: ValueError for a field that the topic's type lacks. The check is here to name the line."""
+        """Raises: ValueError for a field that the topic's type lacks. This check exists to name the line."""
         from stratalog.partitions.unknown_fields import refused, unknown_in_values
 
         for column in self._columns:
@@ -232,7 +234,7 @@ class _Total:
     """The reports of all batches as one report: one row per partition, with first offset and number of records."""
 
     def __init__(self, *, named: bool) -> None:
-        """``named``: --producer and --sequence were given, and all lines are one append."""
+        """``named``: --producer and --sequence were given, so all lines are one append."""
         self._named = named
         self._batches = 0
         self._in_part = False
@@ -262,7 +264,7 @@ class _Total:
 
     def report(self, lines: int) -> Report:
         """The report of all batches; ``lines`` is the number of lines in batches that were appended as a whole."""
-        if self.failures and not self._named:  # otherwise the notes of the append say what to do
+        if self.failures and not self._named:  # otherwise the notes of the append say how to proceed
             self._notes |= dict.fromkeys(self._after_failure(lines))
         rows = sorted(self._rows.values(), key=lambda row: (row["partition"] is None, int(row["partition"] or 0)))
         totals: dict[str, Value] = {"lines": lines, "batches": self._batches}
@@ -283,7 +285,7 @@ class _Total:
 
 
 def _opened(path: str | None) -> int:
-    """Raises: InvalidCallError."""
+    """Opens the input. Raises: InvalidCallError."""
     try:
         return os.dup(sys.stdin.fileno()) if path is None else os.open(path, os.O_RDONLY)
     except OSError as error:

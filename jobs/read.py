@@ -115,7 +115,7 @@ def _carry_out(given: argparse.Namespace, frame: DataFrame) -> tuple[list[dict[s
 
 
 def _write(given: argparse.Namespace, frame: DataFrame) -> int:
-    """Write the records. Returns their number, which is counted while they are written."""
+    """Write the records, and count them on the way. Returns their number."""
     from pyspark.sql import Observation, functions
 
     counted = Observation("read")
@@ -126,8 +126,8 @@ def _write(given: argparse.Namespace, frame: DataFrame) -> int:
 
 
 def _readable(field: StructField) -> Column:
-    """The column of a field, as text made by Spark for times and nested values: Python would show times in the
-    zone of this machine.
+    """The column of a field. Spark converts times and nested values to text, because Python would show times in
+    the zone of this machine.
     """
     from pyspark.sql import functions
     from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType

@@ -26,7 +26,8 @@ def add_sort(parser: argparse.ArgumentParser) -> None:
 
 
 def arranged(report: Report, given: argparse.Namespace) -> Report:
-    """The report with its rows as ``--sort`` says; an absent value is last. Without the option it is unchanged.
+    """The report with its rows sorted by ``--sort``; absent values are last. Without the option, the report is
+    unchanged.
 
     Raises: InvalidCallError for a column that the table does not have.
     """

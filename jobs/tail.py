@@ -168,7 +168,7 @@ def tail(job: Job) -> Report:
         except KeyboardInterrupt:
             if not given.follow:
                 raise
-            shown = None  # the normal way to stop following
+            shown = None  # this is the normal way to stop following
     report = tailed.report()
     totals = report.totals if shown is None else {**report.totals, "records": shown}
     return replace(report, totals=totals, seconds=measure.seconds, counts=measure.counts)
@@ -191,7 +191,8 @@ def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in table.to_batches(max_chunksize=1000):
         try:
             rows = batch.to_pylist()
-        except (OverflowError, UnicodeDecodeError):  # Python has no times after 9999, and text must be UTF-8
+        # Python has no times after the year 9999, and text must be UTF-8
+        except (OverflowError, UnicodeDecodeError):
             names = batch.schema.names
             rows = [{name: as_it_is(batch.column(name)[row]) for name in names} for row in range(len(batch))]
         yield from rows

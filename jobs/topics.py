@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     command = commands_of(parser)
     listed = add_command(command, "topics.Topics.list", leave_out=["exclude_internal"])
     trouble = listed.add_mutually_exclusive_group()
-    for state, doc in _TROUBLES:  # Kafka has an option for each trouble
+    for state, doc in _TROUBLES:  # Kafka has one option for each state
         trouble.add_argument(f"--{state}", dest="trouble", action="store_const", const=state, help=doc)
     add_declared(trouble, "topics.Topics.list", only=["exclude_internal"])
     add_command(command, "topics.Topics.describe")
@@ -99,7 +99,9 @@ def topics(job: Job) -> Report:
 
 
 def _short(row: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The row of an internal topic with its long cells cut: they would widen the columns of all topics."""
+    """The row of an internal topic with its long cells cut, because they would widen the columns for all
+    topics.
+    """
     from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # imported here, as below
 
     if row["topic"] not in INTERNAL_TOPICS:

@@ -11,7 +11,7 @@ Each append is its own file, however small. Below the high watermark, neighborin
 Merges never cross the end of the remote log, so the remote table holds every offset once.
 
 A merged segment has no open transaction: merges stop at the last stable offset, and a merged record says whether
-its transaction was aborted. So an append in a transaction, even a single large one, must be rewritten to be
+its transaction was aborted. So an append in a transaction, even a single large append, must be rewritten to be
 sealed, and all tiered records have a known outcome.
 """
 
@@ -49,7 +49,7 @@ class Run:
     aborted: frozenset[DataName] = frozenset()
     """The files whose transaction was aborted."""
     partial_state: bool = False
-    """Whether the run is one file that lacks the state of some producers, and will leave the log."""
+    """Whether the run is one file that will leave the log, but lacks the state of some producers."""
 
     @property
     def start(self) -> int:
@@ -71,7 +71,7 @@ class Run:
         """Whether the run is already one whole file, so that nothing has to be merged, cut or decided."""
         return (
             len(self.links) == 1
-            and not self.links[0].name.generation  # the remote tier has no rules
+            and not self.links[0].name.generation  # the remote tier does not know removal rules
             and self.links[0].start == self.links[0].name.base_offset
             and not self.transactional
             and not self.partial_state
@@ -115,16 +115,17 @@ def sealed_runs(
 ) -> list[Run]:
     """The sealed runs at or above ``from_offset``, in order. ``from_offset`` is the end of the remote log; a link
     that straddles it is cut there. ``transactions`` are those of the log from there on; None if it has none. An
-    active tail that ``has_expired`` completely is sealed, as Kafka rolls it. ``oldest_ms`` gives the time of a
-    link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail would be
-    rewritten for every few appends that join it.
+    active tail that ``has_expired`` completely is sealed, just as Kafka rolls it. ``oldest_ms`` gives the time of
+    a link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail would be
+    rewritten every time that a few appends join it.
     """
     sealed, active = _roll(_mergeable(log, from_offset, transactions), policy)
     while active and (
         now_ms - oldest_of(active, oldest_ms) >= policy.segment_ms or all(map(has_expired, reversed(active)))
     ):
         first, rest = active[0], active[1:]
-        # It is as large as all later files together: rewriting it every segment.ms would make the cost quadratic.
+        # The first file is as large as all later files together. Rewriting it every segment.ms would make the cost
+        # quadratic.
         dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))
         sealed.append(Run((first,) if dwarfs else tuple(active)))
         active = rest if dwarfs else []
@@ -139,7 +140,8 @@ def plan_merges(
     transactions: LogTransactions | None = None,
 ) -> list[Run]:
     """The runs to merge now: sealed runs of several files or with transactions, and crowded runs of the active
-    tail. Merges leave alone what a rule of removal has rewritten, and all before it: the next rule rewrites these.
+    tail. Merges leave alone the files that a removal rule has rewritten, and all files before them: the next rule
+    rewrites those.
     """
     from_offset = max(from_offset, log.removed_to)
     sealed = sealed_runs(log, policy, from_offset, now_ms, transactions)
@@ -220,7 +222,7 @@ def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[L
 
     for link in links:
         size = _size(link)
-        large = size * 2 >= policy.segment_bytes  # a segment of its own, so that merging ends
+        large = size * 2 >= policy.segment_bytes  # a separate segment, so that merging ends
         if large or run_bytes + size > policy.segment_bytes:
             close()
         run.append(link)
@@ -231,7 +233,9 @@ def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[L
 
 
 def _crowds(links: Sequence[Link], policy: MergePolicy) -> list[Run]:
-    """Disjoint runs of at least ``min_files`` neighbours that together belong to a higher tier than each."""
+    """Disjoint runs of at least ``min_files`` neighbours that together belong to a higher tier of sizes than each
+    of them.
+    """
     return _crowds_up_to(max((_tier(_size(link), policy) for link in links), default=0), links, policy)
 
 

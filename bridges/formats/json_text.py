@@ -1,5 +1,5 @@
-"""Decodes JSON texts to values of a declared type, without omitting or rounding: an object with an undeclared
-name, or a number that does not fit, is not decoded.
+"""Decodes JSON texts to values of a declared type, without omitting or rounding anything: an object with an
+undeclared name, or a number that does not fit, is not decoded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 _LARGEST_FLOAT = 3.4028234663852886e38
 _EXACT_DIGITS = 15
-"""The significant digits of a decimal that was a double."""
+"""The number of significant digits of a decimal that was a double."""
 
 
 class JsonValues:
@@ -78,7 +78,9 @@ def _check(tree: Any) -> None:
 
 
 def _of(tree: Any, value: Any) -> Any:
-    """Raises: UndecodedError; ValueError, ArithmeticError for a text that does not match."""
+    """Convert a value to a type. Raises: UndecodedError; ValueError, ArithmeticError for a text that does not
+    match.
+    """
     if value is None:
         return None
     match tree:

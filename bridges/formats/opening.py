@@ -33,7 +33,7 @@ def typed_values(
 def open_decoder(
     how: str, schema_file: str, message: str | None = None, registry: Mapping[str, str] | None = None
 ) -> Decoder:
-    """The decoder of the format ``how`` (``DECODED``) by the schema in a file: an Avro schema; a type as DDL or
+    """The decoder of the format ``how`` (``DECODED``) for the schema in a file: an Avro schema; a type as DDL or
     Spark's JSON text; a FileDescriptorSet, in which ``message`` is the full name of a message. ``registry`` has
     the configs of a registry with the schemas of Confluent's ids.
 

@@ -2,7 +2,7 @@
 (``protoc --include_imports --descriptor_set_out=FILE``); and the declared type of a message.
 
 An unset field is null if Protobuf tracks its presence; otherwise it has its default value. A message with fields
-that its descriptor lacks is not decoded, because they would be lost.
+that its descriptor lacks is not decoded, because those fields would be lost.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ class ProtobufValues:
             return _values(made)
         except UndecodedError:
             raise
-        except Exception as error:  # of many kinds, too
+        except Exception as error:  # also of many kinds
             raise UndecodedError(str(error)) from error
 
 
 def protobuf_decoder(path: Path, message: str) -> ProtobufValues:
-    """Raises: InvalidCallError for a file without such a message, or a message that no topic can have;
-    EnvironmentUnusableError without protobuf."""
+    """Create the decoder. Raises: InvalidCallError for a file without such a message, or a message that no topic
+    can have; EnvironmentUnusableError without protobuf.
+    """
     try:
         return ProtobufValues(schema_bytes(path), message)
     except EnvironmentUnusableError:

@@ -16,7 +16,7 @@ _URL, _USER, _CA = (PREFIX + name for name in ("url", "basic.auth.user.info", "s
 _TIMEOUT_S = 30.0
 _MOST_BYTES = 4 * 1024 * 1024
 _SAID = 200
-"""The number of characters of a library's error to repeat in ours."""
+"""The number of characters of a library's error to repeat in stratalog's error."""
 
 
 class SchemaRegistry:
@@ -52,7 +52,7 @@ class SchemaRegistry:
 
 
 def _schema_of(answer: bytes) -> Any:
-    """The schema in an answer. Raises: ValueError."""
+    """The schema in a response. Raises: ValueError."""
     found = parse_json(answer, dict[str, Any])
     if found.get("schemaType", "AVRO") != "AVRO":
         return None

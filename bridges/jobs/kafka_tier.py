@@ -78,7 +78,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def kafka_tier(job: Job) -> Report:
-    """Raises: see ``KafkaTier.open``, ``read_arrow``; InvalidCallError for an output that exists."""
+    """The job. Raises: see ``KafkaTier.open``, ``read_arrow``; InvalidCallError if the output exists."""
     given = job.arguments
     check_options(given, bars=[("metadata", "bootstrap")])
     if given.command == "read":
@@ -100,7 +100,7 @@ def kafka_tier(job: Job) -> Report:
 
 @contextmanager
 def _noted() -> Iterator[list[str]]:
-    """Warnings become notes of the report."""
+    """A context that turns warnings into notes of the report."""
     notes: list[str] = []
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -124,7 +124,7 @@ def _carry_out(given: argparse.Namespace, batches: pa.RecordBatchReader) -> tupl
 
 
 def _write(path: str, batches: pa.RecordBatchReader) -> int:
-    """Write a Parquet file, which has its name only once it is whole. Returns the number of records."""
+    """Write a Parquet file, which gets its name only when it is complete. Returns the number of records."""
     from pyarrow import parquet
 
     part, records = f"{path}.part", 0
@@ -133,7 +133,7 @@ def _write(path: str, batches: pa.RecordBatchReader) -> int:
             for batch in batches:
                 writer.write_batch(batch)
                 records += batch.num_rows
-        os.link(part, path)  # fails if the name is taken meanwhile
+        os.link(part, path)  # fails if the name has been taken meanwhile
     except OSError as error:
         raise InvalidCallError(f"{path} cannot be written: {error.strerror}") from error
     finally:

@@ -64,7 +64,7 @@ _RUN = (
 
 
 def check_format(given: argparse.Namespace) -> None:
-    """Raises: InvalidCallError if ``--format`` and ``--schema`` are not both given."""
+    """Check that ``--format`` and ``--schema`` are given together. Raises: InvalidCallError."""
     for one, other in (("format", "schema"), ("schema", "format"), ("message", "format")):
         if f"--{one}" in given.used.values() and f"--{other}" not in given.used.values():
             raise InvalidCallError(f"--{one} needs --{other}")

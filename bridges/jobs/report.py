@@ -35,7 +35,7 @@ def report(job: Job) -> Report:
     given = job.arguments
     try:
         page = job.cluster().report()
-    except (RetriableError, MetadataLostError) as error:  # the page matters most now
+    except (RetriableError, MetadataLostError) as error:  # the page matters most in this case
         from stratalog.bridges.page.report import unopened_report  # here: it loads Arrow
 
         file = load_cluster_file(given.cluster, given.credentials)

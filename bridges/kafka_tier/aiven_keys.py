@@ -46,7 +46,7 @@ class KeyRing:
     def data_key(self, encrypted: str, named: str) -> bytes:
         """The data key of a segment, from ``KEY_ID:BASE64``.
 
-        Raises: InvalidCallError for a missing key; CorruptionError for a wrong one.
+        Raises: InvalidCallError for a missing key; CorruptionError for a wrong key.
         """
         name, colon, text = encrypted.partition(":")
         if not colon:
@@ -69,7 +69,7 @@ class KeyRing:
 
 
 def decrypted(data: bytes, data_key: bytes, aad: bytes, what: str) -> bytes:
-    """The plain bytes of IV, cipher text and tag. Raises: CorruptionError for bytes that were changed."""
+    """The plain bytes of IV, cipher text and tag. Raises: CorruptionError for bytes that have been changed."""
     aes = _crypto()[0]
     if len(data) < IV_BYTES + TAG_BYTES:
         raise CorruptionError(f"{what} is shorter than an IV and a tag")

@@ -1,4 +1,4 @@
-"""Reads ``__remote_log_metadata`` from the files of its log, of a former or a running cluster."""
+"""Reads ``__remote_log_metadata`` from the files of its log, of a cluster that is running or gone."""
 
 from __future__ import annotations
 

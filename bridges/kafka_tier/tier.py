@@ -314,10 +314,10 @@ class KafkaTier:
         open start and behind an open end are a warning. Unclear offsets in between raise LogGapError, and so does
         a partition without a certain offset; without ``fail_on_data_loss`` they are left out with a warning.
 
-        ``value_format`` decodes values by the schema file, as ``cluster.mirror``: ``value`` is then a struct, and
-        its ``_undecoded`` has the bytes of a value that does not match the schema.
+        ``value_format`` decodes values by the schema file, as ``cluster.mirror`` does: ``value`` is then a struct,
+        and its ``_undecoded`` has the bytes of a value that does not match the schema.
 
-        Raises: LogGapError; InvalidCallError for a wrong schema; as ``plan``.
+        Raises: LogGapError; InvalidCallError for a wrong schema; see ``plan``.
         """
         from stratalog.engine.spark.time_zone import session_zone
 
@@ -390,7 +390,7 @@ class KafkaTier:
         return self._opened[segment.segment_id]
 
     def topic_id(self, topic: str) -> str:
-        """The id of the topic's present incarnation. Raises: UnknownTopicOrPartitionError."""
+        """The id of the topic's current incarnation. Raises: UnknownTopicOrPartitionError."""
         ids = self.states.topic_ids(topic)
         if self.brokers is not None and ids:
             if (now := self.brokers.topic_id(topic)) in ids:
@@ -409,7 +409,9 @@ class KafkaTier:
         return max(alive, key=lambda one: alive[one])
 
     def _alive(self, topic_id: str) -> bool:
-        """Whether the topic with that id has a segment that is not deleted; a name may have had several ids."""
+        """Whether the topic with that id has a segment that is not deleted; (Several topics may have had that
+        name.)
+        """
         deleted, partitions = SegmentState.DELETE_SEGMENT_FINISHED, self.states.deleted_partitions
         its = [one for one in self.states.segments.values() if one.topic_id == topic_id]
         return any(one.state is not deleted and (topic_id, one.partition) not in partitions for one in its)

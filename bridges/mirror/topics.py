@@ -91,12 +91,14 @@ def _create(
         )
     except TopicAlreadyExistsError:
         if topic.name not in metadata.image().topic_ids:
-            raise  # another mirror created it first, under another name
-        # Otherwise it created this topic; the source is checked next.
+            raise  # another mirror has created the topic under another name
+        # Otherwise the other mirror has created this topic; the source is checked next.
 
 
 def check_source(here: TopicImage, there: SourceTopic) -> None:
-    """Raises: TopicAlreadyExistsError, InvalidTopicError, InconsistentTopicIdError."""
+    """Check that the topic mirrors this source. Raises: TopicAlreadyExistsError, InvalidTopicError,
+    InconsistentTopicIdError.
+    """
     mirrored = here.configs.get(MIRROR_SOURCE, "")
     if not mirrored and here.configs.get(MIRROR_SOURCE_TOPIC) == there.name_there:
         raise TopicAlreadyExistsError(

@@ -71,7 +71,7 @@ class StatePage:
         return given
 
     def _keep_out(self, address: str) -> None:
-        """Raises: InvalidCallError for an address inside a root of the cluster."""
+        """Refuse an address inside a root of the cluster. Raises: InvalidCallError."""
         for root in self.file.roots:
             behind_links = f"file://{os.path.realpath(root.removeprefix('file://'))}"
             if f"{address}/".startswith((f"{root}/", f"{behind_links}/")):
@@ -105,7 +105,7 @@ def report(
 
 
 def read_history(history: Callable[[], Sequence[Row]]) -> tuple[Sequence[Row], str | None]:
-    """The rows of the history, and why they cannot be read."""
+    """The rows of the history, and the reason if they cannot be read."""
     try:
         return history(), None
     except StratalogError as error:

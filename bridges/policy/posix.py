@@ -1,7 +1,7 @@
 """Statements as a shell script for folders: access control lists for a group. Pure.
 
-A file system has no right to create without the right to delete: a group that may create in a folder may delete
-there. If producers must not delete, keep the roots in object storage.
+On a file system, the right to create files in a folder includes the right to delete them. If producers must not
+delete, keep the roots in object storage.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def posix_policy(role: Role, cluster_id: str, statements: Sequence[Statement]) -
                 folders[path] = "rwX" if writes else "rX"
     lines = [
         f"mkdir -p -- {shlex.quote(folder)}" for folder in sorted(folders)
-    ]  # rights must exist before the first file
+    ]  # the lists must exist before the first file
     lines += [f"pass {shlex.quote(folder)}" for folder in sorted(passed)]
     lines += [f'setfacl -m "g:$GROUP:r" -- {shlex.quote(path)}' for path in sorted(objects)]
     lines += [f"give {rights} {shlex.quote(folder)}" for folder, rights in sorted(folders.items())]

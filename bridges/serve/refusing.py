@@ -1,4 +1,4 @@
-"""Refusals with texts that clients show: for producers, and for the protocol of KIP-848. For a producer the logger
+"""Refusals with texts that clients show, for producers and for the protocol of KIP-848. For a producer the logger
 ``stratalog.serve`` has a line that says where to produce instead.
 """
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("stratalog.serve")
 
 
 class ServedProducers:
-    """The refused producers. Thread-safe."""
+    """Refuses producers. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -51,7 +51,7 @@ class ServedProducers:
         return {"throttle_time_ms": 0, "topics": topics_of(dict.fromkeys(wanted, said))}
 
     def init(self, request: KafkaRequest) -> Fields:
-        """InitProducerId, with which idempotent and transactional producers begin."""
+        """InitProducerId, the first request of idempotent and transactional producers."""
         self._tell(request, "begins to produce")
         transactional = request.body["transactional_id"] is not None
         error = (
@@ -79,8 +79,8 @@ class ServedProducers:
 
 
 def refused_heartbeat() -> Fields:
-    """ConsumerGroupHeartbeat (KIP-848): UNSUPPORTED_VERSION, as by a broker with the protocol switched off.
-    Clients then fail with an error; if the request were not listed, librdkafka would wait without one.
+    """ConsumerGroupHeartbeat (KIP-848): UNSUPPORTED_VERSION, as from a broker on which the protocol is switched
+    off. Clients then fail with an error; if the request were not listed, librdkafka would wait without an error.
     """
     return {
         "throttle_time_ms": 0,

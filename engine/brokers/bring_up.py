@@ -41,7 +41,7 @@ def format_roots(
     new_id: NewId,
     key: ClusterKey | None = None,
 ) -> dict[int, BrokerFile]:
-    """Format the roots of these brokers unless they are formatted, signed with ``key``.
+    """Format the roots of these brokers that are not yet formatted, and sign their broker.json with ``key``.
 
     Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError, UnknownBrokerError.
     """
@@ -78,12 +78,12 @@ def register_brokers(
     *,
     trust_copy: bool = False,
 ) -> Report:
-    """Register these brokers unless their roots are already registered, and unfence them, even if fenced by hand.
-    By default, all brokers of the cluster file; then brokers fenced by hand stay fenced, and moved roots are
-    failures, since an operator must name them.
+    """Register these brokers unless their roots are already registered, and unfence them, even if they were fenced
+    by hand. Without names, all brokers of the cluster file; then brokers fenced by hand stay fenced, and moved
+    roots are failures, because an operator must name them.
 
     A root that was moved to another disk, or restored from a copy, is another incarnation, which leaves every ISR,
-    unless ``trust_copy`` says that it has everything that was ever on the original.
+    unless ``trust_copy`` says that the copy has everything that was ever on the original.
     """
     with execution.run("brokers register") as run:
         for broker_id in [b.broker_id for b in storage.file.brokers] if brokers is None else brokers:
@@ -152,7 +152,7 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
 
 
 def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
-    """Check that a cluster whose metadata log is lost or unmounted is not formatted as a new one.
+    """Refuse to format a cluster as new if its metadata log is lost or not mounted.
 
     Raises: InvalidCallError; StorageError kinds.
     """

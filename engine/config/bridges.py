@@ -33,7 +33,7 @@ class BridgeJob:
 
     module: str
     help: str
-    """Its line in ``stratalog --help``."""
+    """The job's line in ``stratalog --help``."""
     group: str = "of other bridges"
     """The heading of that line."""
 
@@ -145,7 +145,9 @@ SHIPPED = (
 
 @cache
 def bridges() -> tuple[Bridge, ...]:
-    """This project's bridges, and installed ones of others. A warning names each one that cannot be loaded."""
+    """The bridges of this project, and other installed bridges. A warning names each bridge that cannot be
+    loaded.
+    """
     found = list(SHIPPED)
     for point in entry_points(group=GROUP):
         try:
@@ -161,7 +163,7 @@ def bridges() -> tuple[Bridge, ...]:
 
 
 def warn(of: object) -> None:
-    """Log why a bridge, or a part of it, is left out."""
+    """Log the reason why a bridge, or a part of it, is left out."""
     _log.warning("%s", printable(str(of)))
 
 

@@ -85,7 +85,7 @@ class ClusterFile:
     client_rack: str | None = None
     """The rack of readers that name none; see ``stratalog.engine.reading.client``."""
     warnings: tuple[str, ...] = ()
-    """Allowed values that are probably mistakes."""
+    """Warnings about allowed values that are probably mistakes."""
 
     def broker(self, broker_id: int) -> BrokerEntry | None:
         """The entry of a broker; None when the file does not have it."""
@@ -139,8 +139,8 @@ _KEYS = {name for table in _BY_PLACE.values() for name in table.__struct_fields_
 def load_cluster_file(path: str | Path, credentials: Provider | str | None = None) -> ClusterFile:
     """Read and check a cluster file; accesses no other storage, but resolves symbolic links. ``path`` may be an
     address, whose storage options come from the environment. ``credentials`` is a provider
-    (``stratalog.partitions.store.credentials``) or its name, for all roots and the file; None: that of
-    ``$STRATALOG_CREDENTIALS``, if set.
+    (``stratalog.partitions.store.credentials``) or its name, for all roots and the file; None: the provider that
+    ``$STRATALOG_CREDENTIALS`` names, if set.
 
     Raises: InvalidCallError naming the file, the place in it, and the remedy; StorageError kinds for a bucket.
     """
@@ -308,7 +308,7 @@ Root = tuple[str, str, StoreOptions]
 
 def check_roots(roots: Sequence[Root]) -> None:
     """Check that no root equals, contains or is contained in another one, that no address names two buckets, and
-    that Python imports from none.
+    that Python imports from no root.
 
     Raises: InvalidCallError; EnvironmentUnusableError if Python imports from a root.
     """
@@ -339,8 +339,8 @@ def _resolved(address: str) -> str:
 
 
 def _check_code_apart(roots: Sequence[tuple[str, str]]) -> None:
-    """No root may contain a folder that Python imports from, or the working folder, from which Spark's workers
-    import.
+    """Check that no root contains a folder from which Python imports, or the working folder, from which Spark's
+    workers import.
 
     Raises: EnvironmentUnusableError.
     """

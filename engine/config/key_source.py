@@ -1,8 +1,8 @@
 """Sources of the cluster key: the environment, a mounted file, or a secret provider.
 
-It never comes from storage, the cluster file or Spark's conf, nor goes there. The text contains one or more
-secrets, the first of which signs: base64 of at least 32 bytes each, separated by commas or white space. ``openssl
-rand -base64 32`` makes one.
+The key is never read from storage, the cluster file or Spark's conf, and never written there. The text contains
+one or more secrets, separated by commas or white space: each is base64 of at least 32 bytes. The first secret
+signs. ``openssl rand -base64 32`` makes one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEY_VARIABLE = "STRATALOG_CLUSTER_KEY"
 LEAST_BYTES = 32
 
 KeySource = Callable[[], str | None]
-"""Returns the text; None: the cluster has no key, or this process only reads."""
+"""Returns the text of the key. None: the cluster has no key, or this process only reads."""
 
 
 def key_of_environment() -> str | None:
@@ -49,7 +49,7 @@ def key_file(path: str | Path) -> KeySource:
 def read_key(cluster_id: str, source: KeySource) -> ClusterKey | None:
     """The key of a cluster; None if the source has none. No error reveals a secret.
 
-    Raises: ClusterKeyError for a text that is empty or no base64, or has a short secret; errors of ``source``.
+    Raises: ClusterKeyError for a text that is empty or not base64, or has a short secret; errors of ``source``.
     """
     text = source()
     if text is None:

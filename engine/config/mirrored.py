@@ -24,8 +24,8 @@ def mirrored_topic(name: str, configs: Mapping[str, str]) -> str | None:
 
 
 def check_not_mirrored(topic: str, config: TopicConfig, verb: str) -> None:
-    """Raises: PolicyViolationError for a topic that mirrors another; ``verb`` names the refused action, as in
-    "append to".
+    """Refuse an action on a topic that mirrors another; ``verb`` names the action, as in "append to". Raises:
+    PolicyViolationError.
     """
     if config.mirror_source:
         raise PolicyViolationError(

@@ -1,7 +1,7 @@
-"""The configs in force for a topic and for the cluster: dynamic ones, resolved and checked. Pure.
+"""The dynamic configs in force for a topic and for the cluster, resolved and checked. Pure.
 
-The metadata stores values as text. A topic's value is its own, otherwise the cluster's for the same key, otherwise
-the default of the key's definition in ``TopicConfig`` or ``ClusterConfig``.
+The metadata stores values as text. The value that applies to a topic is its own, or else the cluster's for the
+same key, or else the default of the key's definition in ``TopicConfig`` or ``ClusterConfig``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
 
 
 def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str = "topic") -> TopicConfig:
-    """The configs in force for a topic with these of its own, on a cluster with those.
+    """The configs in force for a topic with its own configs ``topic``, on a cluster with ``cluster``.
 
     Raises: InvalidConfigError when values contradict each other.
     """
@@ -87,7 +87,7 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
 
 
 def _check_compacting(config: TopicConfig, what: str) -> None:
-    """Raises: InvalidConfigError for what a compacted topic cannot have beside it."""
+    """Check for configs that a compacted topic cannot have. Raises: InvalidConfigError."""
     compact = f"{what}: cleanup.policy = {config.cleanup_policy}"
     if config.remote_storage_enable:
         raise InvalidConfigError(
@@ -155,8 +155,8 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
 
 
 def check_partitioner(before: TopicConfig, after: TopicConfig, what: str) -> None:
-    """Check that the partitioner of a topic does not change, except of a mirror, whose records are not partitioned
-    here.
+    """Check that the partitioner of a topic does not change, unless the topic is a mirror, whose records are not
+    partitioned here.
 
     Raises: InvalidConfigError.
     """
@@ -236,4 +236,4 @@ ABSENT: Mapping[str, str] = {
     "log.segment.bytes": "write segment.bytes",
     "log.cleanup.policy": "write cleanup.policy",
 }
-"""Kafka's configs without a meaning here, with the reason or the replacement for the error message."""
+"""Kafka's configs that have no effect here, with the reason or the replacement for the error message."""

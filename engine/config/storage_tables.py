@@ -88,7 +88,9 @@ _UNUSED = {
 }
 """Keys that fsspec's calls ignore, each with the remedy."""
 _WHO = frozenset({"profile", "credentials"})
-"""Keys that each select credentials: one in a root's own table overrides all of these in the common one."""
+"""Keys that each select credentials: any of them in a root's own table overrides all of them in the common
+table.
+"""
 
 
 class StorageTables:
@@ -111,7 +113,7 @@ class StorageTables:
     def options(self, address: str, own: Mapping[str, Any] | None = None) -> StoreOptions:
         """The options of the root at ``address``, with its ``own`` table.
 
-        Raises: InvalidCallError for impossible values; msgspec.ValidationError for keys and types.
+        Raises: InvalidCallError for impossible values; msgspec.ValidationError for wrong keys and types.
         """
         scheme, kind = address.partition("://")[0], kind_of(address)
         if kind is None:
@@ -156,7 +158,7 @@ class StorageTables:
 
 
 def _check_driver(kind: str, values: Mapping[str, Any]) -> None:
-    """Raises: InvalidCallError for keys that fsspec's calls would ignore."""
+    """Check for keys that fsspec's calls would ignore. Raises: InvalidCallError."""
     own_function = "file_system" in values
     if own_function and values.get("driver") is None:
         raise InvalidCallError('file_system needs driver = "fsspec"')

@@ -23,9 +23,9 @@ from stratalog.snapshots.policy import SnapshotPolicy
 from stratalog.tiering.plan import CopyLag
 
 AS_TOTAL = -2
-"""The value of a local retention limit that equals total retention."""
+"""The value of a local retention limit that means: as total retention."""
 AS_LOCAL = -1
-"""The value of a copy lag limit that equals local retention."""
+"""The value of a copy lag limit that means: as local retention."""
 SNAPSHOT, COMPACT, COMPACT_DELETE = "snapshot", "compact", "compact,delete"
 """Values of cleanup.policy."""
 SPARK_HASH, MURMUR2, CRC32 = PARTITIONERS = ("spark_hash", "murmur2", "crc32")
@@ -46,7 +46,7 @@ class TopicConfig:
     """The configs in force for a topic. A limit of -1 means unlimited.
 
     Made by ``stratalog.engine.config.settings.topic_config``, which resolves local retention (no -2), at most
-    total retention, and the copy lag (no -1), which exceeds local retention only if that has no limit.
+    total retention, and the copy lag (no -1), which exceeds local retention only if local retention has no limit.
     """
 
     segment_bytes: int = key(
@@ -337,7 +337,7 @@ class TopicConfig:
 
     @property
     def local_expires_ms(self) -> int:
-        """The local retention time of records that the remote tier keeps longer; -1 without any."""
+        """The local retention time of records that the remote tier keeps longer; -1 if there are none."""
         return UNLIMITED if self.local_retention_ms == self.retention_ms else self.local_retention_ms
 
     @property

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 200
 _LEAST_WIDTH = 8
-"""A column of text is never cut to fewer characters."""
+"""The minimum width, in characters, to which a text column is cut."""
 _MOST_NAMED = 3
-"""Failures that an error message names."""
+"""The number of failures that an error message names."""
 _NOTHING: Mapping[str, Value] = {}
 
 Value = str | int | float | bool | None
@@ -78,14 +78,17 @@ class Report:
     seconds: float = 0.0
     counts: StoreCounts = field(default_factory=StoreCounts)
     notes: Sequence[str] = ()
-    """Events that are no failures, such as a fenced broker, or a member that left an ISR."""
+    """Events that are not failures, such as a fenced broker, or a member that left an ISR."""
     settled: Mapping[TopicIdPartition, int] = field(default_factory=dict)
-    """Partitions with the time (ms since the epoch) before which the operation has nothing to do, while their
-    files, metadata and configs are unchanged. Not shown."""
+    """Partitions with the time (ms since the epoch) before which the operation has nothing to do unless their
+    files, metadata or configs change. Not shown.
+    """
     parts: Sequence[Report] = ()
     """The reports of the operation's parts, if this one has few details of them. Not shown."""
     estimate: Estimate | None = None
-    """In a dry run: what a run would send to object stores; None if none is used, or nobody can tell."""
+    """In a dry run: the requests that a run would send to object stores. None if no object store is used, or the
+    requests are unknown.
+    """
     remedy: str = "finished work stays done: fix the cause, and run it again"
     """The advice in the error about failures."""
 
@@ -225,7 +228,7 @@ class Report:
 
 
 class OperationFailedError(StratalogError):
-    """An operation failed, partly or completely; ``report`` has the outcome of each item."""
+    """An operation failed for some or all items; ``report`` has the outcome of each."""
 
     code = "OPERATION_FAILED"
 
@@ -271,7 +274,7 @@ def show(value: Value) -> str:
 
 def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]], width: int | None = None) -> list[str]:
     """The lines of a table: numbers right-aligned, the rest left-aligned. If a line exceeds ``width``, text is cut
-    and ends in ``...``; if that is not enough, the last columns are omitted. A last line says so. Numbers are
+    and ends in ``...``; if that is not enough, the last columns are omitted, and a last line says so. Numbers are
     never cut.
     """
     listed = list(rows)
@@ -297,7 +300,7 @@ def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]], widt
 
 
 def _within(widths: Sequence[int], right: Sequence[bool], most: int) -> list[int]:
-    """The widths of the first columns, so that a line has at most ``most`` characters; at least one column."""
+    """The widths of the columns that fit in a line of ``most`` characters; at least one column."""
     for count in range(len(widths), 0, -1):
         room = most - 2 * (count - 1)
         fixed = sum(w for w, number in zip(widths[:count], right, strict=False) if number)

@@ -45,7 +45,7 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
 
 
 def root_remedy(sight: Sight, broker_id: int) -> str:
-    """The command that brings a broker back, once its storage exists."""
+    """The command that brings a broker back, once its storage exists again."""
     broker = sight.image.brokers.get(broker_id)
     match sight.roots.get(broker_id):
         case Another():
@@ -73,7 +73,7 @@ def _staging_remedy(sight: Sight, broker_id: int) -> str:
 
 
 def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Findings about roots that differ from their registration, and brokers out of service."""
+    """Findings about roots that differ from their registration, and about brokers out of service."""
     for broker_id, broker in sorted(sight.image.brokers.items()):
         severity, kind, do = Severity.ERROR, "OfflineLogDirectoryCount", root_remedy(sight, broker_id)
         match sight.roots.get(broker_id):
@@ -134,7 +134,7 @@ def clock_findings(sight: Sight) -> Iterator[HealthFinding]:
     faults = {f"broker {broker_id}": what for broker_id, what in sight.clocks.broker_faults.items()}
     if (
         sight.clocks.driver_fault is not None and sight.clocks.apart
-    ):  # otherwise the storage may not be accessed here
+    ):  # otherwise this process may have no access to the storage
         faults["this driver"] = sight.clocks.driver_fault
     for subject, what in faults.items():
         yield HealthFinding(

@@ -56,7 +56,9 @@ def remote_findings(
 
 
 def _away(storage: Storage, sight: Sight, tables: Sequence[HealthFinding]) -> HealthFinding | None:
-    """The finding that the remote tier does not answer; asks it once more if a table could not be read."""
+    """The finding that the remote tier does not answer. If a table could not be read, the tier is tried once
+    more.
+    """
     assert storage.remote is not None
     try:
         storage.remote.list(f"{paths.DESCRIPTIONS}/{storage.file.cluster_id}")
@@ -78,7 +80,9 @@ def _offline(sight: Sight, what: str) -> HealthFinding:
 
 
 def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iterator[tuple[str, str]]:
-    """The topics whose leaders have dropped records that the remote log lacks, and the first such records."""
+    """The topics whose leaders have dropped records that are not in the remote log, with the first such
+    records.
+    """
     said: dict[str, str] = {}
     for seen in tiered:
         log, start = logs.get(seen.view.topic_id), seen.view.log_start_offset
@@ -98,8 +102,8 @@ def _lacks(sight: Sight, topic: str, said: str) -> HealthFinding:
 def _behind(
     storage: Storage, sight: Sight, tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]
 ) -> Iterator[HealthFinding]:
-    """Findings about leaders whose logs end before their remote logs, or have other records. A leader whose folder
-    surely has the last remote segment, by names, is not examined further.
+    """Findings about leaders whose logs end before their remote logs, or have other records. If, judging by file
+    names, a leader's folder certainly has the last remote segment, the leader is not examined further.
     """
     suspicious: list[PartitionReplicas] = []
     for seen in tiered:
@@ -124,8 +128,8 @@ def _behind(
 
 
 def _reaches(leader: Listing, last: RemoteSegment) -> bool:
-    """Whether a leader's folder surely has the last remote segment, or later records, in a history that includes
-    its leader epoch.
+    """Whether a leader's folder certainly has the last remote segment, or later records, in a history that
+    includes its leader epoch.
     """
     itself = any(file.name == last.name and file.object.size_bytes == last.size_bytes for file in leader.data)
     return leader.joined_epoch >= last.epoch and (itself or known_end(leader) >= last.next_offset)
@@ -139,7 +143,7 @@ def _of_partition(replicas: PartitionReplicas, what: str, do: str) -> HealthFind
 
 def _failing(sight: Sight, tiered: list[SeenPartition], away: frozenset[Cause]) -> Iterator[HealthFinding]:
     """Findings about failing uploads, from the list of the remote log manager, grouped by failure. A single
-    failure may succeed on retry. ``away``: the remote tier, if it does not answer.
+    failure is not reported, because a retry may succeed. ``away``: the remote tier, if it does not answer.
     """
     alone = not sight.times.failing.get("tier", NO_TROUBLE).is_there
     alike: dict[tuple[bool, str, frozenset[Cause]], list[tuple[SeenPartition, Entry]]] = {}

@@ -40,8 +40,8 @@ class SaidAlready:
 
 
 def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
-    """Findings about failures, and about overdue steps that ``maintain`` has begun at least once. Other steps may
-    be scheduled as jobs.
+    """Findings about failures, and about overdue steps that ``maintain`` has begun at least once. (Other steps may
+    be scheduled as jobs.)
     """
     yield from _failing(sight, told)
     if not sight.remembered:
@@ -135,8 +135,8 @@ def _causes(sight: Sight, told: SaidAlready) -> dict[str, frozenset[Cause]]:
 
 
 def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: Told) -> frozenset[Cause]:
-    """The unreachable cause of a failure, if any: the broker that it names, the brokers that cause a missing
-    leader, or the remote tier.
+    """The unreachable causes of a failure, if any: the broker that the failure names, the brokers that cause a
+    missing leader, or the remote tier.
     """
     named = _BROKER.search(failed.item)
     if named is not None and int(named[1]) in sight.image.brokers and not sight.usable(int(named[1])):
@@ -145,7 +145,7 @@ def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: Told) ->
 
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:
-    """The time since each step began, and since bytes were due to be read again, in ms."""
+    """The time since each step began, and since bytes have been due to be read again, in ms."""
     oldest_ms = min(sight.times.scrubbed.values(), default=None)
     late_ms = None if oldest_ms is None else max(0, sight.now_ms - oldest_ms - sight.config.scrub_interval_ms)
     return {

@@ -28,12 +28,13 @@ from stratalog.partitions.errors import PolicyViolationError
 from stratalog.partitions.retention import UNLIMITED
 
 Now = Callable[[], int | None]
-"""The time for deletion by time (``partitions.agreed_time``); None: every protection still holds. Called only for
-protected topics."""
+"""The time for deletion by time (``partitions.agreed_time``); None: every protection is still in force. Called
+only for protected topics.
+"""
 
 PROTECT = "protect.until.ms"
 _LOOSENING = frozenset({PROTECT, "remote.storage.enable"})
-"""Configs that can end a protection, or delete records."""
+"""The configs that can end a protection, or delete records."""
 
 
 def protection(image: ClusterImage, topic: TopicImage) -> TopicConfig:
@@ -46,7 +47,7 @@ def is_protected(image: ClusterImage, topic_id: str, now_ms: Now) -> bool:
     """Whether records of the topic must not be deleted now; False for a missing topic."""
     topic = image.topics.get(topic_id)
     if topic is None or (PROTECT not in topic.configs and PROTECT not in image.configs):
-        return False  # most are not protected: skip parsing
+        return False  # most topics are not protected: skip parsing
     config = protection(image, topic)
     return config.protect_until_ms != UNLIMITED and config.is_protected(now_ms())
 

@@ -10,13 +10,14 @@ Far ahead
     An honest epoch is one above those that its claimant saw, so a voter's epochs exceed the others' by the number
     of claims while these were unreachable. An attacker may control a minority, so the reference is the greatest
     epoch that one voter more than a minority reaches, and the epoch of the log that is known to be committed. A
-    voter that is ``FAR_AHEAD`` of both is damaged: no driver follows its epochs, so the ten digits for an epoch in
-    file names suffice. If this leaves out an honest voter, as the others missed a million claims, there is no
-    majority until another honest voter returns.
+    voter that is ``FAR_AHEAD`` of both is damaged: no driver follows its epochs, so ten digits for an epoch in
+    file names are enough. If this leaves out an honest voter, because the others missed a million claims, there is
+    no majority until another honest voter returns.
 
 Another history
-    A snapshot is of committed records. No driver froze one that ends inside the log with another epoch than the
-    log's, or beyond it with an earlier one; and its name would replace files that the voter lacks.
+    A snapshot contains committed records. No driver froze a snapshot that ends inside the log with another epoch
+    than the log's, or beyond the log with an earlier epoch. Such a snapshot would count in place of files that the
+    voter lacks, by its name alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, StratalogError
 
 FAR_AHEAD = 1_000_000
-"""A voter is damaged if its epoch exceeds those of the others by this number."""
+"""A voter is damaged if its epoch exceeds the epochs of the others by this number."""
 
 DAMAGED = (CorruptionError, InconsistentClusterIdError)
 """Errors that the bytes of one voter can cause."""

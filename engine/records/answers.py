@@ -21,7 +21,7 @@ def answer(
     *,
     named: bool,
 ) -> Report:
-    """The report of an append whose partitions have all ended. ``named``: the caller names the producer, so an
+    """The report of an append whose partitions have all ended. ``named``: the caller has named the producer, so an
     earlier call may have appended the sequence.
     """
     rows = [_row(topic, partition, state, named) for partition, state in sorted(states.items())]
@@ -48,7 +48,7 @@ def answer(
 def _remedy(
     who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend], named: bool
 ) -> str:
-    """Advice about the failed partitions, which avoids appending anything twice."""
+    """Advice about the failed partitions that avoids appending anything twice."""
     outcomes = {row["outcome"] for row in rows}
     refused = OutOfOrderSequenceNumberError | DuplicateSequenceNumberError
     if any(isinstance(state.error, refused) for state in states.values()):

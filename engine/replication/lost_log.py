@@ -1,16 +1,16 @@
 """Lost logs: the metadata shows that the partition had records (``PartitionImage.written_to``), but its leader has
-none, and its log does not begin after them.
+none of them, and its log does not begin after them.
 
 Every member of the ISR holds all committed records. A leader drops them only by a local start, which is never
 deleted. So a leader with an empty log below that offset has lost its folder or files: the partition looks new, and
-would assign offsets a second time.
+its leader would assign offsets a second time.
 
 If another member of the ISR has the log, it becomes the leader (``stratalog.engine.replicas.damaged``). If the
 remote log has records, the leader continues from its end (``remote_end``). Otherwise an operator lets the log
 begin again at the last known offset (``recover --keep brokers``).
 
 The metadata records an offset up to which there were records, not the last one: it is updated each time the number
-of records has doubled, as recording the last one would cost a commit of the metadata per append. So nobody knows
+of records has doubled, as recording the last one would cost a commit of the metadata per append. So it is unknown
 whether there were records after the known offset, and every message says so.
 """
 
@@ -25,7 +25,7 @@ from stratalog.partitions.listing import ReplicaLog
 
 
 class LogLostError(CorruptionError):
-    """The partition had records, and its leader has none of them. If no replica and no remote log has any,
+    """The partition had records, and its leader has none of them. If neither a replica nor the remote log has any,
     ``recover`` lets the log begin again.
     """
 
@@ -43,7 +43,7 @@ def begins_again_at(view: PartitionView) -> int:
 
 
 def unknown_behind(view: PartitionView) -> str:
-    """A text for people about the unknown part of a log that begins again."""
+    """Text for people about the unknown part of a log that begins again."""
     return (
         f"it is not known whether there were records from offset {begins_again_at(view)} on; if so, their offsets "
         "are assigned again"
@@ -67,8 +67,8 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
 
 
 def check_not_lost(replicas: PartitionReplicas, log: ReplicaLog) -> None:
-    """Check that the leader's ``log`` or the remote log has records of the partition; the remote log is read only
-    if the leader has none.
+    """Check that the leader's ``log`` or the remote log has records of the partition. Reads the remote log only if
+    the leader has none.
 
     Raises: LogLostError; see ``RemotePart.asked``.
     """

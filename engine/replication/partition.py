@@ -90,7 +90,7 @@ class PartitionReplicas:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """The work of a task on one partition; the partition names it."""
+    """The work of a task on one partition; its item name is the partition."""
 
     replicas: PartitionReplicas
 

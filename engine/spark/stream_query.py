@@ -17,7 +17,9 @@ QUERY_ID = "sql.streaming.queryId"
 
 
 def query_of_thread(spark: SparkSession) -> str | None:
-    """The query whose batch this thread processes; None outside of one, and in the client of a server."""
+    """The query whose batch this thread processes; None outside of a query, and in the client of a Spark Connect
+    server.
+    """
     if is_remote():
         return None
     found: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
@@ -42,7 +44,7 @@ def query_of_server(spark: SparkSession, checkpoint: str | None) -> str:
 
 
 def _written_down(spark: SparkSession, checkpoint: str) -> str:
-    """The id in a checkpoint, which Spark writes before the first batch."""
+    """The id in a checkpoint. Spark writes it before the first batch."""
     path = f"{checkpoint.rstrip('/')}/metadata"
     try:
         rows = spark.read.text(path).collect()

@@ -179,7 +179,7 @@ class LocalStore:
         """See ``Store.list``. Any failure to read folders counts as a missing root."""
         folder = folder_prefix(prefix)
         if known is not None and not after:
-            with suppress(FolderInLogError):  # its content is listed, too
+            with suppress(FolderInLogError):  # the content of the folder is also listed
                 return self._listed_again(folder, known)
         if after:
             return self._listed(folder, lambda: look_behind(self._folder, folder, after), _of_looks).files
@@ -233,11 +233,11 @@ class LocalStore:
         check_exclusive_create(self, probe_name(self._new_id()))
 
     def now_ms(self) -> int | None:
-        """See ``Store.now_ms``: the time of a file that is created in the staging folder and deleted at once. None
-        if there is no such folder, or this process may not create a file there.
+        """See ``Store.now_ms``: the time of a file that is created in the staging folder and immediately deleted.
+        None if there is no such folder, or this process may not create a file there.
         """
         if not os.path.isdir(self._folder.path_of(STAGING_FOLDER)):
-            return None  # the volume may be unmounted: create nothing in its place
+            return None  # the volume may be unmounted: create nothing in the empty folder
         return self._time.now_ms(self._ask_for_time)
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
@@ -346,7 +346,7 @@ class LocalStore:
             os.close(origin)
 
     def _check_same(self, now: os.stat_result, listed: StoredObject, path: str) -> None:
-        """Raises: SourceChangedError if the open file is not the listed one."""
+        """Check that the open file is the listed one. Raises: SourceChangedError."""
         version = version_of(now.st_ino, now.st_mtime_ns, now.st_size)
         if (version != listed.version) if listed.version else (now.st_size != listed.size_bytes):
             self._doubts += 1

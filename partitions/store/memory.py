@@ -22,7 +22,7 @@ _CLOCK = SystemClock()
 class MemoryStore:
     """Objects in a dictionary: every call is atomic and succeeds, and a listing is a snapshot.
 
-    Versions are numbers that grow by one with each object created, so runs repeat exactly.
+    Versions are numbers that grow by one with each created object, so that runs are deterministic.
     """
 
     def __init__(self, uri: str = "memory://unnamed", clock: Clock = _CLOCK) -> None:

@@ -3,9 +3,9 @@ tier.
 
     1. probe the brokers, as every run does; verify every byte
     2. plan the repairs (``plan``); a partition with offsets without a good copy is not changed
-    3. make two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and no replica
-       is being added to a leader that is repaired in place. If a new leader meanwhile has records that were about
-       to be truncated, the partition is not changed
+    3. make two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and replicas
+      being added to a leader that is repaired in place are dropped. If a new leader has meanwhile received records
+      that were about to be truncated, the partition is not changed
     4. repair each damage: stage, check again, name, delete, check again (``files``), on the driver, because only
        the driver can check right before the change that the replica is still outside the ISR
     5. replicate: repaired replicas catch up and rejoin the ISR
@@ -15,7 +15,7 @@ tier.
     9. verify every byte of these partitions again: remaining damage is a failure
     10. store the remaining and the repaired damage, for ``health``
 
-Running it twice, at once or after a crash, is harmless.
+Running heal twice, concurrently or after a crash, is harmless.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class _HealRun:
         return {key: self.storage.replicas(view) for key, view in views.items()}
 
     def _take(self, views: dict[TopicIdPartition, PartitionView], answers: Sequence[PartitionAnswer]) -> None:
-        """The views after the commit."""
+        """Record the views after the commit."""
         image = self.metadata.image()
         for answer in answers:
             key = answer.key
@@ -249,7 +249,7 @@ class _HealRun:
         )
 
     def _check_aside(self, job: _Job) -> None:
-        """Raises: InvalidUpdateVersionError unless the replica may be changed."""
+        """Check that the replica may be changed. Raises: InvalidUpdateVersionError."""
         check_aside(self.metadata, job.replicas.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
 
     def _rejoin(self) -> None:
@@ -303,9 +303,9 @@ class _HealRun:
 
 
 def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int, int]]) -> None:
-    """Check that the new leader still lacks these offsets. Records that it got meanwhile may have been
-    acknowledged before its election: commit, then read. Raises: SourceChangedError if it has some of them; errors
-    of listing it.
+    """Check that the new leader still lacks these offsets. Records that it has received meanwhile may have been
+    acknowledged before its election, so this check reads after the commit. Raises: SourceChangedError if it has
+    some of them; errors of listing it.
     """
     if any(replicas.leader.log().log_end > start for start, _ in forgotten):
         raise SourceChangedError(

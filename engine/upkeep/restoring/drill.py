@@ -1,10 +1,10 @@
-"""A drill: restores a living cluster from its remote tier beside it, and compares the two.
+"""A drill: restores a living cluster from its remote tier to a temporary folder, and compares the two.
 
 The copy has the cluster's id, and its own roots in a temporary folder. It sees the remote tier through a store
 that refuses every change, so the tables are not taken over, and the living cluster is not affected. The drill
 compares:
 
-the description         topics, with the present metadata
+the description         topics, with the current metadata
 log starts, log ends    records that are not tiered yet would be lost
 leader epochs           of all records below the end, if there are any: the last segment has them
 producers               if the two logs end at the same offset
@@ -45,13 +45,13 @@ PIECE_BYTES = 16 * 1024 * 1024
 
 
 class DrillRow(RestoreRow, frozen=True, kw_only=True):
-    """A partition after the restore, beside the living one."""
+    """A partition after the restore, compared with the living one."""
 
     high_watermark: int
     """The high watermark of the living partition."""
     lost_records: int
     lost_ms: int
-    """The age of the first lost record."""
+    """The age of the first record that would be lost."""
     deleted_records_back: int
     compared_records: int
 
@@ -78,9 +78,9 @@ def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
 
 
 def drill(ports: Ports, opener: OpenStore, *, deep: bool = False) -> Report:
-    """Restore the cluster to a temporary folder, which is removed, and compare. Every difference that would make a
-    restore wrong is a failure in the report. ``lost_records`` is the number of records that are not tiered yet;
-    ``lost_ms`` is the age of the first of them.
+    """Restore the cluster to a temporary folder, which is removed, and compare them. Every difference that would
+    make a restore wrong is a failure in the report. ``lost_records`` is the number of records that are not tiered
+    yet; ``lost_ms`` is the age of the first of them.
 
     Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors of reading the
         metadata, errors of making the copy.
@@ -138,7 +138,9 @@ def _not_described(ports: Ports, plan: RestorePlan) -> Iterator[str]:
 
 
 def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) -> DrillRow:
-    """The row of a partition. Raises: CorruptionError for a difference; errors of reading either."""
+    """Compare a partition; returns its row. Raises: CorruptionError for a difference; errors of reading either
+    log.
+    """
     name, partition = one.topic.name, one.partition
     (before,), (after,) = (
         look(ports.metadata, ports.storage, ports.memory, name, [partition])[1] for ports in (living, copied)
