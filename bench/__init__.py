@@ -31,6 +31,7 @@ start of the session.
     state           a snapshot by Spark, against its own aggregation; commits of offsets, and lag
     growth          how the cost of each operation grows, without Spark
     growth_table    the fit of that, and its lines
+    compaction      compactions by their dirty part, and of many keys: python -m bench.compaction
     hour            a producer for an hour, with nothing beside it but maintain: python -m bench.hour
     shared_tail     a prototype, for docs/shared-tail.md: python -m bench.shared_tail
     serving         clients of Kafka, beside a fetch: python -m bench.serving

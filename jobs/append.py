@@ -7,9 +7,9 @@
   stratalog append late_flights --input flights --format stratalog --where "value.dep_delay > 60" \\
       --key key --value value --stream --checkpoint late.checkpoint --producer late
 
-With --producer and --sequence the records are appended once, however often the job runs. A stream identifies its
-batches by its checkpoint. --format stratalog streams from a topic of this cluster. Without --value, a typed topic
-takes its value columns from the input columns of the same names.
+With --producer and --sequence the records are appended once, even if the job runs again. A stream identifies its
+batches by its checkpoint. --format stratalog streams from a topic of this cluster. Without --value, the value of a
+typed topic is made from the input columns with the names of its fields.
 """
 
 from __future__ import annotations
@@ -56,17 +56,24 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, _METHOD, only=["topic", "dry_run"])
-    source = parser.add_argument_group("input, with the options of Spark's readers")
+    source = parser.add_argument_group("input")
     source.add_argument(
         "--input",
         metavar="PATH",
         required=True,
-        help="path of the input; the name of a topic with --format stratalog",
+        help="path of the input, or with --format stratalog the name of a topic",
     )
     source.add_argument(
         "--format", metavar="NAME", default="parquet", help="parquet (default), delta, csv, json, stratalog ..."
     )
-    source.add_argument("--option", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
+    source.add_argument(
+        "--option",
+        metavar="K=V",
+        type=pair,
+        action="append",
+        default=[],
+        help="an option of Spark's reader; repeatable",
+    )
     source.add_argument(
         "--schema", metavar="DDL", help="schema of the input, for formats that have none (csv, json)"
     )
@@ -77,12 +84,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help='columns to compute first, such as "air_time / 60 AS hours"; repeatable',
     )
-    record = parser.add_argument_group("records: columns of the input, or expressions on them")
+    record = parser.add_argument_group("records (EXPR is an input column or an expression)")
     add_declared(record, _METHOD, only=(*_COLUMNS, "order_by"))
-    how = parser.add_argument_group("how")
+    how = parser.add_argument_group("append")
     add_declared(how, _METHOD, leave_out=(*_COLUMNS, *_TOGETHER))
     how.add_argument(
-        "--stream", action="store_true", help="append the input that is new since the last run, in batches"
+        "--stream", action="store_true", help="append the input that has arrived since the last run, in batches"
     )
     how.add_argument("--checkpoint", metavar="PATH", help="path where the stream stores its progress")
 

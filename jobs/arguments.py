@@ -35,6 +35,7 @@ _PATH = re.compile(r"/|\.\w+$")
 """Matches the end of a file name, or a slash in a path; the names of most topics have neither."""
 
 _COMMAND = "COMMAND"
+_COMMON = "common options"
 _FIRST_AT = "first-at:"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -68,6 +69,20 @@ class _JobParser(argparse.ArgumentParser):
         }
         given.used = {**getattr(given, "used", {}), **used}
         return given, rest
+
+    def format_help(self) -> str:
+        self._common_last()
+        return super().format_help()
+
+    def format_usage(self) -> str:
+        self._common_last()
+        return super().format_usage()
+
+    def _common_last(self) -> None:
+        """Move the common options behind the job's own."""
+        common = common_of(self)
+        self._action_groups.sort(key=lambda group: group is common)
+        self._actions.sort(key=lambda action: action in common._group_actions)
 
     def error(self, message: str) -> NoReturn:
         hint = ""
@@ -120,7 +135,7 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
     """
     parser = _JobParser(
         prog=called(name),
-        description=description,
+        description=description.replace("``", ""),
         epilog=_EPILOG.format(
             name=name,
             here=_HERE[runs],
@@ -133,18 +148,19 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
     usual = os.environ.get(CLUSTER_VARIABLE) or USUAL_CLUSTER_FILE
     add_common(parser, {"cluster": usual, "cluster_key_file": None, "credentials": None, "json": False})
     if runs != "driver":
-        parser.add_argument(
+        common = common_of(parser)
+        common.add_argument(
             "--master",
             metavar="URL",
-            help="Spark's master, or a Spark Connect server (sc://HOST:PORT); with spark-submit use its own "
-            "--master",
+            help="the Spark master, or a Spark Connect server (sc://HOST:PORT); under spark-submit use the "
+            "--master of spark-submit",
         )
-        parser.add_argument(
+        common.add_argument(
             "--runner",
             choices=RUNNERS,
             default=SPARK,
-            help="threads: do the work in this process even with Spark, so that executors need no access to the "
-            "storage (default: spark, if the job has a session)",
+            help="where the work runs: spark, on executors (the default if the job has a session); or threads "
+            "of this process, for executors without access to the storage",
         )
     return parser
 
@@ -169,34 +185,41 @@ def _file(*parts: str) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
+def common_of(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The group of the options that all jobs share. The help lists it last."""
+    found = [group for group in parser._action_groups if group.title == _COMMON]
+    return found[0] if found else parser.add_argument_group(_COMMON)
+
+
 def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] | None = None) -> None:
     """Add the arguments of every job. The parser of a subcommand gets no ``defaults``, because they would override
     arguments given before the subcommand.
     """
+    common = common_of(parser)
     defaults = defaults or dict.fromkeys(("cluster", "cluster_key_file", "credentials", "json"), argparse.SUPPRESS)
-    parser.add_argument(
+    common.add_argument(
         "--cluster",
         metavar="FILE",
         default=defaults["cluster"],
         help=f"path or address of the cluster file (default: ${CLUSTER_VARIABLE}, or {USUAL_CLUSTER_FILE})",
     )
-    parser.add_argument(
+    common.add_argument(
         "--cluster-key-file",
         metavar="FILE",
         default=defaults["cluster_key_file"],
-        help=f"a file that contains the cluster key (default: ${KEY_VARIABLE})",
+        help=f"file with the cluster key (default: ${KEY_VARIABLE})",
     )
-    parser.add_argument(
+    common.add_argument(
         "--credentials",
         metavar="MODULE:FUNCTION",
         default=defaults["credentials"],
-        help=f"the provider of credentials, called in each process (default: ${CREDENTIALS_VARIABLE})",
+        help=f"provider of storage credentials, called in each process (default: ${CREDENTIALS_VARIABLE})",
     )
-    parser.add_argument(
+    common.add_argument(
         "--json",
         action="store_true",
         default=defaults["json"],
-        help="print one report object as the last line of stdout, instead of a table",
+        help="print the report as one JSON object, the last line of standard output, instead of a table",
     )
 
 
@@ -210,16 +233,18 @@ def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.Argum
     def command(name: str, doc: str, *, reads: bool = False) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
         add_common(added)
-        add_dry_run(added, "no effect: this command only reads" if reads else "check only, change nothing")
+        add_dry_run(
+            common_of(added), "no effect: this command only reads" if reads else "check the call; change nothing"
+        )
         if reads:
-            add_sort(added)
+            add_sort(common_of(added))
         return added
 
     return command
 
 
 def add_every(
-    parser: argparse.ArgumentParser, doc: str = "run again TIME after the end of each run (30s), until interrupted"
+    parser: argparse._ActionsContainer, doc: str = "run again TIME after each run ends (30s), until interrupted"
 ) -> argparse._MutuallyExclusiveGroup:
     """``--once`` and ``--every TIME``, in the group that this function returns."""
     often = parser.add_mutually_exclusive_group()
@@ -228,14 +253,16 @@ def add_every(
     return often
 
 
-def add_dry_run(parser: argparse.ArgumentParser, doc: str = "print the plan, change nothing") -> None:
+def add_dry_run(parser: argparse._ActionsContainer, doc: str = "print the plan; change nothing") -> None:
     """``--dry-run``."""
     parser.add_argument("--dry-run", action="store_true", help=doc)
 
 
-def add_yes(parser: argparse.ArgumentParser) -> None:
+def add_yes(parser: argparse._ActionsContainer) -> None:
     """``--yes``, for jobs that ask before an irreversible step."""
-    parser.add_argument("--yes", action="store_true", help="do not ask to confirm; required without a terminal")
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation; required without a terminal"
+    )
 
 
 # --------------------------------------------------------------- options that do not go together

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 from stratalog import Report
@@ -47,27 +47,28 @@ from stratalog.partitions.isolation import Isolation
 USUAL: Mapping[str, str] = {
     "topics": "only these topics (default: all)",
     "partitions": "only these partitions of the topics (default: all)",
-    "brokers": "one broker, or several: 2,3",
+    "brokers": "one or more brokers: 2,3",
     "transactional_id": "a transactional id",
-    "dry_run": "print the plan, change nothing",
-    "isolation": "read_committed: read up to the last stable offset, without records of aborted transactions "
-    "(default: read_uncommitted, as in Kafka)",
-    "client_rack": "rack of this reader: with a replica.selector.class it reads from a replica in that rack "
-    "(default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
-    "throttle_bytes_per_s": "copy at most SIZE per second (20MB)",
-    "budget_s": "begin no further piece of work after this time (5m)",
-    "if_exists": "succeed if it does not exist",
+    "dry_run": "print the plan; change nothing",
+    "isolation": "read_committed: read up to the last stable offset, and leave out records of aborted "
+    "transactions (default: read_uncommitted, as in Kafka)",
+    "client_rack": "the rack of this reader: if replica.selector.class is set, it reads from replicas in this "
+    "rack (default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
+    "throttle_bytes_per_s": "copy at most SIZE per second, such as 20MB",
+    "budget_s": "start no new work after this time, such as 5m",
+    "if_exists": "succeed with an empty report if it does not exist",
 }
 """The texts of parameters that mean the same in all methods; the ``Args:`` of a method take precedence."""
 _REQUIRED: Mapping[str, str] = {
-    "topics": "one topic, or several: a,b",
+    "topics": "one or more topics: a,b",
     "topic": "the topic",
     "name": "the topic",
     "group": "the group",
 }
 """The texts of the same parameters without a default."""
 
-_ROOT = Path(__file__).resolve().parents[1]
+_PACKAGE = files("stratalog")
+"""Also readable in the zip of ``--py-files``."""
 _DOOR = "stratalog.engine.cluster"
 _HIDDEN = ("self", "cls", "check")
 
@@ -132,8 +133,10 @@ def declared(method: str) -> Declared:
 
 def _source(module: str) -> str:
     """The source of a module of this project."""
-    path = _ROOT.joinpath(*module.split(".")[1:])
-    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    *folders, name = module.split(".")[1:]
+    within = _PACKAGE.joinpath(*folders)
+    package = within.joinpath(name, "__init__.py")
+    return (package if package.is_file() else within.joinpath(f"{name}.py")).read_text(encoding="utf-8")
 
 
 def _literal(annotation: str, tree: ast.Module) -> str:

@@ -1,5 +1,5 @@
-"""Metrics in OpenMetrics: gauges of the latest health check, counters of what ``maintain`` has done in this
-process, and counters of the operations in the history since the process began.
+"""Metrics in OpenMetrics: gauges of the latest health check, counters of the work of ``maintain`` in this process,
+and counters of the operations in the history since the process began.
 
 Names are Kafka's where Kafka has them, with the prefix ``stratalog_``; dashes become underscores, and times are
 seconds. Each metric has the label ``cluster``. ``prometheus-client`` does the rest.
@@ -25,23 +25,23 @@ _OF_OPERATIONS = ("requests", "read_bytes", "written_bytes", "records")
 _COSTS = ("seconds", "requests", "read_bytes", "written_bytes")
 _AGE, _MS = "-age-ms", "-ms"
 FIGURES = {
-    "OfflinePartitionsCount": "Partitions without a leader that answers",
+    "OfflinePartitionsCount": "Partitions without an available leader",
     "UnderReplicatedPartitions": "Partitions with a replica that is not in sync",
     "UnderMinIsrPartitionCount": "Partitions with fewer replicas in sync than min.insync.replicas",
     "AtMinIsrPartitionCount": "Partitions with exactly min.insync.replicas replicas in sync",
     "GlobalTopicCount": "Topics, including internal ones",
     "GlobalPartitionCount": "Partitions, including those of internal topics",
     "ReassigningPartitions": "Partitions whose replicas are moving to other brokers",
-    "PreferredReplicaImbalanceCount": "Partitions that another broker leads than the preferred one",
-    "ActiveBrokerCount": "Brokers that are in service",
+    "PreferredReplicaImbalanceCount": "Partitions not led by their preferred replica",
+    "ActiveBrokerCount": "Brokers in service",
     "FencedBrokerCount": "Brokers that are fenced or do not answer",
     "OfflineLogDirectoryCount": "Brokers whose root does not answer, is damaged, or was replaced",
     "number-of-voters": "Voters of the metadata",
     "high-watermark": "End offset of the committed metadata",
     "current-epoch": "Leader epoch of the metadata",
-    "MaxLag": "Records that the follower furthest behind lacks",
-    "replication-lag-records": "Records that followers lack, summed over all of them",
-    "replication-lag-bytes": "Bytes that followers lack, summed over all of them",
+    "MaxLag": "Records that the slowest follower lacks",
+    "replication-lag-records": "Records that followers lack, in total",
+    "replication-lag-bytes": "Bytes that followers lack, in total",
     "replication-lag-ms": "Age of the oldest record that a follower lacks",
     "RemoteCopyLagBytes": "Bytes that are not in the remote tier yet",
     "remote-copy-lag-records": "Records that are not in the remote tier yet",
@@ -49,7 +49,10 @@ FIGURES = {
     "records-lag-max": "Greatest lag of a consumer group in a partition, in records",
     "records-lag-max-ms": "Greatest lag of a consumer group in a partition, in time",
     "PartitionsWithLateTransactionsCount": "Partitions with an open transaction that exceeded its timeout",
-    "scrub-lag-ms": "Time for which the scrub of the bytes has been overdue",
+    "max-dirty-percent": "Greatest percentage of a compacted partition's sealed bytes that was never compacted",
+    "time-since-last-run-ms": "Time since the compaction of maintain last began",
+    "uncleanable-partitions-count": "Partitions whose compaction failed when it last ran",
+    "scrub-lag-ms": "Time since the scrub became overdue",
 }
 """The meaning of each figure of health, apart from the ages of steps."""
 
@@ -122,7 +125,7 @@ class Exposition(Collector):
         )
         if seen is None:
             return
-        yield self._gauge("stratalog_healthy", "Whether no problem needs an operator", seen.ok)
+        yield self._gauge("stratalog_healthy", "1 if nothing needs an operator, 0 otherwise", seen.ok)
         findings = GaugeMetricFamily(
             "stratalog_findings",
             "Objects that each finding of health names",
@@ -154,7 +157,7 @@ class Exposition(Collector):
             lags.add_metric([self._cluster, group, topic], lag)
         yield lags
         disks = GaugeMetricFamily(
-            "stratalog_log_dir_used_ratio", "Used part of a broker's file system", labels=["cluster", "broker"]
+            "stratalog_log_dir_used_ratio", "Used fraction of a broker's file system", labels=["cluster", "broker"]
         )
         for broker, ratio in seen.used_ratios.items():
             disks.add_metric([self._cluster, str(broker)], ratio)

@@ -81,12 +81,12 @@ def read_token(path: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii").strip()
     except UnicodeDecodeError:
-        why: str | None = "it is not an ASCII text"
+        why: str | None = "it is not ASCII"
     except ValueError:
-        why = "no file has such a path"
+        why = "that is not a valid path"
     except OSError as error:
         why = error.strerror
-    raise InvalidCallError(f"the file of the token, {path!r}, cannot be read: {why}")
+    raise InvalidCallError(f"the token file, {path!r}, cannot be read: {why}")
 
 
 class HttpServer:

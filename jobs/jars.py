@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     pins = f"{next(iter(sys.argv[1:] if argv is None else argv), 'jars')}.xml"
     if not conf_file(pins).is_file():
         print(
-            f"no set of jars is called {pins.removesuffix('.xml')!r}: give azure, gcs, kafka or mirror-maker",
+            f"unknown set of jars {pins.removesuffix('.xml')!r}: give azure, gcs, kafka or mirror-maker",
             file=sys.stderr,
         )
         return 1

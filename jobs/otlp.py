@@ -46,7 +46,7 @@ class OtlpPush:
         self._exporter = OTLPMetricExporter(endpoint=endpoint)
 
     def push(self) -> None:
-        """Push the current metrics. Raises: StorageError if the receiver did not accept them."""
+        """Push the current metrics. Raises: StorageError if the receiver did not accept the metrics."""
         now_ns = self._clock.now_ms() * _NS
         metrics = [self._metric(one, now_ns) for one in self._shown.registry.collect()]
         scope = ScopeMetrics(InstrumentationScope("stratalog", VERSION), [one for one in metrics if one], "")

@@ -1,9 +1,9 @@
-"""Pack stratalog into one zip, which ``--py-files`` brings to the executors of a Spark cluster.
+"""Pack stratalog into one zip; --py-files distributes it to the executors of a Spark cluster.
 
   stratalog package --to stratalog.zip
   spark-submit --py-files stratalog.zip --properties-file conf/spark-defaults.conf jobs/tier.py --topics trips
 
-The Python of the executors must have the dependencies of stratalog. The same code gives the same zip, byte for
+The executors' Python must have the dependencies of stratalog. The same code always gives the same zip, byte for
 byte.
 """
 
@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         default=f"{NAME}.zip",
-        help=f"path of the zip, which is overwritten (default: {NAME}.zip in this folder)",
+        help=f"path of the zip; an existing file is overwritten (default: ./{NAME}.zip)",
     )
 
 

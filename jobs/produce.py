@@ -6,14 +6,14 @@ r"""Append lines of standard input or a file to a topic; needs no Spark.
   stratalog tail trips --format json | stratalog produce copy --format json
   stratalog produce trips --input day-7.txt --producer loader --sequence 7    once, however often it is run
 
-Each line is one value, taken as it is; for a typed topic it is JSON, or plain text if the type is STRING. With
---key-separator the text before the separator is the key, by the same rules. With --format json each line is a
+Each line is one value, unchanged; for a typed topic it is JSON, or plain text if the type is STRING. With
+--key-separator the text before the separator is the key, in the same form. With --format json each line is a
 record as tail prints it: an object with value, key, headers and timestamp, all optional; partition and offset are
-ignored. Bytes are text there, or {"base64": "..."}; a record without a timestamp gets the time of the append.
+ignored. Bytes are a string, or {"base64": "..."}. A record without a timestamp gets the time of the append.
 
-Lines are appended in batches: when --batch lines have been read, or when no more lines have come for --linger. An
-error names the line that does not fit, and nothing of its batch is appended. With --producer and --sequence all
-lines are one append.
+A batch is appended when it has --batch lines, or when no line has arrived for --linger. If a line does not fit the
+topic, the error names the line, and its whole batch is not appended. With --producer and --sequence all lines are
+one append.
 """
 
 from __future__ import annotations
@@ -46,14 +46,19 @@ _ASIDE = ("partition", "offset")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, _METHOD, only=["topic"])
-    add_dry_run(parser, "check all lines, and count them; append nothing")
-    parser.add_argument("--input", metavar="FILE", help="default: standard input")
-    parser.add_argument("--format", choices=("lines", "json"), default="lines", help="default: lines")
+    add_dry_run(parser, "check and count all lines; append nothing")
+    parser.add_argument("--input", metavar="FILE", help="read lines from FILE (default: standard input)")
+    parser.add_argument(
+        "--format",
+        choices=("lines", "json"),
+        default="lines",
+        help="lines: each line is a value; json: each line is a record (default: lines)",
+    )
     parser.add_argument(
         "--key-separator",
         metavar="TEXT",
         type=separator,
-        help="separator between key and value of a line (escapes such as \\t, \\0 or \\x1f work)",
+        help="text between the key and the value of a line; may contain escapes such as \\t, \\0 or \\x1f",
     )
     add_declared(parser, _METHOD, only=_HOW, special={"partition": {"metavar": "N", "type": number}})
     parser.add_argument(
@@ -64,7 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=duration,
         default=0.5,
-        help="append when no line comes for TIME (default: 500ms)",
+        help="append the batch when no line has arrived for TIME (default: 500ms)",
     )
 
 

@@ -1,11 +1,11 @@
-"""Read a range of topics, local and remote alike: show the first records, count them, or write them out.
+"""Read a range of topics from both tiers: show the first records, count them, or write them out.
 
   stratalog read flights --start 2013-06-01 --end 2013-07-01 --where "value.carrier = 'UA'"
   stratalog read flights --output flights.parquet
   stratalog read --pattern "flights-.*" --last 10 --explain
-Offsets and times are half open, [start, end); the end is at most the high watermark. A time bounds the timestamps
-of records, in whatever order the log has them: --start 2013-01-10 --end 2013-01-11 is that day (in UTC unless the
-time names a zone). Kafka's lookup is --start first-at:2013-06-01: everything from the first record at or after
+Ranges are half open, [start, end); the end is at most the high watermark. Times select records by timestamp,
+regardless of their order in the log: --start 2013-01-10 --end 2013-01-11 reads that day, in UTC unless the time
+names a zone. --start first-at:2013-06-01 is Kafka's lookup: it reads everything from the first record at or after
 that time.
 """
 
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--where", metavar="EXPR", help="read only the records that match")
     add_dry_run(parser, "list the files that would be scanned; needs no Spark")
     parser.add_argument(
-        "--explain", action="store_true", help="like --dry-run, but as a readable summary with totals"
+        "--explain", action="store_true", help="like --dry-run, but print a readable summary with totals"
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(

@@ -16,12 +16,12 @@ from stratalog.partitions.spelling import did_you_mean
 _LAST = ":desc"
 
 
-def add_sort(parser: argparse.ArgumentParser) -> None:
+def add_sort(parser: argparse._ActionsContainer) -> None:
     """``--sort COLUMN``."""
     parser.add_argument(
         "--sort",
         metavar="COLUMN",
-        help="sort the rows by a column; COLUMN:desc, the largest first",
+        help="sort the rows by COLUMN; COLUMN:desc sorts the largest first",
     )
 
 

@@ -23,7 +23,7 @@ SHORTEST_PAUSE_S = 0.1
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.tier", leave_out=["due"])
-    often = add_every(parser, "tier due partitions at least this often (30s), until interrupted")
+    often = add_every(parser, "tier due partitions at least every TIME (30s), until interrupted")
     add_declared(often, "jobs.Jobs.tier", only=["due"])
 
 

@@ -1,8 +1,8 @@
 """List, describe, create, alter, configure and delete topics.
 
-stratalog topics create flights --value "carrier STRING, distance INT" --config retention.ms=-1
-stratalog topics describe flights        the types, and every config with its source
-stratalog topics list --under-replicated partitions with a replica that is not in sync, from the metadata alone
+stratalog topics create flights --value "carrier STRING, distance INT" --config retention.ms=-1 stratalog topics
+describe flights the types, and every config with its source stratalog topics list --under-replicated partitions
+with a replica outside the ISR; reads only the metadata
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.paths import METADATA_TOPIC
 
 _TROUBLES = (
-    ("unavailable", "only partitions without a leader"),
-    ("under-min-isr", "also partitions whose ISR is smaller than min.insync.replicas"),
-    ("under-replicated", "also partitions with a replica outside the ISR"),
+    ("unavailable", "list only partitions without a leader"),
+    ("under-min-isr", "list partitions whose ISR is smaller than min.insync.replicas, or that have no leader"),
+    ("under-replicated", "list partitions with a replica outside the ISR, or in a worse state"),
 )
 _CELL = 37
 """Characters of a type or of configs that the table shows of an internal topic; topics describe shows all."""
@@ -57,7 +57,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(
         of, "topics.Topics.alter_configs", only=["topic"], special={"topic": {"nargs": "?", "help": "the topic"}}
     )
-    of.add_argument("--cluster-wide", action="store_true", help="the configs of the cluster")
+    of.add_argument(
+        "--cluster-wide", action="store_true", help="change the configs of the cluster instead of a topic's"
+    )
     configs.add_argument(
         "--set", metavar="K=V", type=pair, action="append", default=[], help="set a config; repeatable"
     )

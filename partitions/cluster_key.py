@@ -71,8 +71,8 @@ class ClusterKey:
         wrong = "its signature is wrong" if tag else "it is not signed"
         raise UnsignedError(
             f"{what}: {wrong}: it was written or changed without the key of cluster "
-            f"{self.cluster_id!r}; it is ignored and left unchanged (to sign a cluster that "
-            "had no key, or another one, run stratalog quorum sign)"
+            f"{self.cluster_id!r}; it is ignored and left unchanged (to sign a cluster that had no key, or "
+            "another key, run stratalog quorum sign)"
         )
 
     def _tag(self, secret: bytes, kind: str, name: str, digest: bytes) -> str:

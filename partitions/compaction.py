@@ -76,12 +76,13 @@ def cleanable(
     dirty: list[Link] = []
     oldest_ms: Callable[[Link], int] = oldest_by(footer)
     for run in sealed_runs(log, merging, start, now_ms, transactions, oldest_ms=oldest_ms):
+        links = run.links[:-1] if run.end >= log.log_end else run.links
         young = policy.min_lag_ms and any(
-            now_ms - footer(link.file).latest_ms < policy.min_lag_ms for link in run.links
+            now_ms - footer(link.file).latest_ms < policy.min_lag_ms for link in links
         )
-        if young or run.end >= log.log_end:
+        if young or not links:
             break
-        dirty += run.links
+        dirty += links
     oldest = oldest_ms(dirty[0]) if dirty else None
     next_ms = min(
         next_merge_ms(log, merging, now_ms), FOREVER_MS if oldest is None else oldest + policy.max_lag_ms

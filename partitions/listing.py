@@ -8,6 +8,7 @@ are arguments.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -83,8 +84,8 @@ def parse(
     folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str, *, generation: int = 0
 ) -> Listing:
     """The objects of a replica's folder, sorted by kind; ``folder`` is the path below the root, and ``uri_of``
-    gives the address for errors. ``generation`` is that of the partition's last rule of removal (0: none): a
-    file of a greater one is foreign, as no rule has made it.
+    gives the address for errors. ``generation`` is that of the partition's last removal rule (0: none): a file of
+    a later generation is foreign, because no rule has made it.
 
     Raises: CorruptionError if a name of the log is not a regular file: a reader by path, such as Spark, would
     follow it.
@@ -258,17 +259,25 @@ def _greatest_generations(rewritten: list[DataFile], position: int) -> Iterator[
     rewritten.sort(key=lambda file: file.name.base_offset)
     reaching: list[tuple[int, int, int]] = []  # the generation and the end, both negated, and the file's number
     upcoming = 0
-    while True:
-        while upcoming < len(rewritten) and rewritten[upcoming].name.base_offset <= position:
-            name = rewritten[upcoming].name
+
+    def reach(until: int, generation: float) -> int:
+        """Take the segments that begin up to ``until``, before the first one of a greater generation. Returns the
+        offset at which that begins, or ``until``."""
+        nonlocal upcoming
+        while upcoming < len(rewritten) and (name := rewritten[upcoming].name).base_offset <= until:
+            if name.generation > generation:
+                return name.base_offset
             heapq.heappush(reaching, (-name.generation, -name.least_end, upcoming))
             upcoming += 1
+        return until
+
+    while True:
+        reach(position, math.inf)
         while reaching and -reaching[0][1] <= position:
             heapq.heappop(reaching)
         if reaching:
             generation, end, number = -reaching[0][0], -reaching[0][1], reaching[0][2]
-            later = rewritten[upcoming:]
-            end = min([end, *(f.name.base_offset for f in later if f.name.generation > generation)])
+            end = reach(end, generation)
             yield Link(position, end, rewritten[number])
             position = end
         elif upcoming < len(rewritten):

@@ -57,7 +57,7 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{what} was deleted since it was listed") from error
+        raise SourceChangedError(f"{what} has been deleted since it was listed") from error
     except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
         if not is_of_this_process(error):
             raise CorruptSegmentError(f"{what} cannot be read: {error}") from error

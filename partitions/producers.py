@@ -212,11 +212,12 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     if appended is None:
         raise DuplicateSequenceNumberError(
             f"{what}: producer {append.producer_id!r} has already appended sequence {last.sequence}, and it is "
-            f"not known whether it appended {append.sequence}, which is too old: search the log for its records"
+            f"unknown whether it appended sequence {append.sequence}, which is too old: search the log for its "
+            "records"
         )
     raise OutOfOrderSequenceNumberError(
         f"{what}: sequence {append.sequence} of producer {append.producer_id!r} was never appended here, and "
-        f"comes too late: sequence {last.sequence} was appended already; give new records a new sequence"
+        f"comes too late: sequence {last.sequence} was already appended; give new records a new sequence"
     )
 
 
@@ -242,7 +243,7 @@ def check_same_records(
     raise ChangedReplayError(
         f"{sequence} was appended before with other records ({known} at offsets [{earlier.base_offset}, "
         f"{earlier.next_offset}), {'now' if records != known else 'now others, also'} "
-        f"{records}); the present records were not stored: give new records a new sequence"
+        f"{records}); the new records were not stored: give new records a new sequence"
     )
 
 

@@ -31,7 +31,10 @@ The file that counts
 
 The order of steps
     1. The rule is committed to the metadata, which numbers it. Every member of the ISR must have carried out the
-       one before (``carried_out``).
+       one before (``carried_out``). The logs do not need this: what a rule leaves does not depend on the files
+       that it finds, so no log shows that one was skipped. Readers need it: on a member that has not carried out a
+       rule they still see the records that its tombstones delete. So the tombstones must stay for their time from
+       then on (``next_rule``).
     2. The leader rewrites its files in ascending order, each as a merge does: read, stage, list again, name.
     3. Followers copy the leader's files, in ascending order. A file of a greater generation replaces one of a
        lesser generation, and never the reverse.
@@ -45,8 +48,8 @@ The order of steps
     would take it for the last of its key.
 
     An unclean election, or a log that begins again, gives up committed records, perhaps the later record that
-    made a rule remove an earlier one on some of the replicas. So a partition with a rule has no such election
-    (``election_commands``).
+    made a rule remove an earlier one on some of the replicas. So such an election is refused for a partition with
+    a rule (``election_commands``).
 
 Removed, or lost
     A replica has at each offset the generation of its file there. At equal generations two replicas hold equal

@@ -66,7 +66,7 @@ class LookMark:
 
     @classmethod
     def now(cls) -> LookMark:
-        """The present moment."""
+        """The current moment."""
         return cls((os.getpid(), _PROCESS), next(_looks))
 
 
@@ -235,8 +235,8 @@ class Replica:
             )
         if self.root:
             raise StaleBrokerError(
-                f"{self}: {self.store.uri} is not the registered root, although its directory "
-                "id is the same: an older copy was restored, or the root was moved; register the broker first"
+                f"{self}: {self.store.uri} is not the registered root, although it has the same directory id: an "
+                "older copy was restored, or the root was moved; register the broker first"
             )
 
     @_own
@@ -365,7 +365,7 @@ def _read_lineage(store: Store, register: StoredObject) -> Lineage:
         try:
             data = read_bounded(store, register.name, REGISTER_BYTES)
         except FileNotFoundError as error:
-            raise SourceChangedError(f"{what} was deleted since it was listed") from error
+            raise SourceChangedError(f"{what} has been deleted since it was listed") from error
         with _DECODED.of(len(data)):
             found = Lineage.from_json(data, what)
         remembered_lineages.put((store, register), found, found.memory_bytes)

@@ -143,6 +143,8 @@ def format_root(
             return fresh
         found = read_broker_file(store)
         if found is None:
-            raise BrokerUnreachableError(f"{store.uri}: broker.json was created and deleted meanwhile; try again")
+            raise BrokerUnreachableError(
+                f"{store.uri}: broker.json was created and deleted at the same time; try again"
+            )
     check_broker_file(found, store, cluster_id, broker_id)
     return found

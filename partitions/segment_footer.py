@@ -229,7 +229,7 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
                 crc32 = isal_zlib.crc32(piece, crc32)
             crc32 = isal_zlib.crc32(tail[max(0, index_at - begin) : footer_at - begin], crc32)
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{what} was deleted since it was listed") from error
+        raise SourceChangedError(f"{what} has been deleted since it was listed") from error
     except ValueError as error:
         raise CorruptSegmentError(f"{what}: {error}") from error
     if stated.index_crc32 != crc32:

@@ -11,7 +11,7 @@ The result is a byte for each offset, in a file that is mapped into memory.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -132,7 +132,29 @@ class Superseded:
         return self._files
 
     def _latest(self, table: pa.Table) -> pa.Table:
-        """The rows with the last offset of each key; all other rows are marked."""
+        """The rows with the last offset of each key; the others are marked."""
+        table = table.combine_chunks()
+        keys = [_one_chunk(table.column(name)) for name in table.column_names if name != _OFFSET]
+        offsets = integers_of(_one_chunk(table.column(_OFFSET)))
+        hashes = _hashes(keys)
+        order = np.lexsort((offsets, hashes))
+        same = hashes[order[1:]] == hashes[order[:-1]]
+        rows, later = order[:-1][same], order[1:][same]
+        if not len(rows):
+            return table
+        equal = _are_equal(keys, rows, later)
+        mixed = np.isin(hashes, hashes[rows[~equal]])  # different keys of one hash, which are few
+        rows, later = rows[~mixed[rows]], later[~mixed[rows]]
+        self._marks[offsets[rows[offsets[rows] < offsets[later]]]] |= _REMOVED
+        kept = ~mixed
+        kept[rows] = False
+        found = [table.filter(booleans(kept))]
+        if mixed.any():
+            found.append(self._latest_of_groups(table.filter(booleans(mixed))))
+        return pa.concat_tables(found)
+
+    def _latest_of_groups(self, table: pa.Table) -> pa.Table:
+        """The same without hashes, for few rows: it takes ten times their memory."""
         keys = [name for name in table.column_names if name != _OFFSET]
         last = table.group_by(keys, use_threads=False).aggregate([(_OFFSET, "max")])
         last = last.select([*keys, f"{_OFFSET}_max"]).rename_columns([*keys, _OFFSET])
@@ -142,6 +164,31 @@ class Superseded:
             self._marks[integers_of(table.column(_OFFSET).combine_chunks())] |= _REMOVED
             self._marks[lasting] = tombstones
         return last
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column of a table whose chunks were combined."""
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+
+
+def _hashes(keys: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """The hash of each row, found piece by piece: it takes much memory for a row."""
+    starts = range(0, len(keys[0]), _READ_ROWS)
+    return np.concatenate([key_hashes([key.slice(at, _READ_ROWS) for key in keys]) for at in starts])
+
+
+def _are_equal(
+    keys: Sequence[pa.Array], rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """For each of ``rows``, whether it has the key of the row at its place in ``others``."""
+    equal = np.ones(len(rows), np.bool_)
+    for at in range(0, len(rows), _READ_ROWS):
+        one, other = integers(rows[at : at + _READ_ROWS]), integers(others[at : at + _READ_ROWS])
+        for key in keys:
+            left, right = key.take(one), key.take(other)
+            both = bools_of(pc.fill_null(pc.equal(left, right), False))
+            equal[at : at + _READ_ROWS] &= both | ~(valid_of(left) | valid_of(right))
+    return equal
 
 
 class _Parts:
@@ -161,7 +208,7 @@ class _Parts:
     def _add(self, table: pa.Table) -> None:
         table = table.combine_chunks()
         keys = [table.column(name).chunk(0) for name in table.column_names if name != _OFFSET]
-        hashes = key_hashes(keys)
+        hashes = _hashes(keys)
         part_of = (hashes >> self._shift) & np.uint64((1 << _PARTS_BITS) - 1)
         for part in range(1 << _PARTS_BITS):
             rows = table.filter(booleans(part_of == part))

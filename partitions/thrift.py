@@ -157,7 +157,7 @@ class CompactReader:
         size, at = (size, at + 1) if size < 0x80 else varint(self._data, at)
         end = at + size
         if end > len(self._data):
-            raise ValueError("a text is longer than the remaining bytes")
+            raise ValueError("a string is longer than the remaining bytes")
         return self._data[at:end], end
 
     def _number(self, at: int, kind: int) -> tuple[int, int]:

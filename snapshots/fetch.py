@@ -75,8 +75,7 @@ class Source:
                 return SnapshotChunk(stored.size_bytes, file.read(max_bytes))
         except (FileNotFoundError, SourceChangedError) as error:
             raise SnapshotNotFoundError(
-                f"{self.store.uri_of(name)} does not exist, or no longer exists: fetch again "
-                "to learn of a later snapshot"
+                f"{self.store.uri_of(name)} does not exist (any more): fetch again to find a later snapshot"
             ) from error
 
 

@@ -63,7 +63,7 @@ def reason_to_wait(policy: SnapshotPolicy, since: SinceSnapshot, *, by_hand: boo
     when the latest one is old (KIP-876).
     """
     if since.next <= since.latest or since.next.end_offset <= since.latest.end_offset:
-        return f"nothing was committed since snapshot {since.latest}"
+        return f"nothing has been committed since snapshot {since.latest}"
     if by_hand or is_old(policy, since.age_ms):
         return None
     if since.log_bytes < policy.max_record_bytes_between_snapshots:

@@ -220,7 +220,7 @@ def _check_owner(segment: Segment, owner: str, partition: int, what: str) -> Non
     footer = segment.footer
     if footer.topic_id != owner:
         raise InconsistentClusterIdError(
-            f"{what} is a snapshot of {footer.topic_id!r}, not of {owner!r}: it comes from elsewhere"
+            f"{what} is a snapshot of {footer.topic_id!r}, not of {owner!r}: it was copied from elsewhere"
         )
     if footer.partition != partition:
         raise CorruptionError(
@@ -262,7 +262,7 @@ def _headers(batch: pa.RecordBatch, what: str) -> Any:
     try:
         return batch.column("headers")[0].as_py()
     except UnicodeDecodeError as error:  # Arrow validates text only on request
-        raise CorruptSegmentError(f"{what}: a name in its control records is not text: {error}") from error
+        raise CorruptSegmentError(f"{what}: a name in its control records is not a string: {error}") from error
 
 
 def _set(batch: pa.RecordBatch) -> list[int]:

@@ -172,7 +172,7 @@ def fetch_origin(
         )
     if not leader.pending_is_local:
         remedy = (
-            "run heal, which uploads again the records that a replica still has; if no "
+            "run heal, which uploads the records that a replica still has; if no "
             f"replica has them, delete them with delete_records before offset {leader.local_start}; then run tier"
             if pending < leader.local_start
             else "verify the topic"

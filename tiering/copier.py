@@ -154,7 +154,9 @@ def found_object(remote: Store, name: str) -> StoredObject:
     try:
         return remote.stat(name)
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{remote.uri_of(name)} was created and deleted meanwhile; plan again") from error
+        raise SourceChangedError(
+            f"{remote.uri_of(name)} was created and deleted at the same time; plan again"
+        ) from error
 
 
 def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject, compression: str) -> Uploaded | None:

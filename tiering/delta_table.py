@@ -155,7 +155,7 @@ class DeltaTopicTable(DeltaTopicReader):
             self._clean(table)
 
     def _undoing(self, rewrite: Rewrite, besides: TableChange | None) -> TableChange:
-        """The change that reverts a rewrite, combined with another change without data.
+        """The change that reverts a rewrite, combined with another change that changes no data.
 
         Raises: RemoteObjectMissingError, StorageError.
         """
@@ -166,8 +166,8 @@ class DeltaTopicTable(DeltaTopicReader):
         missing = [segment for segment in back.values() if not found.holds(segment)]
         if missing:
             raise RemoteObjectMissingError(
-                f"{self.uri}: {rewrite}, and {len(missing)} of them, first {missing[0].path}, "
-                "no longer exist; heal rebuilds them from replicas or from the foreign files"
+                f"{self.uri}: {rewrite}, and {len(missing)} of the replaced segments no longer exist (the first "
+                f"is {missing[0].path}); run heal to rebuild them from replicas or from the foreign files"
             )
         lacking = {segment.path for segment in rewrite.lacking}
         listed = listed_files(self._open_at(rewrite.since), self.uri)

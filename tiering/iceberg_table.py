@@ -107,7 +107,7 @@ class IcebergTable:
                 except (CommitFailedException, CommitStateUnknownException):
                     continue  # the table shows whether the commit has landed
                 return True
-        raise StorageError(f"the Iceberg table {self.name}: other writers committed first {COMMIT_ATTEMPTS} times")
+        raise StorageError(f"the Iceberg table {self.name}: other writers were faster {COMMIT_ATTEMPTS} times")
 
     def expire(self, before_ms: int) -> int:
         """Expire older snapshots, except the current one, and delete the Iceberg files that only they use; returns

@@ -153,8 +153,8 @@ class RemoteLog:
                 overtaken.add(add.partition)
             elif add.base_offset > end:
                 raise LogGapError(
-                    f"{self.what}: partition {add.partition} ends at offset {end} in the remote, {add.path} "
-                    "cannot follow: offsets are missing"
+                    f"{self.what}: partition {add.partition} ends at offset {end} in the remote log, so "
+                    f"{add.path} cannot be added: offsets between them are missing"
                 )
             else:
                 found.append(add)

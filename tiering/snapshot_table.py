@@ -110,7 +110,7 @@ class SnapshotTable(TopicTable):
             table = self._open()
             if table is None:
                 raise StorageError(
-                    f"the table {self.uri} was deleted meanwhile; the next snapshot job creates it again"
+                    f"the table {self.uri} was deleted during the commit; the next snapshot job creates it again"
                 )
             listed = self._listed(table)
             due = [one for one in publications if _replaces(one, listed)]

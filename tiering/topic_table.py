@@ -265,8 +265,8 @@ class TopicTable:
         if races == len(failures):
             raise StorageError(f"{self.uri}: other writers were faster {len(failures)} times; try again: {said}")
         raise OutcomeUnknownError(
-            f"commits to {self.uri} failed {len(failures)} times, and the last may still land; read before you "
-            f"retry: {said}"
+            f"commits to {self.uri} failed {len(failures)} times, and the last commit may still succeed; read "
+            f"before you retry: {said}"
         )
 
     def _refusal(self, error: Exception, right: Right, said: str = "") -> StorageRefusedError | None:

@@ -87,14 +87,16 @@ def export(
     options: ExportOptions,
 ) -> Report:
     """Export these topics once. The report has one row per partition. A topic that cannot be exported is a
-    failure, and the others continue. ``lag`` is the number of our offsets left at the end of the run.
+    failure, and the others continue. ``lag`` is the number of offsets here that are left at the end of the run.
 
     Raises: InvalidCallError if no topic is given, or several topics with a ``target_topic``.
     """
     if not topics:
         raise InvalidCallError("name the topics to export")
     if options.target_topic is not None and len(topics) > 1:
-        raise InvalidCallError(f"{len(topics)} topics would be exported to {options.target_topic!r}: name one")
+        raise InvalidCallError(
+            f"{len(topics)} topics would be exported to {options.target_topic!r}: name only one"
+        )
     pace = Pace(options.pace, execution.clock)
     throttle = (
         None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, execution.clock)
@@ -195,7 +197,7 @@ class _ExportedTopic:
             self.run.notes.append(f"{self.there}: has {wanted} partitions there now")
         there = self.target.topic(self.there)
         if there is None:
-            raise RetriableError(f"topic {self.there!r} of the target was deleted meanwhile")
+            raise RetriableError(f"topic {self.there!r} of the target was deleted during the export")
         if there.configs.get("message.timestamp.type", "CreateTime") != "CreateTime":
             raise InvalidConfigError(
                 f"topic {self.there!r} of the target has message.timestamp.type="

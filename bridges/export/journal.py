@@ -59,8 +59,8 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes, what: str) -> Entry:
-    """Parse an entry of the journal. Raises: CorruptionError, which names ``what``, for any other text."""
-    entry: Entry = decode_json(data, Entry, f"{what} is no entry of an export's journal")
+    """Raises: CorruptionError, which names ``what``, for anything but an entry."""
+    entry: Entry = decode_json(data, Entry, f"{what} is not an export journal entry")
     return entry
 
 

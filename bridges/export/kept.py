@@ -42,7 +42,8 @@ def check_gap(topic: str, piece: ExportPiece) -> None:
         if (gap := records[0].offset - start) > MOST_GAP:
             raise OffsetsNotKeptError(
                 f"{topic}-{piece.partition}: {gap} offsets from {start} have no record, and Kafka would need an "
-                f"aborted record at each; the limit is {MOST_GAP}: export at new offsets with --new-offsets"
+                f"aborted record at each of them; the limit is {MOST_GAP}: export at new offsets with "
+                "--new-offsets"
             )
 
 
@@ -56,7 +57,7 @@ def write(target: ExportTarget, topic: str, piece: ExportPiece) -> None:
             target.take(topic, piece.partition, start, records[0].offset - start)
         wanted = [record.offset for record in records]
         if list(target.append(topic, piece.partition, records)) != wanted:
-            raise _differ(topic, piece.partition, f"records from offset {wanted[0]} on have other offsets")
+            raise _differ(topic, piece.partition, f"records from offset {wanted[0]} on have different offsets")
         offset = wanted[-1] + 1
     if offset < piece.end:
         target.take(topic, piece.partition, offset, piece.end - offset)

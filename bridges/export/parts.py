@@ -15,7 +15,7 @@ Read = Callable[[int, int], tuple[Sequence[SourceRecord], int]]
 
 
 _NOT_SENT_MS = {
-    0: "librdkafka would send the present time instead",
+    0: "librdkafka would send the current time instead",
     NO_TIMESTAMP_MS: "in Kafka it means no timestamp",
 }
 """Timestamps that Kafka would change, and the reason."""

@@ -89,7 +89,7 @@ class AvroRecords(AvroValues):
         self._tree = _spark(self._parsed, {}, str(path))
         if not isinstance(self._tree, dict) or self._tree["type"] != "struct":
             raise InvalidCallError(
-                f"{path} is not the Avro schema of a record, whose fields would be the topic's columns"
+                f"{path} is not the Avro schema of a record; the fields of a record become the topic's columns"
             )
         self.schema = json.dumps(self._tree)
         self._uuids = '"uuid"' in json.dumps(self._parsed, default=str)

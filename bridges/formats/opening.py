@@ -26,7 +26,7 @@ def typed_values(
     if how is None and schema is None and message is None and not registry:
         return None
     if how is None or schema is None:
-        raise InvalidCallError("a format of values and the file of its schema go together: give both, or neither")
+        raise InvalidCallError("the format of values and its schema file go together: give both, or neither")
     return TypedValues(open_decoder(how, schema, message, registry))
 
 

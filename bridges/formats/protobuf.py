@@ -148,7 +148,7 @@ def _one(value: Any, field: FieldDescriptor) -> Any:
     if field.cpp_type == field.CPPTYPE_ENUM:
         named = field.enum_type.values_by_number.get(value)
         if named is None:
-            raise UndecodedError(f"{value} is no {field.enum_type.full_name}")
+            raise UndecodedError(f"{value} is not a {field.enum_type.full_name}")
         return named.name
     if field.cpp_type != field.CPPTYPE_MESSAGE:
         return value

@@ -25,7 +25,7 @@ class SchemaRegistry:
     def __init__(self, configs: Mapping[str, str]) -> None:
         """Raises: InvalidCallError for an unknown config, or a missing address."""
         if unknown := sorted(configs.keys() - {_URL, _USER, _CA}):
-            raise InvalidCallError(f"{unknown[0]} is no config of the registry: there are {_URL}, {_USER}, {_CA}")
+            raise InvalidCallError(f"{unknown[0]} is not a config of the registry; known: {_URL}, {_USER}, {_CA}")
         url = configs.get(_URL, "")
         parse_server(url, _URL)
         self._url, self._user, self._ca = url.rstrip("/"), configs.get(_USER), configs.get(_CA)

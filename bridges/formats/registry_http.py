@@ -57,8 +57,8 @@ def get(url: str, user: str | None, ca: str | None, timeout_s: float, most_bytes
             opener.add_handler(handler)
         try:
             answer = opener.open(asked, timeout=timeout_s)
-            if answer is None:  # the URL has an unknown scheme
-                raise RefusedError(0, "it leads elsewhere")
+            if answer is None:  # an unknown scheme
+                raise RefusedError(0, "it redirects to another server")
             with answer:
                 return bytes(answer.read(most_bytes))
         except HTTPError as error:
@@ -88,7 +88,7 @@ class _Sockets:
     def add(self, one: socket.socket) -> None:
         with self._lock:
             if self._over:
-                raise TimeoutError("the time of the request is over")
+                raise TimeoutError("the request timed out")
             self._open.append(one.dup())  # TLS replaces the socket
 
     def end(self) -> None:

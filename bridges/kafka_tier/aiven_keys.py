@@ -40,7 +40,7 @@ class KeyRing:
                     f"key {name!r} is not an RSA key in PEM or DER without a passphrase"
                 ) from error
             if not key.has_private():
-                raise InvalidCallError(f"key {name!r} is a public key: data keys need the private one")
+                raise InvalidCallError(f"key {name!r} is a public key: decrypting data keys needs the private key")
             self._keys[name] = key
 
     def data_key(self, encrypted: str, named: str) -> bytes:

@@ -98,7 +98,9 @@ class SourceBrokers:
         with closing(self._source.read({key: SourceRange(end, end + 1, epoch)})) as reads:
             for read in reads:
                 if isinstance(read.error, OffsetOutOfRangeError):
-                    return f"the brokers have another history than the tier, which ends at {end} in epoch {epoch}"
+                    return (
+                        f"the brokers' history differs from that of the tier, which ends at {end} in epoch {epoch}"
+                    )
                 if read.error is not None:
                     raise read.error
                 return None

@@ -148,4 +148,4 @@ def _reason(bad: Sequence[tuple[RemoteLogSegment, str]], start: int, end: int) -
         for one, why in bad
         if one.start_offset < end and one.next_offset > start
     ]
-    return "; ".join(said[:3]) if said else "no segment with a finished upload has them"
+    return "; ".join(said[:3]) if said else "no segment with a finished upload has these offsets"

@@ -81,7 +81,8 @@ def look_live(
     mirrored = mirrored_topic(name, here.configs)
     if mirrored is None or MIRROR_SOURCE not in here.configs:
         raise InvalidCallError(
-            f"topic {name!r} mirrors no topic of Kafka, so its records do not continue there: read it with "
+            f"topic {name!r} is not a mirror of a Kafka topic, so its records do not continue in Kafka: read it "
+            "with "
             "cluster.read, or mirror a topic with cluster.mirror"
         )
     check_typed(here, values)

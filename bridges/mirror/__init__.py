@@ -17,6 +17,7 @@ group_offsets  committed offsets of consumer groups
 compare        compares every record of a topic on both sides
 key_places     whether keys are where the topic's partitioner sends them
 compared       the comparison of columns
+one_sided      records that compaction has removed from one side only
 
 A mirrored topic has the config ``mirror.source``, and only mirrors append to it (``engine.config.mirrored``).
 

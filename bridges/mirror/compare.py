@@ -2,12 +2,14 @@
 
 Some threads read both sides once, in the order of offsets, and compare them as columns (``compared``): offset,
 timestamp, key, value and headers of each record. For typed values, decoded values are compared, and the bytes of
-undecoded ones. The range is from the later log start to the earlier end of committed records. If the source
-compacts, a record that exists only here is not a difference: the source had it when it was mirrored.
+undecoded ones. The range is from the later log start to the earlier end of committed records. If the source or the
+topic here compacts, a record that only one side has is not a difference where a rule explains it (``one_sided``).
+Offsets that a source which is gone leaves unknown are not compared; notes name them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -18,6 +20,7 @@ from stratalog.bridges.formats.typed import TypedValues, canonical
 from stratalog.bridges.mirror.compared import DECODED, Compared
 from stratalog.bridges.mirror.configs import compacts
 from stratalog.bridges.mirror.key_places import KeyPlaces, note_of_keys
+from stratalog.bridges.mirror.one_sided import OneSided, Sides
 from stratalog.bridges.mirror.renamed import names_here, renamed, under_names_here
 from stratalog.bridges.mirror.rows import NO_RECORDS, offsets_of
 from stratalog.bridges.mirror.source import (
@@ -49,8 +52,10 @@ from stratalog.partitions.runner import Done
 _FETCH_BYTES = 16 * 1024 * 1024
 _COLUMNS = "offset", "timestamp", "key", "value", "headers"
 
-Batches = Iterator[tuple[pa.RecordBatch, int]]
-"""Records of one side in the order of offsets, and the offset up to which they are complete."""
+Batches = Iterator[tuple[pa.RecordBatch, int, str | None]]
+"""Records of one side in the order of offsets, the offset up to which they are complete, and why nobody can know
+them, if that is so.
+"""
 
 
 class RecordsDifferError(StratalogError):
@@ -69,7 +74,7 @@ def compare(
     values: TypedValues | None = None,
 ) -> Report:
     """Compare topics, given by their names in Kafka, with their mirrors. The report has one row per partition; one
-    that differs is a failure, which names offsets. ``values`` decodes the source's values if ours are typed.
+    that differs is a failure, which names offsets. ``values`` decodes the source's values if those here are typed.
 
     Raises: InvalidCallError for no topics, and for typed values without ``values`` or the other way round;
         UnknownTopicOrPartitionError; errors of asking the source.
@@ -94,9 +99,15 @@ def compare(
             )
 
         def one(key: TopicPartition) -> Compared:
-            return _compare(
-                metadata, storage, execution.clock, memory, source, there[key[0]], key, bounds[key], values
-            )
+            def by_rules() -> tuple[Compared, int]:
+                return _compare(
+                    metadata, storage, execution.clock, memory, source, there[key[0]], key, bounds[key], values
+                )
+
+            found, generation = by_rules()
+            while generation < metadata.image().view(image.topic(key[0]).topic_id, key[1]).generation:
+                found, generation = by_rules()  # a rule has removed records meanwhile
+            return found
 
         places: dict[str, list[KeyPlaces]] = {}
         for outcome in storage.threads.run(one, list(bounds)):
@@ -105,6 +116,7 @@ def compare(
                 run.fail(what, outcome.error)
                 continue
             run.rows.append(_row(outcome.value))
+            run.notes += [f"not compared: {why}" for why in dict.fromkeys(outcome.value.unknown)]
             if outcome.value.places is not None:
                 places.setdefault(outcome.item[0], []).append(outcome.value.places)
             if not outcome.value.equal:
@@ -115,6 +127,7 @@ def compare(
             partitioner = topic_config_of(image, image.topic(name)).partitioner
             if (note := note_of_keys(name, partitioner, of_topic)) is not None:
                 run.notes.append(note)
+        run.notes += source.notes()
         run.rows.sort(key=lambda row: (str(row["topic"]), int(row["partition"] or 0)))
     run.totals |= {name: sum(int(row[name] or 0) for row in run.rows) for name in ("there", "here", "differences")}
     return run.report()
@@ -146,7 +159,8 @@ def _compare(
     key: TopicPartition,
     bounds: SourceBounds,
     values: TypedValues | None,
-) -> Compared:
+) -> tuple[Compared, int]:
+    """The comparison, and the generation of the rules here by which it explains differences."""
     image = metadata.image()
     present = image.view(image.topic(key[0]).topic_id, key[1])
     end_here = fetch(
@@ -154,10 +168,13 @@ def _compare(
     ).high_watermark
     start = max(bounds.log_start, present.log_start_offset)
     end = max(start, min(bounds.stable_end, end_here))
-    found = Compared(key, start, end, compacts(topic.configs))
+    rules = present.rules
+    one_sided = OneSided(compacts(topic.configs), rules[-1].rule.tombstones_before if rules else None)
+    found = Compared(key, start, end, one_sided.possible)
     if MIRROR_SOURCE in image.topic(key[0]).configs:
         found.places = KeyPlaces(key[1], topic.partitions)
-    if start < end:
+
+    def sides() -> Iterator[Sides]:
         reads = source.read({key: SourceRange(start, end)})
         try:
             there = _Side(_there(reads, values))
@@ -165,14 +182,37 @@ def _compare(
             position = start
             while position < end:
                 position = min(there.read_on(position, end), here.read_on(position, end))
-                found.add(there.take(position), here.take(position))
+                both = there.take(position), here.take(position)
+                if there.unknown is None:
+                    found.add(*both)
+                    yield both
+                else:
+                    found.unknown.append(there.unknown)
         finally:
             reads.close()
+
+    def later() -> Iterator[pa.RecordBatch]:
+        now = source.bounds([key]).get(key, bounds)
+        if now.stable_end > end:
+            reads = source.read({key: SourceRange(max(end, now.log_start), now.stable_end)})
+            try:
+                for records, _, unknown in _there(reads, None):
+                    if unknown is not None:
+                        found.unknown.append(unknown)
+                    yield records
+            finally:
+                reads.close()
+
+    if start < end and one_sided.possible:
+        for offset, how in one_sided.explained(start, end, sides(), later()):
+            found.settle(offset, how)
+    elif start < end:
+        deque(sides(), maxlen=0)
     if bounds.stable_end > end_here:
         found.differs(end_here, f"and all later ones up to {bounds.stable_end} are only in Kafka")
     if end_here > bounds.log_end:
         found.differs(bounds.log_end, f"and all later ones up to {end_here} are only here")
-    return found
+    return found, present.generation
 
 
 # ---------------------------------------------------------------------------------------- both sides
@@ -185,11 +225,13 @@ class _Side:
         self._batches = batches
         self._held: pa.RecordBatch = NO_RECORDS
         self._position = 0
+        self.unknown: str | None = None
+        """Why the loaded records are unknown."""
 
     def read_on(self, position: int, end: int) -> int:
         """The offset, after ``position`` and at most ``end``, up to which all records are loaded."""
         while self._position <= position:
-            self._held, self._position = next(self._batches, (NO_RECORDS, end))
+            self._held, self._position, self.unknown = next(self._batches, (NO_RECORDS, end, None))
         return min(self._position, end)
 
     def take(self, end: int) -> pa.RecordBatch:
@@ -208,7 +250,7 @@ def _there(reads: Iterable[SourceRead], values: TypedValues | None) -> Batches:
         if values is not None:
             decoded = values.column(records.column("value").to_pylist()).to_pylist()
             records = records.append_column(DECODED, binaries(list(map(canonical, decoded))))
-        yield records, read.position
+        yield records, read.position, read.unknown
 
 
 def _here(
@@ -239,9 +281,9 @@ def _here(
         for batch in found.records.select(_COLUMNS).to_batches():
             if batch.num_rows:
                 records = _as_there(batch, canonical if decoded else raw_bytes)
-                yield records, int(offsets_of(records)[-1]) + 1
+                yield records, int(offsets_of(records)[-1]) + 1, None
         position = found.next_offset
-        yield NO_RECORDS, position
+        yield NO_RECORDS, position, None
 
 
 def _as_there(records: pa.RecordBatch, in_bytes: Callable[[object], bytes | None]) -> pa.RecordBatch:

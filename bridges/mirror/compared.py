@@ -34,16 +34,18 @@ class Compared:
     key: TopicPartition
     start: int
     end: int
-    compacts: bool = False
-    """Whether the source compacts, so that records that are only here are not differences."""
+    by_rules: bool = False
+    """Whether a side removes records by a rule. Then ``settle`` takes those on one side only."""
     there: int = 0
     here: int = 0
     """The number of compared records."""
     compacted: int = 0
-    """The number of records that are only here, if the source compacts."""
+    """The number of records on one side only that a rule has removed from the other."""
     differences: int = 0
     named: list[str] = field(default_factory=list)
     """Some differing offsets, with the difference."""
+    unknown: list[str] = field(default_factory=list)
+    """Offsets that are not compared, as nobody can know their records, with the reason."""
     places: KeyPlaces | None = None
     """The sampled keys of the mirror."""
     _ranges: set[int] = field(default_factory=set)
@@ -93,19 +95,27 @@ class Compared:
         self._ranges.update(np.unique((np.concatenate([offsets, others]) - self.start) // RANGE).tolist())
         if not np.array_equal(offsets, others):
             both, rows, other_rows = np.intersect1d(offsets, others, assume_unique=True, return_indices=True)
-            found = {int(one): "is only there" for one in np.setdiff1d(offsets, both, assume_unique=True)}
-            alone = np.setdiff1d(others, both, assume_unique=True)
-            if self.compacts:
-                self.compacted += len(alone)
-            else:
-                found |= {int(one): "is only here" for one in alone}
+            found: dict[int, str] = {}
+            if not self.by_rules:
+                for how, side in (("is only in the source", offsets), ("is only here", others)):
+                    found |= {int(one): how for one in np.setdiff1d(side, both, assume_unique=True)}
             offsets, there, here = both, _taken(there, rows), _taken(here, other_rows)
         else:
             found = {}
         found |= {int(one): "is another record" for one in offsets[~_same_records(there, here)]}
         for offset in sorted(found):
-            self.differs(offset, found[offset])
-            self._differing.add((offset - self.start) // RANGE)
+            self._differs_in_range(offset, found[offset])
+
+    def settle(self, offset: int, how: str | None) -> None:
+        """Add a record that is on one side only. ``how`` None: a rule has removed it from the other side."""
+        if how is None:
+            self.compacted += 1
+        else:
+            self._differs_in_range(offset, how)
+
+    def _differs_in_range(self, offset: int, how: str) -> None:
+        self.differs(offset, how)
+        self._differing.add((offset - self.start) // RANGE)
 
 
 def _taken(records: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:

@@ -1,9 +1,12 @@
 """The configs of a mirrored topic: those of the source with the same meaning here. Pure.
 
-Retention is copied, except in an archive and if the source deletes nothing by age or size (it compacts). Not
-copied are limits of Kafka's brokers and buffers (``engine.config.settings``), ``min.insync.replicas``, which
-depends on the brokers, and ``cleanup.policy=compact``: the source's compaction makes gaps in later copies, and
-mirrored records stay. The partitioner is that of Java's producers, so that keys keep their partitions when
+Retention is copied, except in an archive and if the source deletes nothing by age or size (it compacts). So is
+``cleanup.policy=compact`` with its lags, except in an archive, which keeps all records. The mirrored log is
+compacted by its own rules (``partitions.removal``). They are right here, too: a record leaves only where a later
+one of its key is in the log here, and the source had that one as well.
+
+Not copied are limits of Kafka's brokers and buffers (``engine.config.settings``), and ``min.insync.replicas``,
+which depends on the brokers. The partitioner is that of Java's producers, so that keys keep their partitions when
 producers append here. Kafka has no config for it; a source that ``serve`` serves has one.
 """
 
@@ -12,9 +15,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stratalog.bridges.mirror.source import SourceTopic
-from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC, MURMUR2, PARTITIONER
+from stratalog.engine.config.topic_config import (
+    COMPACT,
+    COMPACT_DELETE,
+    MIRROR_SOURCE,
+    MIRROR_SOURCE_TOPIC,
+    MURMUR2,
+    PARTITIONER,
+)
 
 _SAME = ("retention.ms", "retention.bytes", "segment.bytes", "segment.ms")
+_OF_COMPACTION = (
+    "delete.retention.ms",
+    "max.compaction.lag.ms",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+)
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "uncompressed")
 """``producer``, Kafka's default, has no meaning here, because segments are encoded again."""
 _UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -28,6 +44,9 @@ def configs_here(topic: SourceTopic, *, archive: bool) -> dict[str, str]:
         found["compression.type"] = there["compression.type"]
     if archive or not deletes(there):
         found |= _UNLIMITED
+    if compacts(there) and not archive:
+        found["cleanup.policy"] = COMPACT_DELETE if deletes(there) else COMPACT
+        found |= {name: there[name] for name in _OF_COMPACTION if name in there}
     if topic.renamed is not None:
         found[MIRROR_SOURCE_TOPIC] = topic.name_there
     found |= {

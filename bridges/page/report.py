@@ -75,7 +75,9 @@ class StatePage:
         for root in self.file.roots:
             behind_links = f"file://{os.path.realpath(root.removeprefix('file://'))}"
             if f"{address}/".startswith((f"{root}/", f"{behind_links}/")):
-                raise InvalidCallError(f"{address} is inside {root}, which is the cluster's: name another place")
+                raise InvalidCallError(
+                    f"{address} is inside {root}, which belongs to the cluster: name another place"
+                )
 
     def __repr__(self) -> str:
         return f"StatePage({self.file.cluster_id!r}, {len(self.html):,} characters)"

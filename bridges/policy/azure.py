@@ -35,7 +35,7 @@ def azure_policy(role: Role, cluster_id: str, statements: Sequence[Statement]) -
             {
                 "roleDefinition": {
                     "Name": f"stratalog {role} of {cluster_id}",
-                    "Description": f"The least rights of a {role} of the cluster {cluster_id}",
+                    "Description": f"The minimal rights of a {role} of the cluster {cluster_id}",
                     "Actions": [],
                     "DataActions": [action for right in _ACTIONS if right in rights for action in _ACTIONS[right]],
                     "AssignableScopes": ["/subscriptions/SUBSCRIPTION"],

@@ -15,11 +15,12 @@ from stratalog.partitions import paths
 
 _HEAD = """\
 #!/bin/sh
-# The least rights of a {role} of the cluster {cluster_id}, for a group. Its owner runs this once:
+# The minimal rights of a {role} of the cluster {cluster_id}, for a group. Its owner runs this once:
 #   GROUP=name sh {role}.sh
-# New files inherit them. A right to create in a folder is one to delete there: file systems know it no other way.
+# New files inherit these rights. On a file system, the right to create files in a folder includes the right to
+# delete them.
 set -eu
-: "${{GROUP:?name the group that is to have the rights}}"
+: "${{GROUP:?name the group that gets the rights}}"
 pass() {{ setfacl -m "g:$GROUP:rx" -- "$1"; }}   # through a folder, to what lies in it
 give() {{ setfacl -R -m "g:$GROUP:$1,d:g:$GROUP:$1" -- "$2"; }}
 """

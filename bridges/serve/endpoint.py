@@ -206,7 +206,7 @@ class KafkaEndpoint(ClusterServer):
                 functools.partial(self._connected, stop), host, port, ssl=tls, ssl_handshake_timeout=patience
             )
         except OSError as error:
-            said = f"{self._options.listen}: nothing can listen there: {error.strerror or error}"
+            said = f"{self._options.listen}: cannot listen there: {error.strerror or error}"
             started.set_exception(InvalidCallError(said))
             return
         started.set_result((asyncio.get_running_loop(), stop, server.sockets[0].getsockname()[1]))

@@ -143,10 +143,10 @@ def read_request(frame: bytes, host: str) -> KafkaRequest | bytes:
         schema = of_key[version].SCHEMA
         body = named(schema, schema.decode(data))
         if data.read(1) and schema is not _PADDED:
-            raise MalformedRequestError(f"api key {key}, version {version}: bytes behind its end")
+            raise MalformedRequestError(f"api key {key}, version {version}: bytes after its end")
         return KafkaRequest(key, version, correlation_id, client_id or "", body, host)
     except (ValueError, IndexError, OverflowError, struct.error) as error:  # UnicodeDecodeError is a ValueError
-        raise MalformedRequestError(f"no request of Kafka: {type(error).__name__}") from error
+        raise MalformedRequestError(f"not a Kafka request: {type(error).__name__}") from error
 
 
 def api_versions() -> list[Fields]:

@@ -34,7 +34,7 @@ class ServedProducers:
 
     def produce(self, request: KafkaRequest) -> Fields:
         """Produce: TOPIC_AUTHORIZATION_FAILED, with a message if the version has one. Raises:
-        MalformedRequestError for a producer with acks=0, which gets no answers.
+        MalformedRequestError for a producer with acks=0, which gets no responses.
         """
         wanted = partitions_of(request.body)
         self._tell(request, f"produces to {', '.join(sorted({topic or '' for topic, _ in wanted})[:3])}")
@@ -51,8 +51,8 @@ class ServedProducers:
         return {"throttle_time_ms": 0, "topics": topics_of(dict.fromkeys(wanted, said))}
 
     def init(self, request: KafkaRequest) -> Fields:
-        """InitProducerId, the first request of idempotent and transactional producers."""
-        self._tell(request, "begins to produce")
+        """InitProducerId, with which idempotent and transactional producers begin."""
+        self._tell(request, "starts to produce")
         transactional = request.body["transactional_id"] is not None
         error = (
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

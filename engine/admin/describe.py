@@ -145,7 +145,8 @@ def _fail_where_needed(image: ClusterImage, work: DescribeWork, entry: Entry | N
         run.fail(work, NotEnoughReplicasError(few))
     if entry is not None and entry.attempts > 1:
         times = (
-            f"{entry.attempts} copies to the remote tier in a row have failed ({entry.code}): see stratalog health"
+            f"{entry.attempts} consecutive copies to the remote tier have failed ({entry.code}): see stratalog "
+            "health"
         )
         run.fail(work, StorageError(times))
 

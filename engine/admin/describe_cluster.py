@@ -106,13 +106,13 @@ def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
         words.append("fenced by hand" if registered.fenced_by_hand else "fenced")
     match finding:
         case Another():
-            words.append("another incarnation: bootstrap it")
+            words.append("its root was replaced: bootstrap the broker")
         case NotOurs(error):
             words.append(error.code)
         case Unreachable():
             words.append("unreachable")
         case Blocked():
-            words.append("takes no files")
+            words.append("refuses writes")
         case _:
             pass
     return ", ".join(words) or "ok"

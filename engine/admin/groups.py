@@ -205,9 +205,9 @@ def _target(clock: Clock, to: ResetTo | None, shift_by: int | None, by_duration:
             since = FirstAt(now - min(ago, now - datetime.min.replace(tzinfo=UTC)))
             return lambda state, _: _at(state, since)
     raise InvalidCallError(
-        f"to={to!r}, shift_by={shift_by!r}, by_duration={by_duration!r}: to takes an offset, an OffsetSpec "
-        "such as EARLIEST, a time with a zone, or the text of one of the two; shift_by a number of records; "
-        "by_duration a timedelta of 0 or more"
+        f"to={to!r}, shift_by={shift_by!r}, by_duration={by_duration!r}: to takes an offset, an OffsetSpec such "
+        "as EARLIEST, a time with a zone, or either of these as a string; shift_by takes a number of records; "
+        "by_duration takes a timedelta of 0 or more"
     )
 
 
@@ -231,7 +231,7 @@ def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
         end = state.leader.latest(Isolation.READ_UNCOMMITTED)
     nearest = min(max(offset, start), end)
     if nearest != offset:
-        notes.append(f"{state.leader}: offset {offset} is not within {start} and {end}: it is set to {nearest}")
+        notes.append(f"{state.leader}: offset {offset} is not within {start} and {end}: {nearest} is used instead")
     return nearest
 
 

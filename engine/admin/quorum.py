@@ -123,10 +123,10 @@ def sign_metadata(metadata: MetadataClient, execution: Execution, *, dry_run: bo
         signed = metadata.last_known.signed
         done = None if dry_run else metadata.with_log(lambda log: sign_log(log, execution.clock))
     if done is None:
-        run.notes.append("it is signed already, and would be signed again" if signed else "it would be signed")
+        run.notes.append("it is already signed, and would be signed again" if signed else "it would be signed")
         return run.report()
     run.totals |= {"snapshot": str(done.snapshot), "log_start": done.log_start}
-    run.notes.append("from now on every driver that changes anything needs the key")
+    run.notes.append("from now on, every driver that changes anything needs the key")
     _add_upkeep(run, done)
     return run.report()
 
@@ -172,7 +172,7 @@ def remove_voter(
 def replace_voter(
     metadata: MetadataClient, storage: Storage, execution: Execution, broker_id: int, *, dry_run: bool = False
 ) -> Report:
-    """Let a broker that lost its storage vote with its present storage. Does nothing if it does already.
+    """Let a broker that has lost its storage vote with its new storage. Does nothing if it does already.
 
     Raises: see ``add_voter``; InvalidCallError when the broker is not a voter.
     """
@@ -195,7 +195,9 @@ def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
     """Check that the voter can be replaced. Raises: InvalidCallError, StaleBrokerError, UnknownBrokerError."""
     broker_id = there.broker_id
     if broker_id not in image.replaced and all(voter.broker_id != broker_id for voter in image.voters):
-        raise InvalidCallError(f"broker {broker_id} is no metadata voter: add it")
+        raise InvalidCallError(
+            f"broker {broker_id} is not a metadata voter; add it with `quorum add-voter {broker_id}`"
+        )
     without = RemoveVoter(broker_id, returning=True).decide(image)
     AddVoter(there).check_registered(image)
     if not without.answer:
@@ -224,7 +226,7 @@ def _changed(storage: Storage, run: OperationRun, voters: Voters) -> Report:
 
 
 def _even(voters: int) -> tuple[str, ...]:
-    even = f"{voters} voters: an even number survives no more losses than one voter fewer"
+    even = f"{voters} voters: an even number tolerates no more losses than one voter fewer"
     return () if voters % 2 else (even,)
 
 

@@ -95,8 +95,8 @@ def create_topic(
         if not never:
             raise
         raise InvalidReplicationFactorError(
-            f"{error}; brokers {never} of the cluster file were never registered: format it again, which finishes "
-            "what was begun"
+            f"{error}; brokers {never} of the cluster file were never registered: run format again, which "
+            "completes the first run"
         ) from error
 
 
@@ -115,7 +115,7 @@ def alter_topic(
         other change of a schema.
     """
     if key_schema is None and value_schema is None:
-        raise InvalidCallError(f"topic {name!r}: give the type of its key, or of its value")
+        raise InvalidCallError(f"topic {name!r}: give the type of its keys or values")
     command = AlterTopic(name, key_schema, value_schema)
     return metadata.submit(command, dry_run=dry_run)
 
@@ -266,8 +266,8 @@ def _mark_remote(storage: Storage, topic: TopicImage, deleted: bool) -> None:
         raise StorageAuthorizationError(what, error.right, error.path) from error
     except RetriableError as error:
         raise StorageError(
-            f"topic {topic.name!r} was not deleted: {error}; its remote table has to be marked first, or nothing "
-            "would ever delete it. Try again when the remote tier is back"
+            f"topic {topic.name!r} was not deleted: {error}; its remote table must be marked as deleted first, "
+            "or it would never be deleted. Try again when the remote tier is back"
         ) from error
 
 

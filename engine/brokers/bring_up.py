@@ -115,7 +115,7 @@ def add_brokers(
     members = [b for b in brokers if b in image.brokers and read_broker_file(storage.stores[b]) is not None]
     if members and not if_not_exists:
         raise InvalidCallError(
-            f"broker {members[0]} is in the cluster already: if_not_exists skips it, and unfence brings back a "
+            f"broker {members[0]} is already in the cluster: if_not_exists skips it, and unfence brings back a "
             "fenced broker"
         )
     brokers = [broker for broker in brokers if broker not in members]
@@ -124,7 +124,7 @@ def add_brokers(
     with measured(execution.clock, storage.counts) as measure:
         format_roots(storage.file, storage.stores, brokers, storage.new_id, storage.key)
         registered = register_brokers(metadata, storage, execution, brokers)
-    notes = [*registered.notes, *(f"broker {broker} is in the cluster already" for broker in members)]
+    notes = [*registered.notes, *(f"broker {broker} is already in the cluster" for broker in members)]
     seconds, counts = measure.seconds, measure.counts
     return replace(registered, operation="brokers add", seconds=seconds, counts=counts, notes=notes)
 
@@ -169,7 +169,7 @@ def _register(
     found = inspect_root(store)
     if found is None:
         raise BrokerUnreachableError(
-            f"broker {broker_id}: {store.uri} holds no broker.json: mount the volume, or format it"
+            f"broker {broker_id}: {store.uri} has no broker.json: mount the volume, or format it"
         )
     check_broker_file(found.file, store, storage.file.cluster_id, broker_id)
     present = metadata.image().brokers.get(broker_id)
@@ -178,8 +178,8 @@ def _register(
     if trust_copy and (present is None or present.directory_id != found.file.directory_id):
         raise InvalidCallError(
             f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, but "
-            f"{'none' if present is None else present.directory_id} is registered: the root was formatted "
-            "again, so it is no copy; register it as a new one"
+            f"{'none' if present is None else present.directory_id} is registered: the root was formatted again, "
+            "so it is not a copy; register it as a new root"
         )
     root = found.identity
     held = present is not None and present.fenced_by_hand and not by_name

@@ -123,7 +123,7 @@ class FenceByHand:
         change = ImageChange(image, decided.answer)
         refusal = _refusal(change)
         if refusal is not None and not self.force:
-            raise InvalidCallError(f"{refusal}; --force does it anyway")
+            raise InvalidCallError(f"{refusal}; --force fences them anyway")
         return Decision(decided.records, change)
 
 
@@ -132,7 +132,7 @@ def _refusal(change: ImageChange) -> str | None:
     if not stranded:
         return None
     some = ", ".join(stranded[:_NAMED]) + (f" and {len(stranded) - _NAMED} more" if len(stranded) > _NAMED else "")
-    return f"{some} would be left without a leader, as no other member of their ISRs can lead"
+    return f"{some} would be left without a leader, because no other member of their ISRs can lead"
 
 
 def _fenced(change: ImageChange, broker_id: int) -> FencedRow:

@@ -136,7 +136,7 @@ def _probe(storage: Storage, registered: BrokerImage) -> Finding:
     except FileNotFoundError:
         root = None
     if root is None:
-        error = BrokerUnreachableError(f"{store.uri} holds no broker.json: is its volume mounted?")
+        error = BrokerUnreachableError(f"{store.uri} has no broker.json: is its volume mounted?")
         path = folder_path(store.uri)
         return Unreachable(error, "broker.json" if path is None or os.path.isdir(path) else "folder")
     check_broker_file(root.file, store, storage.file.cluster_id, broker_id)

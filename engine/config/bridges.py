@@ -5,8 +5,8 @@ The core imports none of them, and finds them by name when one is used:
     SHIPPED         this project's bridges, by name, so that the error for a missing one says how to install it
     entry points    other bridges: an entry point of the group ``stratalog.bridges`` is a ``Bridge``
 
-A bridge uses the public API of the cluster: its methods become methods of ``Cluster``, beside ``fetch``, ``read``,
-``append_batches`` and the others. docs/bridges.md has a complete one of 60 lines.
+A bridge uses the public API of the cluster: its methods become methods of ``Cluster``, like ``fetch``, ``read``
+and ``append_batches``. docs/bridges.md has a complete one of 60 lines.
 """
 
 from __future__ import annotations
@@ -90,11 +90,15 @@ SHIPPED = (
                 "Kafka",
                 "copy topics of a Kafka cluster at the same offsets; --end opens them to producers",
             ),
-            "compare": _job("compare", "Kafka", "compare topics with those of a Kafka cluster, record by record"),
-            "export": _job(
-                "export", "Kafka", "copy topics, or ranges of them, to a Kafka cluster, each record once"
+            "compare": _job(
+                "compare",
+                "Kafka",
+                "compare mirrored topics with their source in a Kafka cluster, record by record",
             ),
-            "serve": _job("serve", "Kafka", "serve topics to Kafka clients, which read them by Kafka's protocol"),
+            "export": _job(
+                "export", "Kafka", "copy topics, or ranges of topics, to a Kafka cluster, each record exactly once"
+            ),
+            "serve": _job("serve", "Kafka", "serve topics, read-only, to Kafka clients"),
         },
     ),
     Bridge(
@@ -123,7 +127,9 @@ SHIPPED = (
         ("report", "serve_page"),
         {
             "report": _job(
-                "report", "state of the cluster", "write one HTML page on the whole cluster, to a file or a bucket"
+                "report",
+                "state of the cluster",
+                "write one HTML page about the whole cluster, to a file or a bucket",
             )
         },
     ),

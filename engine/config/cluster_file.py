@@ -161,7 +161,7 @@ class _ClusterFileReader:
     def read(self, tables: Mapping[str, Any]) -> ClusterFile:
         self._refuse_secrets(tables)
         if "configs" in tables:
-            raise self._error("configs", "configs are not set here, but in the cluster: they are dynamic")
+            raise self._error("configs", "configs are dynamic: set them in the cluster, not in this file")
         try:
             checked = msgspec.convert(tables, described(_Tables))
         except msgspec.ValidationError as error:
@@ -181,16 +181,16 @@ class _ClusterFileReader:
         remote = None if cluster.remote is None else self._address(cluster.remote, "cluster.remote")
         own = checked.remote.storage if checked.remote is not None else None
         if remote is None and own is not None:
-            raise self._error("remote.storage", "there is no cluster.remote")
+            raise self._error("remote.storage", "it needs cluster.remote, which is missing")
         remote_storage = self._options(storage, remote or "file://", own, "remote.storage")
         if remote is not None and not remote.startswith("s3://"):
             for key in ("kms_key_id", "encryption_scope"):
                 if getattr(remote_storage, key) is not None:
                     raise self._error(
                         "remote.storage",
-                        f"{key} is not possible here, because delta-rs, which writes the logs of tables, cannot "
-                        "name a key to this storage. Make the key the default of the bucket or container, and "
-                        "name it only for brokers",
+                        f"{key} is not possible here: delta-rs, which writes the tables' logs, cannot name a key "
+                        "to this storage. Make the key the default of the bucket or container, and name it only "
+                        "for brokers",
                     )
         file = ClusterFile(
             path=str(self._place),

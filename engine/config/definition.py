@@ -92,8 +92,8 @@ class ConfigDef:
 
         Raises: InvalidConfigError.
         """
-        if not isinstance(text, str):  # callers without a type checker may pass anything
-            raise InvalidConfigError(f"{what}: {self.name} = {text!r} is no text: write it as {str(text)!r}")
+        if not isinstance(text, str):  # from callers without a type checker
+            raise InvalidConfigError(f"{what}: {self.name} = {text!r} is not a string; write it as {str(text)!r}")
         try:
             value = _READERS[type(self.default)](text.strip())
         except (ValueError, KeyError):

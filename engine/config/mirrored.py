@@ -8,8 +8,8 @@ from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TO
 from stratalog.partitions.errors import PolicyViolationError
 
 ENDED = (
-    "after mirror --end it is an ordinary topic; to mirror the source again, delete this topic, or use another "
-    "name"
+    "after mirror --end, this is an ordinary topic; to mirror the source again, delete this topic, or use "
+    "another name"
 )
 
 
@@ -29,6 +29,6 @@ def check_not_mirrored(topic: str, config: TopicConfig, verb: str) -> None:
     """
     if config.mirror_source:
         raise PolicyViolationError(
-            f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, and keeps its offsets; end the "
-            f"mirror first: stratalog mirror {topic} --end"
+            f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, and has the same offsets as its "
+            f"source; end the mirror first: stratalog mirror {topic} --end"
         )

@@ -49,11 +49,11 @@ class ComparedClocks:
         if self.agreed_ms is not None:
             return None
         if not self.apart:
-            return "no broker's storage reports a time: nothing is removed by time"
+            return "no broker's storage reports a time, so nothing is deleted by time"
         broker_id, ahead_ms = next(iter(self.apart.items()))
         return (
             f"this machine's clock is {_span(ahead_ms)} that of the storage (broker {broker_id}): nothing is "
-            "removed by time until the two agree; set the clock that is wrong"
+            "deleted by time until the two agree; correct the wrong clock"
         )
 
     @property
@@ -65,7 +65,7 @@ class ComparedClocks:
             return {}
         return {
             broker_id: f"its storage's clock is {_span(-ahead_ms)} this machine's and most brokers': no file "
-            "there is deleted by time until they agree; set that clock"
+            "there is deleted by time until they agree; correct that clock"
             for broker_id, ahead_ms in self.apart.items()
         }
 

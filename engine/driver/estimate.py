@@ -19,14 +19,14 @@ class Estimate:
     puts: int = 0
     """Requests at a PUT's price: PUT, COPY, POST and LIST."""
     gets: int = 0
-    """Requests at a GET's price: GET and HEAD."""
+    """Requests at the price of a GET price: GET and HEAD."""
     moved_bytes: int = 0
 
     def __add__(self, other: Estimate) -> Estimate:
         return Estimate(self.puts + other.puts, self.gets + other.gets, self.moved_bytes + other.moved_bytes)
 
     def __str__(self) -> str:
-        requests = f"{self.puts:,} requests at a PUT's price, {self.gets:,} at a GET's"
+        requests = f"{self.puts:,} requests at the price of a PUT, {self.gets:,} at a GET's"
         return f"{requests}, {self.moved_bytes:,} bytes moved: {self.dollars:.6f} dollars"
 
     @property

@@ -96,7 +96,7 @@ class RecordReader:
         if segment.footer.next_offset < piece.end:
             raise LogGapError(
                 f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
-                f"{segment.footer.next_offset}, and no file holds the offsets from there to {piece.end}"
+                f"{segment.footer.next_offset}, and no file has the offsets from there to {piece.end}"
             )
         return [(index, *offsets) for index, offsets in enumerate(pairwise(segment.row_group_offsets))]
 

@@ -68,7 +68,8 @@ def _without_subject(item: str, message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one operation on many items; true if all succeeded. A notebook shows it as a table."""
+    """The outcome of one operation on many items. It is true if all items succeeded. A notebook shows it as a
+    table."""
 
     operation: str
     rows: Sequence[Mapping[str, Value]]
@@ -84,12 +85,11 @@ class Report:
     files, metadata or configs change. Not shown.
     """
     parts: Sequence[Report] = ()
-    """The reports of the operation's parts, if this one has few details of them. Not shown."""
+    """The reports of the operation's parts, if this report has few details of them. Not shown."""
     estimate: Estimate | None = None
-    """In a dry run: the requests that a run would send to object stores. None if no object store is used, or the
-    requests are unknown.
-    """
-    remedy: str = "finished work stays done: fix the cause, and run it again"
+    """In a dry run: the requests and bytes that a run would send to object stores; None if it uses none, or the
+    amount is unknown."""
+    remedy: str = "finished work is kept: fix the cause, and run the operation again"
     """The advice in the error about failures."""
 
     @property
@@ -118,8 +118,8 @@ class Report:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a table: a column for each of ``columns``, null where a row lacks it. A column of values of
-        several types is text.
+        """The rows as an Arrow table with the columns ``columns``; a value that a row lacks is null. A column with
+        values of several types is a string column.
         """
         import pyarrow as pa
 
@@ -132,7 +132,7 @@ class Report:
         return pa.table({name: column([row.get(name) for row in self.rows]) for name in self.columns})
 
     def to_pandas(self) -> pd.DataFrame:
-        """``to_arrow`` as a frame of pandas; whole numbers stay whole where some are missing.
+        """The rows as a pandas frame. A column of integers keeps its type if values are missing.
 
         Raises: EnvironmentUnusableError without pandas.
         """
@@ -167,14 +167,14 @@ class Report:
         return self.text()
 
     def text(self, width: int | None = None) -> str:
-        """The report for people. A table is cut to ``width`` columns of a terminal; None: not cut."""
+        """The report for people. A table is cut to ``width`` terminal columns; None: not cut."""
         columns, rows, zero = self._folded()
         table = text_table(columns, rows[:_MOST_LINES])
         if width is not None and any(len(line) > width for line in table):
             table = text_table(columns, rows[:_MOST_LINES], width)
         lines = [self.headline, *table]
         if len(rows) > _MOST_LINES:
-            lines.append(f"... and {len(rows) - _MOST_LINES} more rows (all of them are in the JSON)")
+            lines.append(f"... and {len(rows) - _MOST_LINES} more rows (the JSON has all rows)")
         lines += [printable(zero)] if zero else []
         lines += [] if self.estimate is None else [f"estimate: {self.estimate}"]
         lines += [printable(f"note: {note}") for note in self.notes]

@@ -30,7 +30,7 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed, Outcome, R, T
 from stratalog.partitions.store import StoreCounts
 
-NOT_DONE = "not done: a failure says why"
+NOT_DONE = "not done: see the failures for the reason"
 """The reason for a partition that an operation has not processed."""
 
 

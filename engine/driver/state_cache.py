@@ -20,7 +20,7 @@ M = TypeVar("M")
 _MOST_STATES = 256
 """Partitions whose state is cached."""
 _MOST_APPENDS = 1000
-"""The greatest number of appends to combine into one."""
+"""The maximum number of appends to combine into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class OwnProducer:
             except StratalogError as error:
                 _end(taken, error)
             except BaseException:
-                _end(taken, OutcomeUnknownError("the append was interrupted; read before you try again"))
+                _end(taken, OutcomeUnknownError("the append was interrupted; read the log before you try again"))
                 raise
 
         self._appends.commit(wanted, append_all)

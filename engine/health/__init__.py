@@ -7,6 +7,7 @@ below:
     partitions   leaders, the ISR, lag, damage, lost logs
     remote       failing uploads, overdue segments, tables changed by other programs
     expiry       overdue deletions
+    compaction   overdue compactions
     state        consumer groups and transactions
     cause        effects of an unreachable broker become part of its finding
     upkeep       steps of ``maintain`` that failed, or have not run

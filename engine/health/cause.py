@@ -21,7 +21,7 @@ _EFFECTS = {
     "RemoteCopyErrorsPerSec": "uploads of {n} partition{s} fail",
     "remote-table": "{n} table{s} cannot be read",
     "damaged-replicas": "records of {n} partition{s} are missing there",
-    "upkeep-failing": "{n} job{s} of the upkeep {fail}",
+    "upkeep-failing": "{n} upkeep job{s} {fail}",
     "offline-voter": "it does not vote",
 }
 """The kinds of findings that may be effects of others, in the order in which a text lists them."""

@@ -42,7 +42,7 @@ def expiry_findings(storage: Storage, sight: Sight, run: OperationRun) -> list[H
             severity=Severity.ERROR,
             kind="retention-lag",
             subjects=(str(old),),
-            what="its oldest records have expired, but are still on the leader's storage",
+            what="its oldest records have expired, but are still on the leader",
             do=sight.commands("retain", topics=[old.seen.view.topic]),
             since_ms=at_ms,
         )

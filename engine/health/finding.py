@@ -43,7 +43,7 @@ KINDS = frozenset(
         *(CURRENT_LEADER, "offline-voter", "OfflineLogDirectoryCount", "FencedBrokerCount", "ActiveBrokerCount"),
         *("read-only-log-dir", "log-dir-used-ratio", "clock-skew"),
         *("OfflinePartitionsCount", "UnderMinIsrPartitionCount", "UnderReplicatedPartitions", "MaxLag"),
-        *("damaged-replicas", "lost-log", "behind-remote", "retention-lag"),
+        *("damaged-replicas", "lost-log", "behind-remote", "retention-lag", "compaction-lag"),
         *("offline-remote-tier", "remote-table", "RemoteCopyErrorsPerSec", "RemoteCopyLagBytes"),
         *("records-lag-max", "state-unread", "PartitionsWithLateTransactionsCount"),
         *("upkeep", "upkeep-failing"),
@@ -72,9 +72,9 @@ class HealthFinding:
     since_ms: int | None = None
     """The time since which the problem has been known; the problem may be older. None: unknown."""
     because: frozenset[Cause] = frozenset()
-    """Its causes, whose findings absorb it (``cause``)."""
+    """The causes of this finding, whose findings absorb it (``cause``)."""
     affected: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The subjects of its effects, by kind of finding."""
+    """The subjects of this finding's effects, by kind of finding."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -82,11 +82,11 @@ class HealthFinding:
 
     @property
     def subject(self) -> str:
-        """The first subjects, and the number of further ones."""
+        """The first subjects, and the number of the remaining subjects."""
         return some(self.subjects)
 
     def row(self) -> dict[str, Value]:
-        """The finding's row in the report."""
+        """The row of this finding in the report."""
         return {
             "severity": str(self.severity),
             "finding": self.kind,
@@ -153,7 +153,7 @@ class HealthReport(Report):
 
     findings: tuple[HealthFinding, ...] = ()
     unread: tuple[Failure, ...] = ()
-    """The failures that are not findings: objects that could not be examined."""
+    """Failures that are not findings: objects that could not be examined."""
     lags: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """The number of records that a group has not processed, by group and topic."""
     used_ratios: Mapping[int, float] = field(default_factory=dict)
@@ -175,9 +175,7 @@ class HealthReport(Report):
         return counts
 
     def text(self, width: int | None = None) -> str:
-        """The report for people. No line except a command is wider than ``WIDTH``, whatever the terminal's
-        ``width``.
-        """
+        """The report for people. Only commands are wider than ``WIDTH``, whatever the terminal's ``width``."""
         lines = [f"health: {self._state()}, {self.counts.requests} storage requests, {self.seconds:.1f} s"]
         for one in self.findings:
             lines += ["", *one.lines(self.now_ms)]

@@ -10,6 +10,7 @@ from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.brokers import broker_findings, clock_findings, folder_findings, quorum_findings
 from stratalog.engine.health.cause import by_cause
+from stratalog.engine.health.compaction import compaction_findings
 from stratalog.engine.health.expiry import expiry_findings
 from stratalog.engine.health.finding import (
     HealthFinding,
@@ -63,6 +64,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
         remote_away = [one for one in remote if one.kind == OFFLINE]
         groups = group_findings(storage, execution.clock, memory, sight, run)
         of_brokers = list(broker_findings(sight))
+        uncompacted, of_compaction = compaction_findings(storage, sight, run)
         late, transactions = transaction_findings(storage, execution.clock, memory, sight)
         others = [
             *quorum_findings(sight),
@@ -73,6 +75,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
             *lost_findings(storage, sight),
             *(one for one in remote if one.kind != OFFLINE),
             *expiry_findings(storage, sight, run),
+            *uncompacted,
             *late,
             *groups.findings,
             *upkeep_findings(sight, SaidAlready(damaged, tables, uploads, bool(remote_away))),
@@ -84,6 +87,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
             **backlog,
             **groups.figures,
             **transactions,
+            **of_compaction,
             **upkeep_figures(sight),
         }
     report = HealthReport(

@@ -83,10 +83,9 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
     answering = [broker for broker in isr if isinstance(sight.roots.get(broker), Same)]
     if not isr:
         what = (
-            "no leader: the storage of the last members of the ISR is lost. This makes another replica the "
-            "leader, and "
+            "no leader: the storage of the last ISR members is lost. This makes another replica the leader, and "
         )
-        what, do = f"{what}loses the records that only they had: check its plan first (--dry-run)", unclean
+        what, do = f"{what}loses the records that only they had; check the plan first (--dry-run)", unclean
     elif answering:
         what, do = "no leader, although a member of the ISR answers", root_remedy(sight, answering[0])
     else:
@@ -311,7 +310,7 @@ def _remembered(subjects: Sequence[str], troubles: Sequence[Trouble], what: str,
         severity=Severity.ERROR,
         kind=DAMAGED,
         subjects=tuple(subjects),
-        what=f"copies were found damaged when they were last read: {said}. {what}",
+        what=f"copies were damaged when they were last read: {said}. {what}",
         do=do,
         since_ms=min(trouble.since_ms for trouble in troubles),
     )

@@ -44,7 +44,7 @@ def remote_findings(
     lacking = list(_lacking(tiered, logs))
     away = _away(storage, sight, tables) if tables else None
     if away is None and lacking and not any(log.segments for log in logs.values()):
-        away = _offline(sight, "it answers, but has none of this cluster's tables")
+        away = _offline(sight, "it answers, but does not have this cluster's tables")
     because = frozenset[Cause]() if away is None else frozenset[Cause]({REMOTE_TIER})
     behind = _behind(storage, sight, tiered, logs)
     found = [*_failing(sight, tiered, because), *tables]
@@ -95,7 +95,7 @@ def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iter
 
 
 def _lacks(sight: Sight, topic: str, said: str) -> HealthFinding:
-    what = f"its leaders have dropped offsets {said}, which were tiered, but its table does not have them"
+    what = f"its leaders have dropped the tiered offsets {said}, but its table does not have them"
     return _of_table(topic, what, sight.commands("heal", topics=[topic]))
 
 
@@ -189,7 +189,7 @@ def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFind
                     severity=Severity.ERROR,
                     kind="RemoteCopyLagBytes",
                     subjects=(str(seen),),
-                    what="its oldest records are overdue for the remote tier, and a restore would lose them",
+                    what="its oldest records are overdue for the remote tier; a restore would lose them",
                     do=sight.commands("tier", topics=[seen.view.topic]),
                     since_ms=due_ms,
                 )
@@ -225,7 +225,7 @@ def _tables(storage: Storage, sight: Sight) -> tuple[list[HealthFinding], dict[s
                 logs[outcome.item.topic_id] = log
                 if log.rewrite is not None:
                     heal = sight.commands("heal", topics=[topic])
-                    findings.append(_of_table(topic, f"{log.rewrite}. This takes it back", heal))
+                    findings.append(_of_table(topic, f"{log.rewrite}. This reverts the change", heal))
     return findings, logs
 
 

@@ -132,7 +132,15 @@ def look(metadata: MetadataClient, storage: Storage, clock: Clock, run: Operatio
     quorum = metadata.with_log(inspect)
     roots = {found.broker_id: found.finding for found in probe_roots(storage, image)}
     answering = {broker_id for broker_id, found in roots.items() if isinstance(found, Same)}
-    listed = walk(storage, image, _seen)
+    generations = _generations(image)
+
+    def seen(folder: str, objects: Iterable[StoredObject]) -> Seen:
+        try:
+            return parse(folder, objects, generation=generations.get(folder, 0))
+        except CorruptionError as error:
+            return error
+
+    listed = walk(storage, image, seen)
     partitions = tuple(_partitions(image, listed))
     stored = load_stored(storage, image, MAINTENANCE)
     times = decode(stored.line)
@@ -159,11 +167,15 @@ def _any_tiered(partitions: Iterable[SeenPartition]) -> bool:
     return any(one.config is not None and one.config.remote_storage_enable for one in partitions)
 
 
-def _seen(folder: str, objects: Iterable[StoredObject]) -> Seen:
-    try:
-        return parse(folder, objects)
-    except CorruptionError as error:
-        return error
+def _generations(image: ClusterImage) -> dict[str, int]:
+    """The generation of the last rule of removal, by the folder of each replica of a partition that has one."""
+    return {
+        replica_folder(view, image.brokers[broker_id]): view.generation
+        for topic_id, rules in image.rules.items()
+        for view in (image.view(topic_id, partition) for partition in rules)
+        for broker_id in view.replicas
+        if broker_id in image.brokers
+    }
 
 
 def _partitions(image: ClusterImage, listed: Mapping[int, Mapping[str, Seen]]) -> Iterable[SeenPartition]:

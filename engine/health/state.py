@@ -146,7 +146,7 @@ def _too_many(
             if late:
                 what = (
                     f"it has not processed {', '.join(late)}; the limit is {limit:,} "
-                    "(health.consumer.max.lag.records). Start its consumers, or more of them"
+                    "(health.consumer.max.lag.records). Start its consumers, or add consumers"
                 )
                 findings.append(_of_group(sight, Severity.ERROR, name, what))
     return findings
@@ -228,7 +228,7 @@ def transaction_findings(
             severity=Severity.ERROR if sight.now_ms - since_ms > sight.max_delay_ms else Severity.WARNING,
             kind="PartitionsWithLateTransactionsCount",
             subjects=(one.transactional_id,),
-            what="its transaction was abandoned: readers of committed records wait for its end",
+            what="its transaction was abandoned, and read_committed readers wait for its end",
             do=sight.commands("transactions", "finish"),
             since_ms=since_ms,
         )

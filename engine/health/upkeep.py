@@ -49,7 +49,7 @@ def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             severity=Severity.WARNING,
             kind="upkeep",
             subjects=("maintain",),
-            what="no run is recorded: schedule it (--every 30s), or the jobs that it replaces",
+            what="no run is recorded: schedule maintain (--every 30s), or the jobs that it replaces",
             do=sight.commands("maintain"),
         )
         return
@@ -65,8 +65,8 @@ def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             kind="upkeep",
             subjects=tuple(late),
             what=(
-                "maintain has not begun these steps, which are overdue by more than health.upkeep.max.delay.ms: "
-                "check that it is still scheduled, and that its budget is large enough"
+                "these steps of maintain are overdue by more than health.upkeep.max.delay.ms: check that "
+                "maintain is still scheduled, and that its budget is large enough"
             ),
             do=sight.commands("maintain"),
             since_ms=min(late.values()),
@@ -85,8 +85,8 @@ def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             kind="upkeep",
             subjects=tuple(overdue),
             what=(
-                "their bytes were not read for longer than scrub.interval.ms: raise scrub.max.bytes, the limit "
-                "of each run"
+                "their bytes have not been verified for longer than scrub.interval.ms: raise scrub.max.bytes, "
+                "the limit of each run"
             ),
             do=sight.commands("maintain", "--only", "scrub"),
             since_ms=due_ms,
@@ -115,7 +115,7 @@ def _failing(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             severity=Severity.ERROR,
             kind="upkeep-failing",
             subjects=(step,),
-            what=f"it failed when it last ran: {first.item}: {first.code}: {first.message}"
+            what=f"its last run failed: {first.item}: {first.code}: {first.message}"
             + (f" (and {more:,} more)" if more else ""),
             do=do,
             since_ms=trouble.since_ms,

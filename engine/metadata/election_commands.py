@@ -72,8 +72,8 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
     what = name_of(image, election)
     if election.partition_epoch is not None and election.partition_epoch != present.partition_epoch:
         raise InvalidUpdateVersionError(
-            f"{what}: the election is for partition epoch {election.partition_epoch}, but "
-            f"the present one is {present.partition_epoch}; read the metadata again"
+            f"{what}: the election is for partition epoch {election.partition_epoch}, but the current partition "
+            f"epoch is {present.partition_epoch}; read the metadata again"
         )
     if election.unclean + election.resign + (election.remote_epoch is not None) + election.lost > 1:
         raise InvalidCallError(
@@ -112,8 +112,8 @@ def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> 
     """
     if image.rules_of(TopicIdPartition(election.topic_id, election.partition)):
         raise InvalidCallError(
-            f"{what}: records were removed from it by cleanup.policy = compact, so no election may give up "
-            "others: bring back a broker that was in its ISR, or delete the topic and create it again"
+            f"{what}: records were removed from it by cleanup.policy = compact, so an election must not lose any "
+            "more: bring back a broker that was in its ISR, or delete the topic and create it again"
         )
 
 
@@ -146,7 +146,7 @@ def _begin_again(
         raise EligibleLeadersNotAvailableError(f"{what} has no leader that can begin its log again")
     if not present.written_to:
         raise ElectionNotNeededError(
-            f"{what}: it never had records as far as the metadata shows, so its log does not begin again"
+            f"{what}: the metadata shows no records of it, so its log does not begin again"
         )
     return PartitionChangeRecord(
         topic_id=election.topic_id,

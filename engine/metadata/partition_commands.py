@@ -141,12 +141,12 @@ def _change(image: ClusterImage, present: PartitionImage, proposal: IsrProposal)
     if proposal.leader_epoch != present.leader_epoch:
         raise FencedLeaderEpochError(
             f"{what}: leader epoch {proposal.leader_epoch} was proposed, "
-            f"but the present one is {present.leader_epoch}"
+            f"but the current leader epoch is {present.leader_epoch}"
         )
     if proposal.partition_epoch != present.partition_epoch:
         raise InvalidUpdateVersionError(
             f"{what}: partition epoch {proposal.partition_epoch} was proposed, "
-            f"but the present one is {present.partition_epoch}"
+            f"but the current partition epoch is {present.partition_epoch}"
         )
     isr = in_order(present.replicas, (member.broker_id for member in proposal.isr))
     adding = in_order(present.replicas, (member.broker_id for member in proposal.adding))
@@ -236,8 +236,8 @@ def _led_as_found(image: ClusterImage, wanted: LogStart) -> PartitionImage:
     if wanted.leader_epoch not in (None, present.leader_epoch):
         raise FencedLeaderEpochError(
             f"{name_of(image, wanted)}: log start {wanted.log_start_offset} was found under "
-            f"leader epoch {wanted.leader_epoch}, but {present.leader_epoch} is the present "
-            "one; look at the log of the new leader"
+            f"leader epoch {wanted.leader_epoch}, but the current leader epoch is {present.leader_epoch}; read "
+            "the log of the new leader"
         )
     return present
 
@@ -303,7 +303,7 @@ class AddRules:
         if wanted.leader_epoch != present.leader_epoch:
             raise FencedLeaderEpochError(
                 f"{name_of(image, wanted)}: the bound {wanted.bound} was found under leader epoch "
-                f"{wanted.leader_epoch}, but {present.leader_epoch} is the present one; look at the log of "
+                f"{wanted.leader_epoch}, but the current leader epoch is {present.leader_epoch}; read the log of "
                 "the new leader"
             )
         rules = image.rules_of(TopicIdPartition(wanted.topic_id, wanted.partition))
@@ -311,9 +311,9 @@ class AddRules:
         changed = wanted.partition_epoch != present.partition_epoch
         if changed or wanted.after != last.generation or wanted.bound < last.bound:
             raise InvalidUpdateVersionError(
-                f"{name_of(image, wanted)}: a rule up to {wanted.bound} was to follow generation {wanted.after}, "
-                f"under partition epoch {wanted.partition_epoch}, but {last} is the present one, and the "
-                f"partition epoch is {present.partition_epoch}; look at the logs again"
+                f"{name_of(image, wanted)}: the removal rule up to {wanted.bound} is out of date: it expects rule "
+                f"generation {wanted.after} and partition epoch {wanted.partition_epoch}, but the current rule is "
+                f"{last} and the partition epoch is {present.partition_epoch}; read the logs again"
             )
         topic = image.topics[wanted.topic_id]
         config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")

@@ -93,8 +93,8 @@ class ApplyProbe:
             broker = image.brokers.get(each.broker_id)
             if broker is None or broker.broker_epoch != each.broker_epoch:
                 raise StaleBrokerError(
-                    f"broker {each.broker_id} is not registered with broker epoch {each.broker_epoch} "
-                    "any more: probe its root again"
+                    f"broker {each.broker_id} is no longer registered with broker epoch {each.broker_epoch}: "
+                    "probe its root again"
                 )
         refusal = _not_trustworthy(image, self.found)
         if refusal is not None:
@@ -168,9 +168,9 @@ def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
     if any(isinstance(findings.get(broker), Another) for broker in voters):
         return (
             f"nothing was changed: roots of the metadata voters {_listed(voters)} were "
-            "moved, or restored from a copy. If they still hold everything, bootstrap "
-            "these brokers with --trust-copy; if the copy is older, later commits may be "
-            "lost: bootstrap them without it"
+            "moved, or restored from a copy. If the roots are complete, bootstrap these brokers with "
+            "--trust-copy. If they are older copies, later commits may be lost: bootstrap the brokers without "
+            "--trust-copy"
         )
     return (
         f"nothing was changed: this driver cannot reach the roots of a majority of the metadata voters "

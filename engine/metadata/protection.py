@@ -93,5 +93,7 @@ def _refuse(image: ClusterImage, topic_id: str, now_ms: Now, what: str) -> None:
     until = time_text(protection(image, topic).protect_until_ms)
     doubt = ""
     if now_ms() is None:
-        doubt = "; the clocks of this machine and of the storage disagree whether that time is over: see health"
+        doubt = (
+            "; the clocks of this machine and of the storage disagree on whether that time has passed: see health"
+        )
     raise PolicyViolationError(f"topic {topic.name!r} is protected until {until} ({PROTECT}): {what}{doubt}")

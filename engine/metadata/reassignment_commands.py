@@ -84,8 +84,8 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
     removed = [broker for broker in present.replicas if broker not in replicas]
     if removed and not set(present.isr) & set(replicas) and not wanted.force:
         raise InvalidReplicaAssignmentError(
-            f"{what}: without {removed} no replica is in sync any more (ISR {present.isr}); "
-            "bring another replica into the ISR first, or use force and lose the records that only they have"
+            f"{what}: removing {removed} would leave no in-sync replica (ISR {present.isr}). Bring another "
+            f"replica into the ISR first, or use force and lose the records that only {removed} has"
         )
     return replace_replicas(
         image,
@@ -107,5 +107,5 @@ def _check_target(image: ClusterImage, present: PartitionImage, target: tuple[in
     for broker_id in target:
         if image.broker(broker_id).fenced and broker_id not in present.replicas:
             raise InvalidReplicaAssignmentError(
-                f"{what}: broker {broker_id} is fenced; it cannot get a replica until it is back"
+                f"{what}: broker {broker_id} is fenced; it cannot get a replica until it is unfenced"
             )

@@ -138,8 +138,8 @@ class CreateTopic:
         for topic in image.topics.values():
             if MIRROR_SOURCE in topic.configs and mirrored_topic(topic.name, topic.configs) == source:
                 raise TopicAlreadyExistsError(
-                    f"topic {topic.name!r} mirrors {source} already, and {self.name!r} would be a second copy: go "
-                    "on without --as, or end that mirror first"
+                    f"topic {topic.name!r} already mirrors {source}, and {self.name!r} would be a second copy: "
+                    "omit --as, or end that mirror first"
                 )
 
     def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
@@ -150,7 +150,7 @@ class CreateTopic:
         own = topic.topic_id == self.topic_id
         if not own and not self.if_not_exists:
             raise TopicAlreadyExistsError(
-                f"topic {self.name!r} exists already, with id {topic.topic_id}: choose another name, or accept "
+                f"topic {self.name!r} already exists, with id {topic.topic_id}: choose another name, or accept "
                 "the existing topic with if_not_exists (a job: --if-not-exists)"
             )
         if not own and (differs := self._shape_differs(topic)):
@@ -216,7 +216,8 @@ class CreatePartitions:
         what, present = f"topic {self.name!r}", len(topic.partitions)
         if self.partitions < present:
             raise InvalidPartitionsError(
-                f"{what} has {present} partitions, and cannot have {self.partitions}: the number never shrinks"
+                f"{what} has {present} partitions, and cannot have {self.partitions}: the number of partitions "
+                "cannot shrink"
             )
         if self.partitions == present:
             return Decision((), PartitionsCreated(present, {}))

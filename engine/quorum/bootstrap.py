@@ -73,8 +73,8 @@ def _refuse_lost_log(cluster_id: str, others: Mapping[int, Store]) -> None:
         found = read_broker_file(store)
         if found is not None and found.cluster_id == cluster_id:
             raise MetadataLostError(
-                f"broker {broker_id} ({store.uri}) belongs to cluster {cluster_id!r} already, "
-                "but no voter holds its metadata: a voter's storage was lost or is not mounted; "
+                f"broker {broker_id} ({store.uri}) already belongs to cluster {cluster_id!r}, but no voter has "
+                "its metadata: a voter's storage was lost or is not mounted; "
                 "mount or recover it, or restore the cluster from the remote tier under another id"
             )
 
@@ -82,7 +82,7 @@ def _refuse_lost_log(cluster_id: str, others: Mapping[int, Store]) -> None:
 def _check_same(image: ClusterImage, cluster_id: str, ids: Sequence[VoterId]) -> None:
     if image.cluster_id != cluster_id or set(image.voters) != set(ids):
         raise InvalidCallError(
-            f"the metadata log is that of cluster {image.cluster_id!r} with voters {image.voters}, not of "
+            f"the metadata log belongs to cluster {image.cluster_id!r} with voters {image.voters}, not of "
             f"{cluster_id!r} with {tuple(ids)}"
         )
 
@@ -119,7 +119,7 @@ def find_log(
     voter, 9 with three. If batches are large, the last ones repeat few of them, and this takes up to 3 more
     requests. The protocol's minimum is 2 per voter of a majority, 1 for the snapshot, and 1 for the batch.
 
-    Raises: InvalidCallError when there is no cluster, or the file names other voters than the log;
+    Raises: InvalidCallError when there is no cluster, or the voters in the file are not those of the log;
         InconsistentClusterIdError, LogDirError for a foreign root; NoMajorityError, or StorageAuthorizationError
         when all of them refuse this driver; CorruptionError kinds.
     """

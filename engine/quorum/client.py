@@ -270,7 +270,9 @@ class MetadataClient:
             what = str(failure or f"{one.kind} lost {_ATTEMPTS} races against other drivers")
             if one.tried and (failure is None or isinstance(failure, RetriableError)):
                 one.outcome = _Refused(
-                    OutcomeUnknownError(f"{what}; {one.kind} may have been committed: read before you retry")
+                    OutcomeUnknownError(
+                        f"{what}; {one.kind} may have been committed: read the metadata before you retry"
+                    )
                 )
             else:
                 one.outcome = _Refused(failure or RetriableError(f"{what}; try again"))

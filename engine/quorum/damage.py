@@ -48,9 +48,8 @@ def check_near(look: VoterLook, epoch: int) -> None:
     """Raises: CorruptionError when the voter is far ahead of ``epoch``."""
     if look.epoch > epoch + FAR_AHEAD:
         raise CorruptionError(
-            f"{look.voter}: {_greatest(look)} has an epoch that no driver has claimed: the "
-            "greatest epoch of the others "
-            f"is {epoch}. The voter does not count until that file is deleted, or the voter is replaced"
+            f"{look.voter}: {_greatest(look)} has an epoch that no driver has claimed: the greatest epoch of the "
+            f"other voters is {epoch}. The voter is ignored until that file is deleted, or the voter is replaced"
         )
 
 
@@ -75,9 +74,8 @@ def _check_history(look: VoterLook, state: LogState) -> None:
     for name in look.checkpoints:
         if state.denies(name):
             raise CorruptionError(
-                f"{look.voter}: {name} is not a snapshot of this log: no driver has written "
-                "it. The voter does not "
-                "count until that file is deleted, or the voter is replaced"
+                f"{look.voter}: {name} is not a snapshot of this log: no driver has written it. The voter is "
+                "ignored until that file is deleted, or the voter is replaced"
             )
 
 

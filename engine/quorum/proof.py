@@ -125,7 +125,7 @@ def _includes(state: LogState, lineage: Lineage | None) -> bool:
 def _why(last: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> str:
     claimed = max(look.claimed_epoch for look in looks)
     away = len(electorate) - len({look.voter.id for look in looks} & set(electorate))
-    there = f"whether {last} is committed is not known: it is on {_having(last, looks)}"
+    there = f"cannot tell whether {last} is committed: it is on {_having(last, looks)}"
     if away:
         return f"{there}, and {away} of {len(electorate)} voters cannot be read"
     return f"{there}, and the claimant of epoch {claimed} has not continued from it yet"

@@ -247,7 +247,7 @@ class Voter:
         try:
             return self.store.stat(self.path(name))
         except FileNotFoundError as error:
-            raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
+            raise SourceChangedError(f"{self}: {name} has been deleted since it was listed") from error
 
     def read(self, name: DataName) -> bytes:
         """A data file. Raises: SourceChangedError when the file is gone; CorruptionError when it is too large for
@@ -256,7 +256,7 @@ class Voter:
         try:
             return read_bounded(self.store, self.path(name), BATCH_BYTES)
         except FileNotFoundError as error:
-            raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
+            raise SourceChangedError(f"{self}: {name} has been deleted since it was listed") from error
 
 
 _parsed = lru_cache(2**16)(parse_name)

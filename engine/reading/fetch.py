@@ -273,7 +273,7 @@ class _Fetch:
             except (ThrottlingQuotaExceededError, OffsetNotAvailableError, StorageAuthorizationError):
                 raise  # the error will outlast the deadline
             except CorruptionError:
-                self.metadata.image().topic(self.key[0])  # the folders of a deleted topic are no damage
+                self.metadata.image().topic(self.key[0])  # the folders of a deleted topic are not damage
                 raise
             except (RetriableError, StaleMetadataError):
                 tries += 1
@@ -380,8 +380,8 @@ class _Fetch:
             end = self.offset + 1
             if self._remote_pieces(now, log, end)[:1] == self._remote_pieces(seen, known, end)[:1]:
                 raise RemoteObjectMissingError(
-                    f"{seen}: the remote log lists a segment with offset {self.offset} whose object "
-                    f"does not exist: {error}"
+                    f"{seen}: the remote log lists a segment with offset {self.offset} but its object does not "
+                    f"exist: {error}"
                 ) from error
             raise SourceChangedError(f"{seen}: offset {self.offset} has moved to another file: {error}") from error
 

@@ -61,9 +61,7 @@ def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation
     else:
         found = named_offset(replace(state.positions, high_watermark=end), spec)
     if isinstance(found, FoundOffset) and found.timestamp_us is not None and found.offset >= end:
-        found = UnknownOffset(
-            f"the fate of offset {found.offset} is not decided yet: its transaction is still open"
-        )
+        found = UnknownOffset(f"offset {found.offset} is undecided: its transaction is still open")
     if isinstance(spec, FirstAt) and isinstance(found, UnknownOffset):
         state.leader.latest(isolation)  # a record that the leader does not know to be committed may be late enough
     if isinstance(found, FoundOffset):

@@ -129,8 +129,8 @@ def readable_pieces(
             position = some[-1].end
     if position < high_watermark:
         raise LogGapError(
-            f"{what}: offsets from {position} on (of [{log_start}, {high_watermark})) are "
-            "in neither the local nor the remote log; verify the partition"
+            f"{what}: offsets from {position} on (of [{log_start}, {high_watermark})) are neither in the local "
+            "nor in the remote log; verify the partition"
         )
     return chosen
 

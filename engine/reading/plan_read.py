@@ -280,7 +280,7 @@ class _Query:
                 return view.log_start_offset
             case int():
                 return bound
-        raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
+        raise InvalidCallError(f"{name} = {bound!r} is not a valid read bound")
 
     def _resolved(self, state: PartitionState, name: str, bound: OffsetBound) -> int | None:
         """The offset of a bound; None without a bound. Raises: OffsetNotAvailableError, see ``latest``."""
@@ -297,7 +297,7 @@ class _Query:
                 if isinstance(found, UnknownOffset):
                     raise OffsetOutOfRangeError(found.reason)
                 return found
-        raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
+        raise InvalidCallError(f"{name} = {bound!r} is not a valid read bound")
 
     def _of_commit(self, state: PartitionState, commit: OffsetCommit) -> int:
         """Raises: LogTruncationError when the log differs from the records that the group has read (KIP-320)."""

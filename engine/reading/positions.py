@@ -171,5 +171,5 @@ def check_has_come(place: object, what: str, now_ms: int) -> None:
     """
     if isinstance(place, FirstAt) and place.timestamp_us > now_ms * 1000 + 999:
         raise InvalidCallError(
-            f"{what} {place} is in the future, it is now {time_text(now_ms * 1000)}: omit it, or use latest"
+            f"{what} {place} is in the future; it is now {time_text(now_ms * 1000)}: omit it, or use latest"
         )

@@ -24,16 +24,16 @@ from stratalog.partitions.spelling import check_options
 _PREFIX = "kafka."
 
 _INSTEAD: Mapping[str, str] = {
-    "kafka.bootstrap.servers": "the option cluster is the path of the cluster's file, which names the brokers",
-    "kafka.group.id": "the option group names the consumer group to which a stream commits its progress",
-    "groupidprefix": "the option group names the consumer group to which a stream commits its progress",
+    "kafka.bootstrap.servers": "use the option cluster, the path of the cluster file, which names the brokers",
+    "kafka.group.id": "use the option group, the consumer group to which a stream commits its progress",
+    "groupidprefix": "use the option group, the consumer group to which a stream commits its progress",
     "kafka.client.rack": "the option is client.rack",
     "kafka.isolation.level": "the option is isolation",
     "kafka.acks": "a sink waits for all in-sync replicas (acks=all)",
-    "kafka.enable.idempotence": "a sink appends each batch once; the option producer names it",
-    "kafka.transactional.id": "a sink appends each batch once; the option producer names it",
-    "kafka.partitioner.class": "the topic's config partitioner says to which partition a key goes",
-    "kafka.compression.type": "the segments of a topic are Parquet files, which are compressed",
+    "kafka.enable.idempotence": "a sink appends each batch once; name the sink with the option producer",
+    "kafka.transactional.id": "a sink appends each batch once; name the sink with the option producer",
+    "kafka.partitioner.class": "the topic's config partitioner determines the partition of a key",
+    "kafka.compression.type": "the segments of a topic are compressed Parquet files",
     "minoffsetspertrigger": "a batch does not wait for a number of records: use a longer trigger interval",
     "maxtriggerdelay": "a batch does not wait for a number of records: use a longer trigger interval",
     "maxrecordsperpartition": "minPartitions splits a batch into smaller tasks",
@@ -50,7 +50,7 @@ def instead_of(option: str) -> str | None:
     if name.startswith(_OF_SECURITY):
         return "credentials come from the environment, or from the provider that the option credentials names"
     if name.startswith((_PREFIX, "kafkaconsumer.", "fetchoffset.")):
-        return "no Kafka client runs here, so leave it out"
+        return "no Kafka client runs here, so omit it"
     return None
 
 
@@ -349,7 +349,8 @@ def _time(name: str, text: str) -> datetime:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
     if has_no_zone(text):
         raise InvalidCallError(
-            f"the option {name} is {text!r}, without a time zone, and Spark does not pass the session's on: write "
+            f"the option {name} is {text!r}, without a time zone, and Spark does not pass the time zone of the "
+            "session: write "
             f"{time_of(text, name).isoformat()}, with your zone, or milliseconds since 1970"
         )
     return time_of(text, f"the option {name}, milliseconds since 1970 or a time:")

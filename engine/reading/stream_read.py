@@ -73,7 +73,7 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
             if position < piece.end:
                 raise LogGapError(
                     f"{task.topic}-{one.partition}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
-                    f"{position}, and no file holds the offsets from there to {piece.end}; verify the topic"
+                    f"{position}, and no file has the offsets from there to {piece.end}; verify the topic"
                 )
             pieces = pieces[1:]
 

@@ -252,7 +252,7 @@ class StreamSource:
             if places[key] < log.log_start and not self._options.fail_on_data_loss:
                 places[key] = log.log_start
             if not log.log_start <= places[key] <= log.end:
-                lost = "; to read from the first that is left, give failOnDataLoss = false"
+                lost = "; to read from the first remaining offset, give failOnDataLoss = false"
                 raise OffsetOutOfRangeError(
                     f"{log.what}: {option} says {at}, but the log has [{log.log_start}, {log.end})"
                     f"{lost if places[key] < log.log_start else ''}"
@@ -289,7 +289,7 @@ class StreamSource:
         return look_again(lambda: self._plan_once(began, end)) if _has_records(began, end) else []
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The same records as ranges of offsets, one for each partition that has records. Raises: see
+        """The records of ``plan`` as ranges of offsets, one for each partition that has records. Raises: see
         ``latest``.
         """
         began = _began(start, end)

@@ -79,11 +79,14 @@ def _said_of_attempts(
         for state in states.values()
     ):
         said.append(
-            "'not appended' refers to this attempt: the next one will show whether an "
-            f"earlier one with {again} succeeded"
+            "'not appended' refers to this attempt: the next attempt will show whether an earlier attempt with "
+            f"{again} succeeded"
         )
     if "not tried" in outcomes:
-        said.append("partitions that were not tried got no records: the append was refused for another partition")
+        said.append(
+            "partitions that were not tried received no records, because the append was refused for another "
+            "partition"
+        )
     if "duplicate" in outcomes:
         old = any(row["outcome"] == "duplicate" and row["base_offset"] is None for row in rows)
         compared = ", too long ago to compare its records" if old else ""

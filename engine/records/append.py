@@ -148,7 +148,7 @@ def who_appends(
         if sequence is None:
             raise InvalidCallError(
                 f"producer {producer!r} needs a sequence, which identifies its appends: give "
-                "each append the next number from 0, and a repeated append its former number"
+                "each append the next number from 0, and a repeated append the same number as before"
             )
         return ProducerAppend(producer, producer_epoch or 0, sequence, on_changed_replay=on_changed_replay)
     if sequence is not None or producer_epoch is not None or on_changed_replay == "accept":

@@ -160,7 +160,7 @@ def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | 
         notes = []
         if report.failures and lane.policy.topic is not None and lane.bad:
             notes.append(
-                f"bad records are appended to {lane.policy.topic} only after all others are in {topic}: "
+                f"bad records are appended to {lane.policy.topic} only after all good records are in {topic}: "
                 "run the append again"
             )
         return replace(

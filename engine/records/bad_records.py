@@ -35,9 +35,10 @@ from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, phy
 from stratalog.partitions.segment_writer import MOST_RECORD_BYTES, memory_bytes
 
 ERRORS = "__errors"
-"""A column beside those of records: a struct with ``reason`` (null: none known) and, if bad records are kept,
-``detail``, ``key`` and ``value`` as given, the ``text`` that a reader could not parse, and the origin of the row:
-``topic``, ``partition`` and ``offset``."""
+"""A column in addition to those of records: a struct with ``reason`` (null: none known) and, if bad records are
+kept, ``detail``, ``key`` and ``value`` as given, the ``text`` that a reader could not parse, and the origin of the
+row: ``topic``, ``partition`` and ``offset``.
+"""
 PREFIX = "__stratalog.errors."
 """Prefix of the headers that describe the error."""
 
@@ -113,7 +114,7 @@ class BadRecordRule:
         more = sum(reason is not None for reason in reasons) - 1
         raise InvalidRecordError(
             f"{what}: record {row} of its batch, with {named}: {reasons[row]}"
-            f"{f' (and {more} more of them are bad)' if more else ''}; nothing was appended: "
+            f"{f' (and {more} more bad records)' if more else ''}; nothing was appended: "
             "correct the record, or see on_bad_record"
         )
 

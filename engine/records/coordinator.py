@@ -118,7 +118,7 @@ class TransactionCoordinator:
                 for failure in self.finish(after).failures:
                     raise ConcurrentTransactionsError(
                         f"transactional id {transactional_id!r} is {after.state}, but its transaction "
-                        f"cannot be completed at present: {failure}"
+                        f"cannot be completed now: {failure}"
                     )
         raise ConcurrentTransactionsError(
             f"transactional id {transactional_id!r}: other producers keep taking it over; use it in one producer "
@@ -310,8 +310,8 @@ class TransactionCoordinator:
         if unknown is not None:
             raise unknown
         raise ConcurrentTransactionsError(
-            f"transactional id {transactional_id!r}: others changed its state {_ATTEMPTS} times meanwhile; try "
-            "again"
+            f"transactional id {transactional_id!r}: other drivers changed its state {_ATTEMPTS} times in the "
+            "meantime; try again"
         )
 
     def _append(

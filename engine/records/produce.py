@@ -390,7 +390,7 @@ def _check_times(values: Iterable[Any], name: str, what: str) -> None:
                 "column has a unit, such as pa.timestamp('ms', 'UTC')"
             )
         if getattr(value, "nanosecond", 0):  # pandas has nanoseconds
-            raise InvalidRecordError(f"{where} is {value}, and the log holds microseconds: round it")
+            raise InvalidRecordError(f"{where} is {value}, and the log stores microseconds: round it")
 
 
 def _headers(value: Any) -> Any:

@@ -196,7 +196,7 @@ def append_all(
             if options.acks_all:
                 for state in appended.values():  # partitions without an outcome
                     state.error = error
-            notes.append(f"it ended early: {error.code}: {error}")
+            notes.append(f"it stopped early: {error.code}: {error}")
             break
         if not partitions:
             break

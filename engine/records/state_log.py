@@ -299,7 +299,7 @@ def _append_together(
 
 def _error(failure: Failure, report: Report, *, unknown: bool) -> StratalogError:
     if unknown:
-        return OutcomeUnknownError(f"{failure}; the records may be in the log anyway: read before you retry")
+        return OutcomeUnknownError(f"{failure}; the records may be in the log: read it before you retry")
     if failure.code in _NOT_ALLOWED:
         return StorageAuthorizationError(f"{failure}; nothing was appended")
     if failure.code in _PASSING:

@@ -55,7 +55,8 @@ def go_on_from_remote(
                 )
             case Done(_, first):
                 refused[key] = DivergentRemoteError(
-                    f"{error}. But from offset {first} on the two have different records, under the same leader "
+                    f"{error}. But from offset {first} on the two logs have different records, under the same "
+                    "leader "
                     f"epochs: {_RECOVER}"
                 )
             case Failed(_, why):
@@ -127,7 +128,7 @@ def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteE
                 raise uncommitted_epoch(replica, log.joined_epoch, view.leader_epoch)
             raise RetriableError(
                 f"{view}: broker {broker}, a member of the ISR, has more than the remote log, but did not answer "
-                "before; run replicate again to make it the leader"
+                "earlier; run replicate again to make it the leader"
             )
         if log.log_end > error.remote_end:
             raise CorruptionError(

@@ -116,10 +116,10 @@ def check_aside(metadata: MetadataClient, view: PartitionView, broker: int, *, i
     last = in_place and view.leader == broker and set(view.isr) == {broker} and not view.adding
     if not is_current(metadata.image(), view):
         raise InvalidUpdateVersionError(
-            f"{what}: another driver changed the partition meanwhile; run the command again"
+            f"{what}: another driver changed the partition at the same time; run the command again"
         )
     if not aside and not last:
-        raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, so its files are not changed")
+        raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, so its files were not changed")
 
 
 def _mended(metadata: MetadataClient, storage: Storage, key: TopicIdPartition, broker: int, file: str) -> str:

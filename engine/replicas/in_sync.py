@@ -179,7 +179,7 @@ def propose(
                 else:
                     state.again = True
             case RefusedPartition(_, _, UnknownTopicOrPartitionError()):
-                state.notes.append(f"{state.replicas}: the topic was deleted meanwhile")
+                state.notes.append(f"{state.replicas}: the topic was deleted during the operation")
             case RefusedPartition(_, _, error):
                 state.fail(state.replicas, error)
     return done

@@ -31,11 +31,11 @@ _READ_BYTES = 8 * 1024 * 1024
 
 
 def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
-    """Carry a repair out on ``target``. ``may_touch`` raises when the view of the repair has changed; it is called
+    """Apply a repair to ``target``. ``may_touch`` raises when the view of the repair has changed; it is called
     when everything is staged, directly before the first change.
 
-    Raises: StaleMetadataError kinds; SourceChangedError when the source is no longer what was verified;
-        CorruptSegmentError when the target does not return what was written; StorageError kinds.
+    Raises: StaleMetadataError kinds; SourceChangedError when the source has changed since it was verified;
+        CorruptSegmentError when the target does not return the bytes that were written; StorageError kinds.
     """
     if isinstance(repair.damage, BadEpoch) and not repair.damage.needed:
         may_touch()
@@ -201,6 +201,6 @@ def _leaders_register(leader: Replica, name: EpochName) -> tuple[EpochName, byte
                 parsed_epoch(leader, wanted, content)
                 return wanted, content
     raise CorruptionError(
-        f"{leader} has joined only epoch {joined.epoch}, and has no register of epoch {name.epoch}: no copy of "
-        "it is left to repair it from"
+        f"{leader} has joined only epoch {joined.epoch}, and has no register of epoch {name.epoch}: there is no "
+        "copy to repair the register from"
     )

@@ -50,7 +50,7 @@ def read_register(replica: Replica, name: EpochName | LocalStartName) -> bytes:
     try:
         return read_bounded(replica.store, replica.path(name), REGISTER_BYTES)
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{replica}: {name} was deleted since it was listed") from error
+        raise SourceChangedError(f"{replica}: {name} has been deleted since it was listed") from error
 
 
 def local_start_state(replica: Replica, name: LocalStartName) -> bytes:

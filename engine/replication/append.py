@@ -1,7 +1,7 @@
 """Appends records at the end of the leader's log, then to every member of the maximal ISR.
 
-A task carries out steps 1 to 5 of the protocol's Append (section 2) under one view. Steps 6 and 7 (the
-linearizable read, the high watermark) follow once for all partitions (``stratalog.engine.records``).
+A task does steps 1 to 5 of the protocol's Append (section 2) under one view. Steps 6 and 7 (the linearizable read,
+the high watermark) follow once for all partitions (``stratalog.engine.records``).
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def _append_to_leader(
         # 4. Look again, in steps 1 and 2 of the next round: the append counts only if the log holds it (a zombie
         #    can re-create a name that retention or a merge has freed).
     raise RetriableError(
-        f"{replicas}: another append was faster {_ATTEMPTS} times; try again, or append less at once"
+        f"{replicas}: other appends were faster {_ATTEMPTS} times; try again, or append less at once"
     )
 
 

@@ -187,8 +187,8 @@ def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:
     missing = batch.column(batch.schema.get_field_index("key")).null_count
     if missing:
         raise InvalidRecordError(
-            f"{replicas}: {missing} of {batch.num_rows} records have no key: with this cleanup.policy the "
-            "latest record of each key is kept; give every record one"
+            f"{replicas}: {missing} of {batch.num_rows} records have no key: this cleanup.policy keeps the "
+            "latest record of each key; give every record a key"
         )
 
 

@@ -44,8 +44,8 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
     latest = log.listing.latest_epoch
     if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of that epoch
         raise CorruptionError(
-            f"{replica} holds files of epoch {latest}, but has joined only {log.joined_epoch}: the lineage of the "
-            "epochs between is missing; heal it from another replica",
+            f"{replica} holds files of epoch {latest}, but has joined only {log.joined_epoch}: the lineage of "
+            "the epochs in between is missing; heal it from another replica",
             broker_id=replica.broker_id,
         )
     if log.stranded:

@@ -45,7 +45,7 @@ def begins_again_at(view: PartitionView) -> int:
 def unknown_behind(view: PartitionView) -> str:
     """Text for people about the unknown part of a log that begins again."""
     return (
-        f"it is not known whether there were records from offset {begins_again_at(view)} on; if so, their offsets "
+        f"it is unknown whether there were records from offset {begins_again_at(view)} on; if so, their offsets "
         "are assigned again"
     )
 
@@ -55,12 +55,12 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
     view, leader = replicas.view, replicas.leader
     remote = "" if replicas.remote is None else " Its remote log has no records either."
     if replicas.remote is not None and replicas.remote.unknown:
-        remote = " The remote tier does not answer, so it is not known whether it has them."
+        remote = " The remote tier does not answer, so it is unknown whether it has them."
     return LogLostError(
         f"{view}: it had records, the high watermark reached {view.written_to} or more, but {leader} has no "
-        f"records: its files are gone.{remote} Nothing is appended. Run replicate: a member of the ISR that "
-        "has them then leads. If no replica has them, recover --keep brokers --dry-run shows the loss; "
-        f"without --dry-run it lets the log begin again, at offset {begins_again_at(view)}: "
+        f"records: its files are gone.{remote} Nothing is appended. Run replicate, which makes an ISR member "
+        "with the records the leader. If no replica has the records, recover --keep brokers --dry-run shows the "
+        f"loss; without --dry-run it restarts the log at offset {begins_again_at(view)}: "
         f"{unknown_behind(view)}",
         broker_id=leader.broker_id,
     )

@@ -153,8 +153,8 @@ def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: R
     end = 0 if usable.snapshot is None else usable.snapshot.snapshot_id.end_offset
     if end < log.local_start and usable.damaged:
         raise CorruptSegmentError(
-            f"{usable.damaged[0][1]}; it alone replaces the records below offset {log.local_start}, and no live "
-            "replica has an intact one"
+            f"{usable.damaged[0][1]}; only this snapshot replaces the records below offset {log.local_start}, "
+            "and no available replica has an intact copy"
         )
 
 

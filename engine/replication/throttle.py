@@ -67,5 +67,7 @@ class Throttle:
 def checked_rate(bytes_per_s: float) -> float:
     """The rate. Raises: InvalidCallError for one that is not above 0."""
     if not bytes_per_s > 0:
-        raise InvalidCallError(f"a throttle of {bytes_per_s:g} bytes per second would never end: give more than 0")
+        raise InvalidCallError(
+            f"a throttle of {bytes_per_s:g} bytes per second would copy nothing: give more than 0"
+        )
     return bytes_per_s

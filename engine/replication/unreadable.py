@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from stratalog.partitions.errors import CorruptionError, CorruptSegmentError
 
 REMEDY = (
-    "run heal, which repairs it if a broker or the remote tier has a good copy; then read again, with a new plan: "
-    "an older one may still name the bad file"
+    "run heal, which repairs the file if a broker or the remote tier has a good copy; then plan the read again, "
+    "because an older plan may name the bad file"
 )
 
 

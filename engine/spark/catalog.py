@@ -54,7 +54,7 @@ def create_table(
     """
     quoted, uri = _quoted(name), _table_uri(metadata, storage, topic)
     if not if_not_exists and spark.catalog.tableExists(quoted):
-        raise InvalidCallError(f"{name} exists already: if_not_exists keeps it, if it is the table of the topic")
+        raise InvalidCallError(f"{name} already exists: if_not_exists keeps it if it is the table of the topic")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted} USING delta LOCATION {literal(uri)}")
     there = _location(spark, quoted)
     if _place(there) != _place(uri):

@@ -80,8 +80,8 @@ def _with_host(uri: str) -> str:
 
 def _gone(uri: str) -> StratalogError:
     return SourceChangedError(
-        f"{uri} was deleted during the read, as it was merged, tiered or expired more than "
-        "file.delete.delay.ms ago: read again, which finds its successor"
+        f"{uri} was deleted during the read, because it was merged, tiered or expired more than "
+        "file.delete.delay.ms ago: read again to find its successor"
     )
 
 

@@ -55,7 +55,7 @@ class SparkRunner:
         except Exception as error:  # a stopped session raises many kinds of errors
             raise EnvironmentUnusableError(
                 f"this Spark session runs no tasks; it was probably stopped ({first_line(error)}): give a "
-                "running one, or none, for threads of this process"
+                "running session, or none to use threads of this process"
             ) from error
         self._spark = spark
         self._counting = threading.Lock()
@@ -108,7 +108,7 @@ class SparkRunner:
             why = why_given_up(error)
             if why is None:
                 raise
-            lost = RetriableError(f"Spark aborted the job; finished work stays done: run it again ({why})")
+            lost = RetriableError(f"Spark aborted the job; finished work is kept: run the operation again ({why})")
             return [([Failed(item, lost) for part in slices for item in part], StoreCounts())]
 
 

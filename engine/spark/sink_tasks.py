@@ -222,8 +222,8 @@ def append_rows(
     """
     if task.number not in planned.replicas_of:
         raise InvalidRecordError(
-            f"append to {planned.topic}: task {task.number} has no partition: write the rows as "
-            "cluster.records(topic, df, ...) has made them, without distributing them again"
+            f"append to {planned.topic}: task {task.number} has no partition: write the rows of "
+            "cluster.records(topic, df, ...) without redistributing them"
         )
     replicas = planned.replicas_of[task.number]
     kept = _Kept(batches, task.number, str(replicas))
@@ -272,8 +272,8 @@ class _Kept:
             return None
         if pc.any(pc.not_equal(batch.column("partition"), self._partition).fill_null(True)).as_py():
             raise InvalidRecordError(
-                f"append to {self._what}: its task has rows of other partitions: write the rows as "
-                "cluster.records(topic, df, ...) has made them, without distributing them again"
+                f"append to {self._what}: its task has rows of other partitions: write the rows of "
+                "cluster.records(topic, df, ...) without redistributing them"
             )
         if self._bytes <= MOST_TASK_BYTES:
             self.rows.append(batch)

@@ -117,11 +117,11 @@ def with_remedy(report: Report, batch_id: int) -> Report:
     first = replace(
         changed[0],
         message=(
-            f"{changed[0].message}. Batch {batch_id} differs from the one that this query appended under "
-            "its number: its checkpoint is an older copy, or is shared with another query, or its source "
-            "gives other rows. Restore the later checkpoint; or start with a new one after the records "
-            "that the topic has; or name another producer, so that repeated records are in the topic "
-            "twice (docs/operations.md: Repeated appends)"
+            f"{changed[0].message}. Batch {batch_id} has different rows from the batch {batch_id} that this "
+            "query already appended. Either the query's checkpoint is an older copy, it is shared with another "
+            "query, or the source returned other rows. Restore the newer checkpoint; or start from a new "
+            "checkpoint positioned after the records already in the topic; or name another producer, which "
+            "stores repeated records twice (docs/operations.md: Repeated appends)"
         ),
     )
     return replace(report, failures=[first if f is changed[0] else f for f in report.failures])
@@ -173,7 +173,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     if "/" in options.get("path", ""):
         raise InvalidCallError(
             f'{options["path"]!r} is a folder, not a topic: name the topic with start("topic"); toTable passes '
-            "the folder of a table instead, and not its options"
+            "a folder of a table instead of its options"
         )
     options = topic_option(options)
     options.setdefault("producer", "stream")
@@ -326,8 +326,8 @@ class RecordSink:
             if size > MOST_TASK_BYTES:
                 raise InvalidRecordError(
                     f"append to {self._options.topic}: a task of the batch has more than {MOST_TASK_BYTES} bytes, "
-                    "which is too much for the driver: write what cluster.records(topic, df, ...) makes, as it "
-                    f"is, or {self._instead}"
+                    "which is too much for the driver: write the result of cluster.records(topic, df, ...) "
+                    "unchanged, or {self._instead}"
                 )
         if writer is not None:
             writer.close()

@@ -48,8 +48,8 @@ def check_cases(topics: Collection[str]) -> None:
         other = by_lower.setdefault(topic.lower(), topic)
         if other != topic:
             raise InvalidCallError(
-                f"topics {other!r} and {topic!r} differ only in case, and SQL takes them for one name: name "
-                "the topics that you want, or give one another name with create_view"
+                f"topics {other!r} and {topic!r} differ only in case, which SQL does not distinguish: name the "
+                "topics that you want, or use create_view to give one of them another name"
             )
 
 

@@ -70,7 +70,7 @@ def _offset(given: OffsetAndMetadata | int, what: str, least: int | None) -> Off
     wanted = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
     epoch = wanted.leader_epoch
     if not isinstance(wanted.metadata, str):
-        raise InvalidCallError(f"{what}: metadata {wanted.metadata!r}: give a text")
+        raise InvalidCallError(f"{what}: metadata {wanted.metadata!r}: give a string")
     try:
         wanted.metadata.encode()
     except UnicodeEncodeError as error:

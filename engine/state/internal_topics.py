@@ -109,7 +109,7 @@ def check_not_internal(topic: str, deed: str) -> None:
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(
             f"topic {topic!r} is internal: the engine keeps its own state there, so you cannot {deed} it; "
-            "configs of the cluster apply to it unless the topic has its own"
+            "it follows the cluster's configs unless it has its own"
         )
 
 

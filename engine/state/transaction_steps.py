@@ -113,7 +113,7 @@ def add_partitions(
     if present.producer_epoch > LAST_EPOCH:
         raise InvalidProducerIdMappingError(
             f"transactional id {transactional_id!r}: producer id {producer_id} has used up its epochs: "
-            "initialise the producer again, which gets a new id"
+            "initialize the producer again, which gives it a new id"
         )
     wanted = {*present.partitions, *partitions}
     if present.state is State.ONGOING and wanted == set(present.partitions):
@@ -214,7 +214,7 @@ def _of_producer(
     what = f"transactional id {transactional_id!r}"
     if present is None or present.producer_id != producer_id:
         held = "has no producer" if present is None else f"belongs to producer id {present.producer_id}"
-        raise InvalidProducerIdMappingError(f"{what} {held}, not to {producer_id}: initialise the producer first")
+        raise InvalidProducerIdMappingError(f"{what} {held}, not to {producer_id}: initialize the producer first")
     if present.producer_epoch != producer_epoch or present.state is State.PREPARE_EPOCH_FENCE:
         raise ProducerFencedError(
             f"{what}: its producer has epoch {present.producer_epoch}, but this one has {producer_epoch}: a "

@@ -350,7 +350,7 @@ class LocalStore:
         version = version_of(now.st_ino, now.st_mtime_ns, now.st_size)
         if (version != listed.version) if listed.version else (now.st_size != listed.size_bytes):
             self._doubts += 1
-            raise SourceChangedError(f"{path!r} was replaced since it was listed: list it again")
+            raise SourceChangedError(f"{path!r} has been replaced since it was listed: list it again")
 
     def _open_listed(self, listed: StoredObject) -> int:
         """A descriptor of the listed file.
@@ -363,7 +363,9 @@ class LocalStore:
                 try:
                     descriptor, now = self._folder.open_file(listed.name)
                 except FileNotFoundError as error:
-                    raise SourceChangedError(f"{path!r} was deleted since it was listed: list it again") from error
+                    raise SourceChangedError(
+                        f"{path!r} has been deleted since it was listed: list it again"
+                    ) from error
                 except SpecialFileError as error:
                     raise CorruptSegmentError(error.strerror) from error
         except CorruptSegmentError as error:

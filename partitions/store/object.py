@@ -222,7 +222,9 @@ class ObjectStore(ABC):
             with source.open(source_object) as reader:
                 data = reader.read()
             if len(data) != size:
-                raise SourceChangedError(f"{source.uri_of(source_object.name)} was replaced since it was listed")
+                raise SourceChangedError(
+                    f"{source.uri_of(source_object.name)} has been replaced since it was listed"
+                )
             return self._in_one(name, data)
         upload = self._in_parts(name)
         try:

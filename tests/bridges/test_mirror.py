@@ -301,9 +301,21 @@ def test_configs_that_mean_the_same_come_along(tmp_path: Path) -> None:
     kept = {"retention.ms": "1000", "retention.bytes": "-1", "segment.ms": "60000", "compression.type": "gzip"}
     theirs = {key.replace(".", "_"): value for key, value in kept.items()}
     assert configs(cleanup_policy="delete", max_message_bytes="7", **theirs) == {**kept, **always}
-    compacted = configs(cleanup_policy="compact", **theirs)
-    assert compacted == {**kept, **always, "retention.ms": "-1"}
-    assert configs(cleanup_policy="", **theirs) == compacted, "an empty list: nothing goes (KIP-1161)"
+    nothing_goes = {**kept, **always, "retention.ms": "-1"}
+    assert configs(cleanup_policy="", **theirs) == nothing_goes, "an empty list (KIP-1161)"
+    lags = {
+        "delete.retention.ms": "5",
+        "max.compaction.lag.ms": str(2**63 - 1),
+        "min.cleanable.dirty.ratio": "0.25",
+        "min.compaction.lag.ms": "4",
+    }
+    theirs |= {key.replace(".", "_"): value for key, value in lags.items()}
+    assert configs(cleanup_policy="delete", **theirs) == {**kept, **always}
+    compacted = {**nothing_goes, **lags}
+    assert configs(cleanup_policy="compact", **theirs) == {**compacted, "cleanup.policy": "compact"}
+    for policy in ("compact,delete", "delete, compact"):
+        wanted = {**kept, **always, **lags, "cleanup.policy": "compact,delete"}
+        assert configs(cleanup_policy=policy, **theirs) == wanted
 
 
 def test_what_differs_is_named_by_its_offset(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.bridges.endpoint_harness import ANYWHERE, TIMEOUT_S, Seen, consumed, 
 from tests.bridges.memory_source import MemorySource
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.test_upkeep_compact import Compacted, fill
 from tests.unit.transact_harness import Ledger, put
 
 
@@ -74,6 +75,19 @@ def test_a_consumer_gets_what_a_fetch_gets(times: list[int | None], tmp_path: Pa
         assert consumed(address) == expected
         assert consumed(address, offset=len(times) + 1) == expected[len(times) + 1 :]
         assert [value for *_, value, _ in consumed(address, partition=1)] == [b"other"]
+
+
+@pytest.mark.slow
+def test_a_consumer_passes_over_what_a_compaction_has_removed(tmp_path: Path) -> None:
+    live = Compacted(tmp_path)
+    fill(live, [(key, str(number)) for number, key in enumerate("aababcadae")])
+    live.cluster.compact().raise_for_failures()
+    with served(live.cluster) as address:
+        for start in range(10):
+            assert consumed(address, offset=start) == fetched(live, offset=start)
+            assert [row[0] for row in consumed(address, offset=start)] == [
+                at for at in (4, 5, 7, 8, 9) if at >= start
+            ]
 
 
 @pytest.mark.slow
@@ -205,7 +219,7 @@ def test_producers_are_refused_in_words(tmp_path: Path, caplog: pytest.LogCaptur
     said = [one.getMessage() for one in caplog.records if one.name == "stratalog.serve"]
     assert [line.split("client ")[1].split(",")[0] for line in said] == [
         "'rdkafka' produces to t",
-        "'exact' begins to produce",
+        "'exact' starts to produce",
     ]
 
 
@@ -299,7 +313,7 @@ def test_bad_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with served(live.cluster) as address:
         taken = "{}:{}".format(*address)
         assert job(["--cluster", str(live.file), "--listen", taken]) == 2
-        assert "nothing can listen there" in capsys.readouterr().err
+        assert "cannot listen there" in capsys.readouterr().err
     for wrong in ("9092", "here:", "here:70000"):
         assert job(["--cluster", str(live.file), "--listen", wrong]) == 2
         assert "write it as host:port" in capsys.readouterr().err

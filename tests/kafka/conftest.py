@@ -20,6 +20,7 @@ from tests.kafka.our_log import OurLog
 _SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
     "log.retention.check.interval.ms": "100",
+    "log.cleaner.backoff.ms": "200",
     "log.initial.task.delay.ms": "0",
     "remote.log.storage.system.enable": "true",
     "remote.log.manager.task.interval.ms": "100",
@@ -41,8 +42,14 @@ def kafka_jars() -> None:
 
 
 @pytest.fixture(scope="session")
-def clients(kafka_jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClients]:
-    folder = tmp_path_factory.mktemp("kafka")
+def kafka_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the broker, with its logs in ``data``."""
+    return tmp_path_factory.mktemp("kafka")
+
+
+@pytest.fixture(scope="session")
+def clients(kafka_jars: None, kafka_folder: Path) -> Iterator[KafkaClients]:
+    folder = kafka_folder
     settings = {**_SETTINGS, "rsm.config.dir": str(folder / "remote")}
     of_jars = ("kafka-broker", "kafka-tiers")
     with (

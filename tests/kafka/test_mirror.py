@@ -175,7 +175,7 @@ def test_an_open_transaction_holds_its_records_back(clients: KafkaClients, clust
     assert mirrored(cluster, topic).rows[0]["log_end"] == 4
 
 
-def test_what_is_compacted_there_is_a_gap_or_was_here_before(
+def test_what_is_compacted_there_is_a_gap_here_and_leaves_if_it_was_here_before(
     clients: KafkaClients, cluster: Cluster, prefix: str
 ) -> None:
     often = {"segment_ms": "100", "min_cleanable_dirty_ratio": "0.0001", "delete_retention_ms": "0"}
@@ -192,6 +192,17 @@ def test_what_is_compacted_there_is_a_gap_or_was_here_before(
     compared = cluster.compare(topic.name, clients.address).rows[0]
     assert [compared[name] for name in ("there", "here", "compacted")] == [2, 22, 20]
     assert first == 20
+    cluster.compact([topic.name]).raise_for_failures()
+    compared = cluster.compare(topic.name, clients.address).raise_for_failures().rows[0]
+    assert [compared[name] for name in ("there", "here", "compacted")] == [2, 3, 1], "up to the last file here"
+    topic.now_ms += 10_000
+    topic.append(None, key="k")
+    mirrored(cluster, topic)
+    cluster.compact([topic.name]).raise_for_failures()
+    mirrored(cluster, topic)
+    compared = cluster.compare(topic.name, clients.address).rows[0]
+    assert compared["here"] == 3, "the last record of each key, and the tombstone"
+    cluster.verify(deep=True).raise_for_failures()
 
 
 @pytest.mark.parametrize("archive", [False, True])

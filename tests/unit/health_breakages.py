@@ -23,6 +23,7 @@ from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.health_harness import HOUR_MS, Patient, files
 from tests.unit.test_health_memory import flip
 from tests.unit.test_upkeep_bad_remote import remote_files, table_of
+from tests.unit.test_upkeep_compact import commit_rule
 from tests.unit.transact_harness import rows
 
 Broken = Callable[[Patient], Callable[[], object] | None]
@@ -246,6 +247,22 @@ def expired(patient: Patient) -> None:
     live = patient.live
     live.cluster.topics.alter_configs("t", {"retention.ms": "1000"})
     age(*files(live, live.leader()))
+
+
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "1"}
+
+
+def uncompacted(patient: Patient) -> None:
+    live = patient.live
+    live.cluster.topics.alter_configs("t", COMPACTED)
+    age(*files(live, live.leader()))
+
+
+def cut_off_compaction(patient: Patient) -> None:
+    """A run ended two hours ago, when it had committed its rule."""
+    live = patient.live
+    live.cluster.topics.alter_configs("t", COMPACTED)
+    commit_rule(live, bound=2, at_ms=SystemClock().now_ms() - 2 * HOUR_MS)
 
 
 def lost(brokers: tuple[int, ...]) -> Callable[[Patient], None]:

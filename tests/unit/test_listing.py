@@ -6,6 +6,7 @@ repairs the sentences marked (!) are.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.partitions import listing
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, litter, parse, resolve
@@ -213,6 +215,21 @@ def test_v12_a_register_written_first_makes_a_half_copied_log_start_there() -> N
 )
 def test_the_greatest_generation_counts_however_far_others_reach(names: str, chain: str) -> None:
     assert " ".join(chain_of(log_of(names))) == chain
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_at_each_offset_the_greatest_generation_counts_and_of_these_what_reaches_furthest(seed: int) -> None:
+    rng = random.Random(seed)
+    ranges = [(base, base + rng.randint(1, 15)) for base in (rng.randrange(20) for _ in range(12))]
+    names = [DataName(start, end, 1, rng.randint(1, 4)) for start, end in [(0, 35), *ranges]]
+    files = [DataFile(name, StoredObject(str(name), 1, 0, "")) for name in rng.sample(names, len(names))]
+    position = rng.randrange(10)
+    chain = listing.chain_of(files, position, lambda file: pytest.fail(f"{file} has its end in its name"))
+    for at in range(position, 35):
+        (link,) = [link for link in chain if link.start <= at < link.end]
+        there = [name.generation for name in names if name.base_offset <= at < name.least_end]
+        assert link.name.base_offset <= at < link.name.least_end
+        assert link.name.generation == max(there)
 
 
 def test_a_rewritten_segment_hides_what_it_replaces() -> None:

@@ -122,7 +122,7 @@ def test_a_retry_of_the_same_creation_is_recognised_by_its_topic_id() -> None:
 
 def test_another_creation_of_the_name_is_refused() -> None:
     with pytest.raises(
-        TopicAlreadyExistsError, match=f"'t' exists already, with id {an_id(99)}: choose .* if_not_exists"
+        TopicAlreadyExistsError, match=f"'t' already exists, with id {an_id(99)}: choose .* if_not_exists"
     ):
         Metadata().do(CreateTopic(name="t", topic_id=an_id(5)))
 

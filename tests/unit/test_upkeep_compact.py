@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from stratalog.engine.metadata.partition_commands import AddRules, WantedRule
 from stratalog.engine.reading.look import local_pieces
 from stratalog.engine.reading.stream_read import StreamTask, read_task
 from stratalog.engine.reading.stream_tasks import part as part_of
@@ -85,6 +86,23 @@ def stop_before_removal(live: Compacted, monkeypatch: pytest.MonkeyPatch) -> Non
             live.cluster.compact()
 
 
+def commit_rule(live: LiveCluster, bound: int, at_ms: int) -> None:
+    """The first rule of the topic ``t``, of a run that then ends."""
+    (view,) = live.cluster.image.views("t")
+    wanted = WantedRule(
+        topic_id=view.topic_id,
+        partition=view.partition,
+        bound=bound,
+        after=0,
+        leader_epoch=view.leader_epoch,
+        now_ms=at_ms,
+        committed_ms=at_ms,
+        delete_retention_ms=0,
+        partition_epoch=view.partition_epoch,
+    )
+    ports_of(live.cluster).metadata.submit(AddRules((wanted,)))
+
+
 ROWS = (("a", "1"), ("b", "1"), ("a", "2"), ("c", None), ("b", "2"), ("a", "3"))
 
 
@@ -150,6 +168,26 @@ def test_the_time_of_a_tombstone_begins_when_the_removal_is_done_not_when_it_is_
     assert 1 not in live.everywhere()
 
 
+def test_no_rule_follows_one_that_a_member_of_the_isr_has_not_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its readers still see records that tombstones delete, and have ``delete.retention.ms`` from then on."""
+    live = Compacted(tmp_path, min_cleanable_dirty_ratio="0")
+    fill(live, [("k", "1"), ("k", None), ("y", "1"), ("y", "2"), ("z", "1")])
+    commit_rule(live, bound=2, at_ms=live.clock.now_ms())
+    with monkeypatch.context() as patch:
+        patch.setattr("stratalog.engine.replication.removal.replicate", lambda replicas, copies: {})
+        for _ in range(2):
+            live.cluster.compact().raise_for_failures()
+    assert 0 not in live.held(live.leader())
+    assert 0 in live.held(live.followers()[0])
+    assert live.cluster.image.views("t")[0].generation == 1
+    for _ in range(2):
+        live.cluster.compact().raise_for_failures()
+    assert live.cluster.image.views("t")[0].generation == 2
+    assert [*live.everywhere()] == [1, 3, 4]
+
+
 @pytest.mark.parametrize("left", [0, 2], ids=["no register of it", "an early one"])
 def test_an_elected_leader_that_knows_a_lower_high_watermark_goes_on_with_a_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
@@ -189,6 +227,17 @@ def test_by_dirty_ratio_and_lags(tmp_path: Path) -> None:
     assert "dirty: compacted from 60% on" in str(why)
     live.clock.sleep(DAY_MS / 1000)
     assert rows_of(live.cluster.compact(), "segments") != [(0,)], "older than max.compaction.lag.ms"
+
+
+def test_an_old_tail_of_small_files_is_compacted_up_to_its_last_file(tmp_path: Path) -> None:
+    """Kafka rolls its active segment after ``segment.ms``; the files here together would be the active segment."""
+    live = Compacted(tmp_path, segment_bytes=str(2**30), segment_ms=str(HOUR_MS))
+    fill(live)
+    assert rows_of(live.cluster.compact(), "segments") == [(0,)]
+    live.clock.sleep(2 * HOUR_MS / 1000)
+    live.cluster.compact().raise_for_failures()
+    assert [*live.everywhere()] == [2, 3, 4, 5]
+    assert live.cluster.verify(deep=True).ok
 
 
 def test_a_protected_topic_keeps_its_records_and_stops_no_other(tmp_path: Path) -> None:
@@ -252,7 +301,7 @@ def test_a_note_counts_the_records_without_a_key_that_a_topic_has_from_before(tm
     fill(live, [(None, "1"), ("a", "1"), (None, None), ("b", "1"), (None, "tail")])
     live.cluster.topics.alter_configs("t", {"cleanup.policy": "compact"})
     report = live.cluster.compact()
-    assert "t-0: removed records without a key, from before the topic was compacted: 2" in str(report.notes)
+    assert "t-0: removed records without a key, written before compaction was enabled: 2" in str(report.notes)
     assert live.everywhere() == {1: ("a", "1"), 3: ("b", "1"), 4: (None, "tail")}
     fill(live, [("c", "1"), ("c", "2")] * 3)
     assert "compacted: 1" in str(live.cluster.compact().notes)
@@ -277,7 +326,7 @@ def test_with_delete_retention_applies_and_without_it_does_not(tmp_path: Path) -
     [
         ({"remote.storage.enable": "true"}, "as in Kafka, a compacted log is not tiered"),
         ({"unclean.leader.election.enable": "true"}, "unclean.leader.election.enable = false"),
-        ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "set a lower one"),
+        ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "set a lower min"),
     ],
 )
 def test_what_it_cannot_have_beside_it_is_refused(tmp_path: Path, configs: dict[str, str], named: str) -> None:
@@ -298,7 +347,7 @@ def test_what_a_compacted_log_cannot_become_is_refused(tmp_path: Path, configs: 
     live = Compacted(tmp_path)
     fill(live)
     live.cluster.compact().raise_for_failures()
-    with pytest.raises(InvalidConfigError, match="is not possible any more"):
+    with pytest.raises(InvalidConfigError, match="is no longer possible"):
         live.cluster.topics.alter_configs("t", configs)
     live.cluster.topics.alter_configs("t", {"cleanup.policy": "delete"})
 

@@ -102,7 +102,9 @@ class Answers:
             answer = self.answer(request)
         except Exception:  # a bug in stratalog ends this response, and nothing else
             _log.exception("%s could not be answered", printable(request.path))
-            answer = _error(HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL", "the log of the process says why")
+            answer = _error(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL", "see the log of the process for the reason"
+            )
         body, more = answer.body, dict(answer.headers)
         if answer.zipped is not None:
             more["Vary"] = "Accept-Encoding"
@@ -122,7 +124,7 @@ class Answers:
         """The answer to a request; errors that readers can cause are also answers."""
         access, headers = self._access, request.headers
         if request.method not in ("GET", "HEAD"):
-            refused = _error(HTTPStatus.METHOD_NOT_ALLOWED, "READ_ONLY", "the page only answers GET and HEAD")
+            refused = _error(HTTPStatus.METHOD_NOT_ALLOWED, "READ_ONLY", "the page answers only GET and HEAD")
             return PageAnswer(refused.status, refused.body, headers={"Allow": "GET, HEAD"})
         if not access.calls_us(headers):
             return _error(
@@ -133,13 +135,13 @@ class Answers:
         if request.path == "/":
             return self._page(headers)
         if access.is_foreign(headers):
-            return _error(HTTPStatus.FORBIDDEN, "FOREIGN_SITE", "another site may not ask")
+            return _error(HTTPStatus.FORBIDDEN, "FOREIGN_SITE", "requests from other sites are refused")
         if request.path == "/session":
             if not access.shows_token(headers):
-                return _error(HTTPStatus.UNAUTHORIZED, "UNAUTHORIZED", "the token is not the right one")
+                return _error(HTTPStatus.UNAUTHORIZED, "UNAUTHORIZED", "the token is wrong")
             return PageAnswer(HTTPStatus.NO_CONTENT, headers={"Set-Cookie": access.cookie})
         if request.path not in ("/content", "/records", "/table"):
-            return _error(HTTPStatus.NOT_FOUND, "NOT_FOUND", "there is no such address")
+            return _error(HTTPStatus.NOT_FOUND, "NOT_FOUND", "this address does not exist")
         if not access.allows(headers):
             return _error(HTTPStatus.UNAUTHORIZED, "UNAUTHORIZED", "the page needs its token: reload it")
         return self._content(headers) if request.path == "/content" else self._looked_up(request)

@@ -161,7 +161,7 @@ class Lookups:
     def _bounded(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Runs the lookup in a separate thread. If storage hangs, it blocks that thread but not the reader."""
         if not self._free.acquire(blocking=False):
-            raise BusyError(f"{MOST_AT_ONCE} looks are running: try again in a few seconds")
+            raise BusyError(f"{MOST_AT_ONCE} lookups are running: try again in a few seconds")
         done: Future[dict[str, Any]] = Future()
 
         def run() -> None:
@@ -176,7 +176,9 @@ class Lookups:
         try:
             return done.result(self._timeout_s + 1)
         except TimeoutError as error:
-            raise StoreTimeoutError(f"the look took longer than {self._timeout_s:g} s: try again later") from error
+            raise StoreTimeoutError(
+                f"the lookup took longer than {self._timeout_s:g} s: try again later"
+            ) from error
 
 
 def _number(given: Given, name: str) -> int:

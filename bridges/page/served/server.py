@@ -62,7 +62,7 @@ class PageOptions:
             raise InvalidCallError(f"every_s = {self.every_s}: it must be above 0")
         if not is_loopback(host) and self.token is None and self.tls_client_ca is None:
             raise InvalidCallError(
-                f"{self.listen}: other machines reach this address, and the page shows records. Demand a token "
+                f"{self.listen}: other machines reach this address, and the page shows records. Require a token "
                 "(token, --page-token-file) or certificates of readers (tls_cert with tls_client_ca, "
                 "--page-tls-cert with --page-tls-client-ca), or listen at 127.0.0.1"
             )
@@ -176,7 +176,7 @@ class PageServer(ClusterServer):
             except StratalogError:
                 pass  # the page shows the error
             except Exception:
-                _log.exception("the page could not look at the cluster")
+                _log.exception("the page could not read the cluster's state")
             self._closed.wait(self._every_s)
 
     def close(self) -> None:

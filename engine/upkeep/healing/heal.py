@@ -195,7 +195,7 @@ class _HealRun:
                 why = (
                     "left the ISR to be healed"
                     if broker in damaged
-                    else "is no longer being added, because its leader is healed"
+                    else "was removed from the replicas being added, because its leader is being healed"
                 )
                 self.run.notes.append(f"{views[key]}: broker {broker} {why}")
         return {key: self.storage.replicas(view) for key, view in views.items()}
@@ -209,9 +209,9 @@ class _HealRun:
             if isinstance(answer, RefusedPartition):
                 self.run.notes.append(f"{old} was not changed: {answer.error}")
             elif key[0] not in image.topics:
-                self.run.notes.append(f"{old} was not changed: the topic was deleted meanwhile")
+                self.run.notes.append(f"{old} was not changed: the topic was deleted during the operation")
             elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
-                self.run.notes.append(f"{old} was not changed: another driver changed it meanwhile")
+                self.run.notes.append(f"{old} was not changed: another driver changed it at the same time")
             else:
                 views[key] = view
 
@@ -309,8 +309,8 @@ def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int,
     """
     if any(replicas.leader.log().log_end > start for start, _ in forgotten):
         raise SourceChangedError(
-            f"{replicas.leader} has meanwhile got records that were about to be truncated on other replicas; run "
-            "this again"
+            f"{replicas.leader} has since received records that other replicas were about to truncate; run heal "
+            "again"
         )
 
 

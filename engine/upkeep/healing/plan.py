@@ -241,8 +241,8 @@ class _CopySources(GoodFiles):
             return having[0]
         raise CorruptionError(
             f"{self._view.topic}-{self._view.partition}: the register of epoch {damage.epoch} on broker {broker} "
-            "is damaged or missing; it leads, and no other replica has joined that epoch: restore the register "
-            "from a backup"
+            "is damaged or missing; this broker leads, and no other replica has joined that epoch: restore the "
+            "register from a backup"
         )
 
     def _cover(

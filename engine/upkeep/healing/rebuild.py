@@ -132,7 +132,7 @@ def _add(
     table = storage.remote_table(topic)
     expired = expired_segments(table.load(), passed)
     if table.commit([one for _, uploads in added for one in uploads], expired, Histories(lineages, now)).fenced:
-        raise FencedLeaderEpochError("the leader has changed meanwhile; heal again")
+        raise FencedLeaderEpochError("the leader has changed; heal again")
 
 
 def _rebuild(

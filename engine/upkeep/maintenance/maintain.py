@@ -353,13 +353,14 @@ class _Maintenance:
     def _told(self, name: str, report: Report) -> list[Failure]:
         """The failures of a step; a change by another run is a note."""
         changed = [failure for failure in report.failures if failure.code == SourceChangedError.code]
-        told = [*report.notes, *(f"{one.item}: {one.message}; left to the next run" for one in changed)]
+        told = [*report.notes, *(f"{one.item}: {one.message}; left for the next run" for one in changed)]
         self._run.notes += [f"{name}: {note}" for note in told]
         return [failure for failure in report.failures if failure.code != SourceChangedError.code]
 
     def _over(self) -> bool:
-        """Whether the budget is used up. One step besides ``replicate`` always begins, as a slow ``replicate``
-        would otherwise starve all others."""
+        """Whether the budget is used up. One step other than ``replicate`` always begins, because a slow
+        ``replicate`` would otherwise starve all others.
+        """
         return self._begun and self._spending.over()
 
     def log_ends(self) -> Report:
@@ -433,7 +434,7 @@ class _Maintenance:
 
 def _out_of_service(image: ClusterImage) -> list[Failure]:
     """A failure for each broker that is fenced, except by hand: no step can keep up its replicas."""
-    why = "it is out of service (see the notes), so its replicas are not kept up: health names the remedy"
+    why = "it is out of service (see the notes), so its replicas are not updated: health names the remedy"
     return [
         Failure(f"broker {broker_id}", BrokerUnreachableError.code, why)
         for broker_id, broker in sorted(image.brokers.items())

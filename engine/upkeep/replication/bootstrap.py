@@ -114,7 +114,7 @@ def _change(
         return ReplicaChange(add=tuple(brokers)) if add else None
     if add or len(brokers) != 1 or instead_of in brokers:
         raise InvalidCallError(
-            f"brokers {list(brokers)} instead of {instead_of}: give exactly one broker that replaces one other"
+            f"brokers {list(brokers)} instead of {instead_of}: give exactly one broker to replace another"
         )
     return ReplicaChange(move={instead_of: brokers[0]})
 

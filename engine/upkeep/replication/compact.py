@@ -222,7 +222,7 @@ def compact(
                 run.fail(one.item, one.error)
             done = {work.replicas.view.key: result for work, result in finished}
             run.notes += [
-                f"{work.replicas}: removed records without a key, from before the topic was compacted: "
+                f"{work.replicas}: removed records without a key, written before compaction was enabled: "
                 f"{result.keyless:,}"
                 for work, result in finished
                 if result.keyless

@@ -282,8 +282,8 @@ def _commit(
 def _hint(one: _Chosen) -> str:
     if one.view.leader is None and one.candidate is None:
         return (
-            "; it has no leader: bring back a broker of its ISR, or elect uncleanly and lose the records that "
-            "only that broker had"
+            "; it has no leader: bring back a broker of its ISR, or elect --unclean and lose the records that "
+            "only the ISR had"
         )
     return ""
 
@@ -311,11 +311,11 @@ def _note(one: _Chosen, image: ClusterImage) -> str:
     members = sorted({*present.isr, *(lost.broker_id for lost in present.lost)})
     lost = [] if one.lost_at_least is None else [f"at least {one.lost_at_least} acknowledged records"]
     if members:
-        lost.append(f"all records that only broker {', '.join(map(str, members))} had, the last member of the ISR")
+        lost.append(f"all records held only by broker(s) {', '.join(map(str, members))}, the last ISR members")
     of_it = "" if one.lost_at_least is not None else " (their number is unknown)"
     begin = ""
     if one.candidate is not None and one.candidate.start_over is not None:
-        begin = f"; its local log starts over at offset {one.candidate.start_over[0]}"
+        begin = f"; its local log restarts at offset {one.candidate.start_over[0]}"
     return (
         f"{one.view}: unclean election of broker {one.leader} loses "
         f"{' and '.join(lost) or 'the records that no replica has'}{of_it}; if that storage comes back, verify "

@@ -221,4 +221,4 @@ def _check_remote(work: StandWork, remote: RemoteRetention, start: int) -> None:
                     raise RemoteObjectMissingError(f"{segment.path} does not match its entry in the remote table")
                 verify_remote(remote.store, segment, remote.objects[index])
             except CorruptionError as error:
-                raise type(error)(f"{error}; heal it before the replicas with its records are removed") from error
+                raise type(error)(f"{error}; heal it before you remove the replicas with its records") from error

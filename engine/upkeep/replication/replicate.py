@@ -295,7 +295,7 @@ def _again(
             continue
         if key[0] not in image.topics:
             state.begin(state.replicas)
-            state.notes.append(f"{state.replicas}: the topic was deleted meanwhile")
+            state.notes.append(f"{state.replicas}: the topic was deleted during the operation")
             continue
         view = image.view(*key)
         if view != work.replicas.view:
@@ -358,7 +358,9 @@ def _forget_stale(metadata: MetadataClient, states: Iterable[Progressed]) -> Non
     for state in states:
         if not is_current(image, state.replicas.view):
             state.failures.clear()
-            stale = f"{state.replicas}: another driver changed the partition meanwhile; run the command again"
+            stale = (
+                f"{state.replicas}: another driver changed the partition at the same time; run the command again"
+            )
             state.fail(state.replicas, InvalidUpdateVersionError(stale))
 
 

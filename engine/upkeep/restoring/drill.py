@@ -153,7 +153,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
     tells = one.log_start < one.log_end
     if tells and (found := _below(after, end)) != (wanted := _below(before, end)):
         raise CorruptionError(
-            f"the leader epochs below offset {end} are {found.to_json().decode()}, but in the live cluster "
+            f"the leader epochs below offset {end} are {found.to_json().decode()}, but in the running cluster "
             f"{wanted.to_json().decode()}"
         )
     if tells and end == before.leader.log.log_end:
@@ -162,7 +162,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
             for ports, state in ((living, before), (copied, after))
         ]
         if states[0] != states[1]:
-            raise CorruptionError(f"the producers at offset {end} differ from those of the living cluster")
+            raise CorruptionError(f"the producers at offset {end} differ from those of the running cluster")
     start = max(before.positions.log_start, after.positions.log_start)
     compared = 0
     if start < end:
@@ -217,7 +217,7 @@ def _same(living: Ports, copied: Ports, one: RestoredPartition, start: int, end:
         rows = min(two[0].num_rows, two[1].num_rows, end - position)
         if rows == 0 or not two[0].slice(0, rows).equals(two[1].slice(0, rows)):
             raise CorruptionError(
-                f"the records [{position}, {position + max(rows, 1)}) differ from those of the living cluster"
+                f"the records [{position}, {position + max(rows, 1)}) differ from those of the running cluster"
             )
         position += rows
     return end - start

@@ -147,7 +147,7 @@ def plan_restore(
     for topic in description.topics:
         if topic.name in INTERNAL_TOPICS:
             notes.append(
-                f"{topic.name} starts again: the tiered part of the former one remains in "
+                f"{topic.name} restarts empty: the tiered part of the former topic remains in "
                 f"{paths.topic_folder(topic.name, topic.topic_id)} of the remote tier"
                 if topic.name == OPERATIONS_TOPIC
                 else f"{topic.name} is lost, because it was only on brokers; it starts empty"

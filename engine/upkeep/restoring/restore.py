@@ -67,8 +67,8 @@ def restore(
     """
     if former == file.cluster_id:
         raise InvalidCallError(
-            f"cluster file {file.path}: the restored cluster cannot have the id {former!r} again: give it "
-            "another id, which distinguishes it from the former cluster in the remote tier"
+            f"cluster file {file.path}: the restored cluster needs an id other than {former!r}, so that the "
+            "remote tier can distinguish the two clusters"
         )
     if file.remote is None:
         raise InvalidCallError(

@@ -180,7 +180,7 @@ class _Vacuum:
         found = look(lineages) if lineages or first.litter else first
         doomed = [(objects.at(path), why) for path, why in found.litter.items()]
         if config.remote_storage_enable and follow(self.metadata, self.storage, topic, config, self.run):
-            self.run.notes.append(f"{topic.name}: its Iceberg table was outdated, and is now updated")
+            self.run.notes.append(f"{topic.name}: its Iceberg table was outdated, and was updated")
         self._delete(table.remote, topic.name, doomed)
         expire(self.storage, topic, config, before_ms, self.run)
         if not self.run.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):

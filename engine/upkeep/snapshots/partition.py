@@ -245,7 +245,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
         raise LogGapError(
             f"{leader}: the log starts at offset {log.local_start}, but the latest usable snapshot ends at "
             f"{latest.end_offset}. If the log start had already advanced when cleanup.policy was set, take the "
-            "first snapshot by hand; otherwise restore one from another replica",
+            "first snapshot by hand; otherwise restore a snapshot from another replica",
             broker_id=leader.broker_id,
         )
     stable = _stable_end(leader, log)

@@ -35,7 +35,7 @@ def ask_remote(storage: Storage, ask: Callable[[T], R], items: Iterable[T]) -> I
         failed = [o.error for o in outcomes if isinstance(o, Failed) and isinstance(o.error, RetriableError)]
         if len(failed) == WAVE:
             yield from (
-                Failed(item, StorageError(f"not asked, as the remote tier is down: {failed[-1]}"))
+                Failed(item, StorageError(f"not read, because the remote tier is down: {failed[-1]}"))
                 for item in waiting
             )
             return

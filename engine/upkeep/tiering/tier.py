@@ -124,7 +124,7 @@ def _not_copied(
     """A note for each named topic that is not copied, with the reason."""
     failed = {failure.item for failure in failures}
     return [
-        f"{topic}: is not copied to the remote tier, because of remote.storage.enable or remote.log.copy.disable"
+        f"{topic}: not copied to the remote tier, because of remote.storage.enable or remote.log.copy.disable"
         for topic in topics
         if image.topic(topic).topic_id not in tiered and topic not in failed
     ]
@@ -190,7 +190,7 @@ class _TierRun:
         self._plan()
 
     def carry_out(self) -> None:
-        """Step 4, and what follows from it."""
+        """Step 4, and its consequences."""
         self._upload(self.parts)
         self._upload_from_others()
         self._let_go()

@@ -187,6 +187,6 @@ def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
             return file
     if work.of_log and is_live(held.name, log.lineage, log.local_start) and held.end > log.log_end:
         raise LogGapError(
-            f"{replica}: {offsets(held.start, held.end)} are missing: {held.name} was deleted meanwhile"
+            f"{replica}: {offsets(held.start, held.end)} are missing: {held.name} was deleted in the meantime"
         )
     return None

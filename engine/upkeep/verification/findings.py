@@ -18,7 +18,7 @@ _REMOTE_DIFFERS = (
     "another history. An operator must decide which one is right: see stratalog history, and the versions of the "
     "remote table"
 )
-_FOREIGN = "a foreign file: stratalog never writes such names, and leaves it unchanged"
+_FOREIGN = "a foreign file: stratalog never writes such a name, and leaves the file unchanged"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from stratalog.snapshots.snapshot_id import SnapshotId
 from stratalog.snapshots.start_offset import check_invariant
 
 MENDED = (
-    "; readers use the previous snapshot and the log, if these suffice. heal copies an intact one from another "
-    "replica, and stratalog snapshot makes the next one"
+    "; readers use the previous snapshot and the log, if these suffice. heal copies an intact snapshot from "
+    "another replica, and stratalog snapshot takes the next one"
 )
 
 

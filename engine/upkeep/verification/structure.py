@@ -427,8 +427,9 @@ def _one_file_for_two(replicas: PartitionReplicas, looks: Iterable[ReplicaStruct
             if other is not look:
                 what = f"{replica.store.uri_of(copy.file.object.name)}: {offsets(copy.start, copy.end)}"
                 error = CorruptSegmentError(
-                    f"{what}: it is the same file as that of {replicas.replica(other.broker_id)}, by a hard link "
-                    "or a folder mounted twice, so there is one copy fewer than it seems"
+                    f"{what}: it is the same file as the copy of {replicas.replica(other.broker_id)}, by a hard "
+                    "link "
+                    "or a folder mounted twice, so there is one copy less than it seems"
                 )
                 bad = BadFile(copy.file, copy.start, copy.end)
                 yield Finding(str(replica), error, look.broker_id, bad)

@@ -1,0 +1,171 @@
+"""Findings about overdue compaction, and the figures of Kafka's cleaner. Listings show which partitions may be
+overdue; only these are examined further, with some of their footers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from stratalog.engine.config.topic_config import TopicConfig
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.health.finding import HealthFinding, Severity
+from stratalog.engine.health.sight import SeenPartition, Sight
+from stratalog.engine.replication.removal import members_behind
+from stratalog.partitions.clock import FOREVER_MS
+from stratalog.partitions.compaction import cleanable
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import Listing, ReplicaLog, chain_of
+from stratalog.partitions.merge import made_ms, sealed_runs
+from stratalog.partitions.removal import carried_out
+from stratalog.partitions.transactions import transactions_of
+
+COMPACTION = "compaction-lag"
+_NOT_CARRIED_OUT = "its last compaction has not ended on all members of the ISR"
+_DUE = "it has been due for compaction for longer than health.upkeep.max.delay.ms"
+
+
+@dataclass(frozen=True, slots=True)
+class _Compacted:
+    """A partition of a compacted topic whose leader's folder was listed."""
+
+    seen: SeenPartition
+    config: TopicConfig
+    log: ReplicaLog
+    """The log by the names of its files."""
+
+    def __str__(self) -> str:
+        return str(self.seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """Why a partition is overdue, and since when, if that is known."""
+
+    what: str
+    since_ms: int | None
+
+
+def compaction_findings(
+    storage: Storage, sight: Sight, run: OperationRun
+) -> tuple[list[HealthFinding], dict[str, int | None]]:
+    """Partitions that have been due for compaction, or have had an unfinished one, for longer than
+    ``health.upkeep.max.delay.ms``; and the figures of Kafka's cleaner. One that cannot be examined is a failure.
+    """
+    compacted, unknown = _compacted(sight)
+    then_ms = sight.now_ms - sight.max_delay_ms
+
+    def late(one: _Compacted) -> _Late | None:
+        return _late(storage, one, then_ms)
+
+    suspects = [one for one in compacted if _may_be_late(one, then_ms)]
+    findings = [
+        HealthFinding(
+            severity=Severity.ERROR,
+            kind=COMPACTION,
+            subjects=(str(one),),
+            what=found.what,
+            do=sight.commands("compact", topics=[one.seen.view.topic]),
+            since_ms=found.since_ms,
+        )
+        for one, found in run.done(storage.threads.run(late, suspects))
+        if found is not None
+    ]
+    if not compacted and not unknown:
+        return findings, {}
+    last_ms = sight.times.steps.get("compact")
+    failing = sight.times.failing.get("compact")
+    dirty = None if unknown else round(100 * max(map(_dirty_ratio, compacted), default=0))
+    return findings, {
+        "max-dirty-percent": dirty,
+        "time-since-last-run-ms": None if last_ms is None else max(0, sight.now_ms - last_ms),
+        "uncleanable-partitions-count": None if last_ms is None else 0 if failing is None else failing.failures,
+    }
+
+
+def _compacted(sight: Sight) -> tuple[list[_Compacted], int]:
+    """The partitions of compacted topics, and the number of those whose leader is unknown. Protected topics
+    are left out, as they are not compacted."""
+    found, unknown = [], 0
+    for seen in sight.partitions:
+        config = seen.config
+        if config is None or not config.compacts or config.is_protected(sight.now_ms):
+            continue
+        if seen.leader is None or seen.view.leader is None or not sight.usable(seen.view.leader):
+            unknown += 1
+        else:
+            found.append(_Compacted(seen, config, _by_names(seen.leader)))
+    return found, unknown
+
+
+def _by_names(listing: Listing) -> ReplicaLog:
+    """The log by the names of its files. Files of other histories count, and the last file has one offset."""
+    start = listing.local_start
+    live = [file for file in listing.data if file.name.least_end > start]
+    chain = tuple(chain_of(live, start, lambda file: file.name.base_offset + 1))
+    end = chain[-1].end if chain else start
+    high_watermark = min(end, max((mark.offset for mark in listing.watermarks), default=start))
+    return ReplicaLog(listing, Lineage(), chain, start, end, high_watermark, high_watermark, (), (), ())
+
+
+def _may_be_late(one: _Compacted, then_ms: int) -> bool:
+    """Whether the names allow that the partition was due at that time."""
+    rules = one.seen.view.rules
+    if rules and rules[-1].committed_ms <= then_ms and any(_behind(one)):
+        return True
+    policy = one.config.compaction
+    start = max(one.log.removed_to, one.log.local_start)
+    dirty = [link for link in one.log.over(start, one.log.log_end)[:-1] if made_ms(link) <= then_ms]
+    return bool(dirty) and (policy.max_lag_ms < FOREVER_MS or _dirty_ratio(one) >= policy.min_dirty_ratio)
+
+
+def _behind(one: _Compacted) -> Iterator[bool]:
+    """For each member of the ISR that was listed, whether its files have not followed the last rule."""
+    rule = one.seen.view.rules[-1].rule
+    for broker in one.seen.view.isr:
+        listing = one.seen.replicas.get(broker)
+        if isinstance(listing, Listing):
+            yield not carried_out(_by_names(listing), rule)
+
+
+def _dirty_ratio(one: _Compacted) -> float:
+    """The part of the sealed bytes that was never compacted, by the names of files."""
+    start = max(one.log.removed_to, one.log.local_start)
+    clean = sum(link.file.object.size_bytes for link in one.log.over(one.log.local_start, start))
+    sealed = sealed_runs(one.log, one.config.merging, start, FOREVER_MS)
+    dirty = sum(link.file.object.size_bytes for run in sealed for link in run.links if link.end < one.log.log_end)
+    return dirty / (clean + dirty) if dirty else 0.0
+
+
+def _late(storage: Storage, one: _Compacted, then_ms: int) -> _Late | None:
+    """Raises: errors of reading the leader, or a member of the ISR."""
+    replicas = storage.replicas(one.seen.view)
+    leader, rules = replicas.leader, replicas.view.rules
+    log = leader.log()
+    if rules:
+        last = rules[-1]
+        if last.committed_ms <= then_ms and (
+            not carried_out(log, last.rule) or members_behind(replicas, last.rule)
+        ):
+            return _Late(_NOT_CARRIED_OUT, last.committed_ms)
+    before = _as_of(log, then_ms)
+    found = cleanable(
+        before,
+        one.config.merging,
+        one.config.compaction,
+        transactions_of(log, leader.footer),
+        then_ms,
+        leader.footer,
+    )
+    if not found.is_due(one.config.compaction, then_ms):
+        return None
+    due_ms = (found.oldest_ms or 0) + one.config.compaction.max_lag_ms
+    return _Late(_DUE, due_ms if due_ms <= then_ms else None)
+
+
+def _as_of(log: ReplicaLog, then_ms: int) -> ReplicaLog:
+    """The log without the files that were made after that time, and all that follow them."""
+    later = next((at for at, link in enumerate(log.chain) if made_ms(link) > then_ms), len(log.chain))
+    chain = log.chain[:later]
+    return replace(log, chain=chain, log_end=chain[-1].end if chain else log.local_start)
