@@ -28,6 +28,9 @@ _U64 = npt.NDArray[np.uint64]
 
 _SLICE_ROWS = 8192
 """The number of rows of a batch to hash at once, so that intermediate arrays stay in the processor's caches."""
+_PRIME = np.uint64(2**61 - 1)
+_MOST_PLACES, _PLACES = 38, 9
+"""The largest scale of a DECIMAL, and the places by which one multiplication moves the point."""
 _DAY_US = np.int64(86_400_000_000)
 _SHORT_BYTES = 32
 """Average length up to which a column's values are deduplicated before hashing."""
@@ -182,8 +185,20 @@ def _of_bytes(array: pa.Array) -> _U64:
 
 
 def _of_decimals(array: pa.Array) -> _U64:
-    words = np.frombuffer(array.buffers()[1], "<u8", 2 * len(array), 16 * array.offset).reshape(-1, 2)
-    return _mixed(words[:, 0] + _mixed(words[:, 1] + _STEP) + _NUMBER)
+    """Hashes of the numbers at the scale 38, modulo a prime: the scale of a DECIMAL may become larger."""
+    words = np.frombuffer(array.buffers()[1], np.uint64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
+    high = (words[:, 1].astype(np.int64) % np.int64(_PRIME)).astype(np.uint64)
+    numbers = (_shifted(high, 3) + words[:, 0] % _PRIME) % _PRIME  # 2^64 is 2^3 modulo the prime
+    for places in range(array.type.scale, _MOST_PLACES, _PLACES):
+        factor = np.uint64(10 ** min(_PLACES, _MOST_PLACES - places))  # less than 2^30: no product overflows
+        upper, lower = numbers >> np.uint64(31), numbers & np.uint64(2**31 - 1)
+        numbers = (_shifted(upper * factor, 31) + lower * factor) % _PRIME
+    return _mixed(numbers * _STEP + _NUMBER)
+
+
+def _shifted(numbers: _U64, bits: int) -> _U64:
+    """Numbers below the prime 2^61 - 1, times 2^bits modulo the prime: a rotation of 61 bits."""
+    return (numbers << np.uint64(bits)) & _PRIME | numbers >> np.uint64(61 - bits)
 
 
 def _of_numbers(array: pa.Array) -> _U64:

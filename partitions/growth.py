@@ -72,7 +72,8 @@ def _grown(present: Any, wanted: Any, path: str, added: list[str], *, widens: bo
 
 _ONLY = (
     "a declared schema only grows, by nullable fields at the end of a struct, and by wider types: a larger whole "
-    "number, FLOAT to DOUBLE, DATE to TIMESTAMP_NTZ"
+    "number, FLOAT to DOUBLE, DATE to TIMESTAMP_NTZ, and a DECIMAL to one with a larger scale and as many digits "
+    "before the point or more, such as DECIMAL(9, 2) to DECIMAL(20, 3)"
 )
 _KEY = "a key only grows, by nullable fields at the end of a struct: the hash of a key depends on its type"
 
@@ -81,11 +82,14 @@ _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 def widened(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Whether each value of ``narrow`` is also a value of ``wide``, and Delta's type widening allows the change. A
-    DECIMAL is not widened: Spark's Parquet reader fails if a filter's number has more bytes than an older file's
-    column.
+    DECIMAL becomes wider only with its scale: with an equal scale, Spark's Parquet reader applies a filter's
+    number to an older file's column that may be too short for it, and fails or loses rows.
     """
     if narrow in _WHOLE and wide in _WHOLE:
         return _WHOLE.index(narrow) < _WHOLE.index(wide)
+    if pa.types.is_decimal128(narrow) and pa.types.is_decimal128(wide):
+        digits, places = int(wide.precision - narrow.precision), int(wide.scale - narrow.scale)
+        return digits >= places > 0
     return (narrow, wide) in {(pa.float32(), pa.float64()), (pa.date32(), pa.timestamp("us"))}
 
 
@@ -97,19 +101,19 @@ def _type(node: Any) -> pa.DataType:
     return type_from_json(json.dumps(node))
 
 
-def dates_to_times(present: str | None, wanted: str | None) -> list[str]:
-    """The names of fields that were DATE and become TIMESTAMP_NTZ."""
+def not_in_iceberg(present: str | None, wanted: str | None) -> list[str]:
+    """The dotted names of fields whose types become wider in a way that Iceberg lacks, each with both types."""
     if present is None or wanted is None:
         return []
-    return list(_dates(parse_json(present), parse_json(wanted), "value"))
+    return list(_not_in_iceberg(parse_json(present), parse_json(wanted), "value"))
 
 
-def _dates(present: Any, wanted: Any, path: str) -> Iterator[str]:
+def _not_in_iceberg(present: Any, wanted: Any, path: str) -> Iterator[str]:
     if _is_struct(present):
         for one, two in zip(present["fields"], wanted["fields"], strict=False):
-            yield from _dates(one["type"], two["type"], f"{path}.{one['name']}")
-    elif present == "date" and wanted == "timestamp_ntz":
-        yield path
+            yield from _not_in_iceberg(one["type"], two["type"], f"{path}.{one['name']}")
+    elif present != wanted and isinstance(present, str) and present.startswith(("date", "decimal")):
+        yield f"{path} from {present.upper()} to {wanted.upper()}"
 
 
 def grew(narrow: pa.DataType, wide: pa.DataType) -> bool:

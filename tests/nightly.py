@@ -85,7 +85,13 @@ def steps(seed: int) -> tuple[Step, ...]:
             ("-m", "tests.matrix", "4.1", "4.2", "--quick"),
         ),
         Step("core", "the core's unit tests without the bridges", ("-m", "tests.core_alone")),
-        Step("kafka", "the same scripts on the engine and on a real Kafka", ("-m", "pytest", "tests/kafka"), deep),
+        Step(
+            "kafka",
+            "the same scripts on the engine and on a real Kafka; a query over both, killed 50 times",
+            ("-m", "pytest", "tests/kafka"),
+            {**deep, "STRATALOG_TEST_KILLS": "50"},
+            most_minutes=90,
+        ),
         Step(
             "brokers",
             "mirrors and exports of three real Kafka brokers under kills",

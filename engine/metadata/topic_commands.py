@@ -41,7 +41,7 @@ from stratalog.partitions.errors import (
     InvalidReplicationFactorError,
     TopicAlreadyExistsError,
 )
-from stratalog.partitions.growth import dates_to_times, grown_schema
+from stratalog.partitions.growth import grown_schema, not_in_iceberg
 from stratalog.partitions.identity import is_id
 from stratalog.partitions.paths import METADATA_TOPIC, check_topic_name
 from stratalog.partitions.records import leaf_types, schema_of, type_from_json
@@ -298,10 +298,9 @@ class AlterTopic:
         config = topic_config(topic.configs, image.configs, what)
         if config.keys_required:
             check_key(key, config.cleanup_policy, what)
-        if config.remote_iceberg_table and (dates := dates_to_times(topic.value_schema, value)):
+        if config.remote_iceberg_table and (changes := not_in_iceberg(topic.value_schema, value)):
             raise InvalidCallError(
-                f"{what}: {', '.join(dates)} cannot become TIMESTAMP_NTZ, because Iceberg (remote.iceberg.table) "
-                "does not widen DATE to it; add a field instead"
+                f"{what}: Iceberg (remote.iceberg.table) does not widen {', '.join(changes)}; add a field instead"
             )
         leaf_types(schema_of(key, value))
         grown = TopicSchemaRecord(topic_id=topic.topic_id, key_schema=key, value_schema=value)

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     DateType,
+    DecimalType,
     DoubleType,
     FloatType,
     IntegralType,
@@ -51,7 +52,7 @@ PARTITION = "__partition"
 ColumnOrName = Column | str
 T = TypeVar("T")
 
-_WIDENED = IntegralType, FloatType, DoubleType, DateType, TimestampNTZType
+_WIDENED = IntegralType, FloatType, DoubleType, DecimalType, DateType, TimestampNTZType
 """Types that can be widened, and the wider types."""
 _TIMES = ("timestamp", "timestamp_ntz", "date", "void")
 """Types of a record's timestamp column."""

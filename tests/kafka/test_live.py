@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 
 from stratalog import Cluster
+from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import OffsetOutOfRangeError
-from tests.kafka.kafka_clients import WAIT_S, KafkaClients, only
+from tests.kafka.kafka_clients import WAIT_S, KafkaClients, only, wait_until
 from tests.kafka.mirrored import new_cluster
 from tests.kafka.test_mirror import Topic
 from tests.spark.streams import Seen, limits, to_its_end
@@ -21,6 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = int(os.environ.get("STRATALOG_TEST_KILLS", "3"))
+"""Nightly, 50."""
+RETENTION_MS = 8000
 
 
 @pytest.fixture
@@ -98,3 +111,82 @@ def test_a_stream_that_stood_still_for_longer_than_retention_loses_nothing(
     topic.append(*map(str, range(20, 25)))
     run()
     assert [(offset, bytes(value)) for offset, value in seen.all] == [(n, str(n).encode()) for n in range(25)]
+
+
+@limits
+@pytest.mark.slow
+@pytest.mark.long("starts a query again and again")
+@pytest.mark.classic("it starts sessions of its own")
+def test_a_query_that_is_killed_beside_a_kafka_that_keeps_seconds_has_every_row_once(
+    clients: KafkaClients, prefix: str, tmp_path: Path
+) -> None:
+    """kill -9 of its driver and JVM at any moment, while a mirror runs and Kafka deletes; the last run is let be.
+    A batch that runs again has the same rows."""
+    rng = random.Random(43)
+    topic = Topic(clients, f"{prefix}killed", 2)
+    topic.configure(retention_ms=str(RETENTION_MS), segment_ms="1000")
+    kept, run = tmp_path / "kept", [sys.executable, "-m", "tests.kafka.live_query", str(tmp_path), topic.name]
+    counts, killed_in_work = Counter[int](), 0
+
+    def append() -> None:
+        """Some records, most of them to either partition, and now and then a transaction that is aborted."""
+        topic.now_ms = SystemClock().now_ms() - 1_700_000_000_000  # expires as records of now do
+        for partition in (0, 1):
+            values = [f"{partition}-{counts[partition] + n}" for n in range(rng.randrange(1, 30))]
+            topic.append(*values, partition=partition)
+            counts[partition] += len(values)
+        if rng.random() < 0.2:
+            topic.transact("never", commit=False)
+
+    with closing(new_cluster(tmp_path)) as cluster:
+        append()
+        wait_until(  # a broker that has just started loads its groups
+            lambda: bool(
+                cluster.mirror(topic.name, clients.address, replication_factor=2, archive=True, check=False)
+            ),
+            every_s=0.5,
+        )
+        for _ in range(KILLS):
+            before, log = len(_files(kept)), tmp_path / "query.log"
+            with log.open("wb") as out:
+                query = subprocess.Popen(
+                    [*run, clients.address], cwd=ROOT, stdout=out, stderr=out, start_new_session=True
+                )
+            try:
+                wanted, until = before + rng.randrange(0, 4), time.monotonic() + WAIT_S * 4
+                while len(_files(kept)) < wanted or not (tmp_path / "checkpoint" / "offsets").exists():
+                    assert query.poll() is None, log.read_text(errors="replace")[-3000:]
+                    assert time.monotonic() < until, "the query does nothing"
+                    append()
+                    time.sleep(rng.random())  # the newest records are on the source alone
+                    cluster.mirror(topic.name, clients.address)
+                time.sleep(rng.random() * 2)
+                assert query.poll() is None, log.read_text(errors="replace")[-3000:]
+                killed_in_work += len(_files(kept)) > before
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(query.pid, signal.SIGKILL)
+                query.wait()
+        with clients.consumer("read_committed") as consumer:
+            first, _ = consumer.get_watermark_offsets(TopicPartition(topic.name, 0), WAIT_S)
+        assert first > 0, "Kafka has deleted some"
+        append()
+        cluster.mirror(topic.name, clients.address)  # a start takes longer than Kafka keeps records
+        subprocess.run([*run, clients.address, "once"], cwd=ROOT, check=True, timeout=WAIT_S * 10)
+    batches: dict[int, list[tuple[int, int, str]]] = {}
+    attempts = _files(kept)
+    for file in attempts:
+        rows = sorted(tuple(row.values()) for row in pa.ipc.open_file(file).read_all().to_pylist())
+        assert batches.setdefault(int(file.name.partition("-")[0]), rows) == rows, "the same rows at each attempt"
+    found = sorted(row for rows in batches.values() for row in rows)
+    for partition in (0, 1):
+        values = [value for at, _, value in found if at == partition]
+        assert values == [f"{partition}-{n}" for n in range(counts[partition])], "every row, none twice, in order"
+    print(
+        f"{KILLS} kills, {killed_in_work} after a batch; {len(found)} records in {len(batches)} batches, "
+        f"{len(attempts) - len(batches)} of which ran again"
+    )
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.glob("*") if not file.name.startswith(".")]

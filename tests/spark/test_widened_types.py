@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stratalog import Cluster
@@ -17,10 +20,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect]
 
-NARROW = "n INT, f FLOAT, d DATE, i STRUCT<s: SMALLINT>"
-WIDE = "n BIGINT, f DOUBLE, d TIMESTAMP_NTZ, i STRUCT<s: BIGINT, t: STRING>"
-ROWS = ("n", "f", "d", "named_struct('s', s) AS i")
-NEW = ("n", "f", "d", "named_struct('s', s, 't', 'x') AS i")
+NARROW = "n INT, f FLOAT, d DATE, p DECIMAL(9, 2), i STRUCT<s: SMALLINT, q: DECIMAL(4, 0)>"
+WIDE = "n BIGINT, f DOUBLE, d TIMESTAMP_NTZ, p DECIMAL(20, 4), i STRUCT<s: BIGINT, q: DECIMAL(38, 2), t: STRING>"
+ROWS = ("n", "f", "d", "p", "named_struct('s', s, 'q', cast(s AS DECIMAL(4, 0))) AS i")
+NEW = ("n", "f", "d", "p", "named_struct('s', s, 'q', cast(s AS DECIMAL(38, 2)), 't', 'x') AS i")
+LARGE = "50000000.0000BD"  # its number of 64 bits, cut to the 32 of DECIMAL(9, 2), is 7050327.04
 FILTERS = {
     "value.n = 1": [1],
     "value.n > 4000000000": [10, 11],
@@ -30,6 +34,11 @@ FILTERS = {
     "value.i.s < 0": [0],
     "value.i.t = 'x'": [10, 11],
     "value.i.t IS NULL": [0, 1, 2],
+    "value.p = 9999999.99BD": [2],
+    f"value.p < {LARGE}": [0, 1, 2],
+    f"value.p > {LARGE}": [10, 11],
+    f"value.p <> {LARGE} AND value.p IN (1.25BD, 100000000.5BD)": [0, 11],
+    "value.i.q < 123456789012345678901234567890.12BD AND value.i.q > -0.5BD": [1, 2, 10, 11],
 }
 """The offsets are those of the three older records and the two newer ones, which are called 10 and 11."""
 
@@ -40,14 +49,16 @@ def topic(cluster: Cluster, spark: SparkSession) -> str:
     cluster.topics.create("wider", partitions=1, replication_factor=1, value=NARROW, configs=TIERED)
     older = spark.sql(
         "SELECT cast(id AS INT) AS n, cast(id * 10 + 0.5 AS FLOAT) AS f, "
-        "date_add(DATE'2012-12-31', cast(id AS INT)) AS d, cast(id - 1 AS SMALLINT) AS s FROM range(0, 3, 1, 1)"
+        "date_add(DATE'2012-12-31', cast(id AS INT)) AS d, cast(id - 1 AS SMALLINT) AS s, "
+        "cast(elt(id + 1, '1.25', '-3.50', '9999999.99') AS DECIMAL(9, 2)) AS p FROM range(0, 3, 1, 1)"
     ).selectExpr(*ROWS)
     cluster.append("wider", older, order_by=["value.n"]).raise_for_failures()
     cluster.tier("wider").raise_for_failures()
     cluster.topics.alter("wider", value=WIDE)
     newer = spark.sql(
         "SELECT 5000000000 + id AS n, 0.5D + id AS f, "
-        "TIMESTAMP_NTZ'2021-05-05 12:30:00' AS d, 1L + id AS s FROM range(0, 2, 1, 1)"
+        "TIMESTAMP_NTZ'2021-05-05 12:30:00' AS d, 1L + id AS s, "
+        "cast(100000000 + id * 0.5BD AS DECIMAL(20, 4)) AS p FROM range(0, 2, 1, 1)"
     ).selectExpr(*NEW)
     cluster.append("wider", newer, order_by=["value.n"]).raise_for_failures()
     cluster.retain("wider").raise_for_failures()
@@ -93,6 +104,26 @@ def test_delta_spark_reads_them_in_the_remote_table(cluster: Cluster, spark: Spa
     table = next(row["table_uri"] for row in cluster.topics.list().rows if row["topic"] == topic)
     frame = spark.read.format("delta").load(table).where("control IS NULL")
     assert {where: found(frame, where) for where in FILTERS} == FILTERS
+
+
+@pytest.mark.parametrize("as_integers", [False, True])
+def test_spark_itself_reads_no_larger_decimals_of_the_same_scale(
+    spark: SparkSession, tmp_path: Path, as_integers: bool
+) -> None:
+    """Why a DECIMAL becomes wider only with its scale. The second column is what a rewrite by Spark has."""
+    number = pa.array([Decimal("9000000.01")], pa.decimal128(9, 2))
+    pq.write_table(pa.table({"p": number}), tmp_path / "old.parquet", store_decimal_as_integer=as_integers)
+
+    def read(kind: str) -> list[Decimal]:
+        frame = spark.read.schema(f"p {kind}").parquet(str(tmp_path)).where(f"p < {LARGE}")
+        return [row.p for row in frame.collect()]
+
+    assert read("DECIMAL(20, 3)") == [Decimal("9000000.010")]
+    if as_integers:
+        assert read("DECIMAL(20, 2)") == [], "if Spark finds it, DECIMAL may become wider with the same scale"
+    else:
+        with pytest.raises(Exception, match="FAILED_READ_FILE"):
+            read("DECIMAL(20, 2)")
 
 
 def test_a_stream_of_batches_goes_on_with_the_new_types(cluster: Cluster, topic: str, tmp_path: Path) -> None:

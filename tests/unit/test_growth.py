@@ -55,6 +55,7 @@ def test_nullable_fields_at_the_end_of_structs_are_added(
         *itertools.combinations((pa.int8(), pa.int16(), pa.int32(), pa.int64()), 2),
         (pa.float32(), pa.float64()),
         (pa.date32(), pa.timestamp("us")),
+        *itertools.combinations((pa.decimal128(5, 2), pa.decimal128(6, 3), pa.decimal128(38, 20)), 2),
     ],
     ids=str,
 )
@@ -77,6 +78,8 @@ def test_a_value_takes_wider_types_and_no_narrower_ones(narrow: pa.DataType, wid
         (pa.int64(), pa.decimal128(20, 0)),
         (pa.date32(), pa.timestamp("us", "UTC")),
         (pa.decimal128(5, 2), pa.decimal128(7, 2)),
+        (pa.decimal128(5, 2), pa.decimal128(6, 4)),
+        (pa.decimal128(5, 2), pa.decimal128(5, 3)),
         (pa.decimal128(5, 2), pa.decimal128(5, 1)),
         (pa.timestamp("us"), pa.timestamp("us", "UTC")),
         (pa.string(), pa.binary()),

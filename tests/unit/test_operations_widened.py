@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ NEW: dict[str, Any] = {
     "f": 0.1,
     "in": {"s": -(2**40), "new": "w"},
 }
+PRICED, FINER = (pa.struct([("p", pa.decimal128(9, 2))]), pa.struct([("p", pa.decimal128(20, 4))]))
 DATED, TIMED = pa.struct([("d", pa.date32())]), pa.struct([("d", pa.timestamp("us"))])
 
 
@@ -164,6 +166,34 @@ def test_a_date_becomes_a_timestamp_and_polars_own_reader_refuses_it(live: Typed
         polars.scan_delta(live.table).collect()
 
 
+def test_a_decimal_becomes_larger_with_its_scale_and_polars_own_reader_refuses_it(live: Typed) -> None:
+    live.begin(PRICED).put({"p": Decimal("9999999.99")}, PRICED)
+    live.cluster.tier().raise_for_failures()
+    live.widen(FINER)
+    live.put({"p": Decimal("123456789012.3456")}, FINER)
+    live.put({"p": Decimal("-1.25")}, PRICED)
+    live.cluster.tier().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    expected = [{"p": Decimal(text)} for text in ("9999999.9900", "123456789012.3456", "-1.2500")]
+    assert live.values() == expected
+    table = DeltaTable(live.table)
+    assert table.to_pyarrow_table().sort_by("offset").column("value").to_pylist() == expected
+    large = table.to_pyarrow_dataset().to_table(filter=pc.field("value", "p") < Decimal("50000000.0000"))
+    assert sorted(large.column("offset").to_pylist()) == [0, 2]
+    some = QueryBuilder().register("t", table)
+    for where, offsets in (
+        ("value['p'] = CAST('9999999.99' AS DECIMAL(20, 4))", [0]),
+        ("value['p'] < 50000000.00", [0, 2]),
+    ):
+        rows = some.execute(f'SELECT "offset" FROM t WHERE {where} ORDER BY 1').read_all()
+        assert [value.as_py() for value in rows.column(0)] == offsets
+    by_arrow = polars.read_delta(live.table, use_pyarrow=True).sort("offset")
+    assert by_arrow["value"].to_list() == expected
+    with pytest.raises(polars.exceptions.SchemaError):
+        polars.scan_delta(live.table).collect()
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
 def test_a_snapshot_of_both_types_has_the_wider_one(live: Typed) -> None:
     live.begin(cleanup_policy="snapshot", remote_storage_enable="false")
     for key in range(3):
@@ -181,7 +211,12 @@ def test_a_snapshot_of_both_types_has_the_wider_one(live: Typed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "value"), [(NARROW, WIDE, OLD), (DATED, TIMED, {"d": date(2013, 1, 5)})]
+    ("before", "after", "value"),
+    [
+        (NARROW, WIDE, OLD),
+        (DATED, TIMED, {"d": date(2013, 1, 5)}),
+        (PRICED, FINER, {"p": Decimal("-1234567.89")}),
+    ],
 )
 def test_an_append_that_is_tried_again_after_the_type_became_wider_is_known(
     live: Typed, before: pa.DataType, after: pa.DataType, value: dict[str, Any]

@@ -159,22 +159,25 @@ def test_typed_columns_grow_with_the_topic(live: LiveCluster) -> None:
 
 
 def test_types_become_wider_with_the_topic_and_dates_do_not(live: LiveCluster) -> None:
-    """Iceberg widens what a topic does, but no date."""
+    """Iceberg widens what a topic does, except a date, and a decimal with its scale."""
     ports = ports_of(live.cluster)
     configs = {**TIERED, "remote.iceberg.table": "lake.flights.u"}
-    narrow, wide = "n INT, f FLOAT, d DATE", "n BIGINT, f DOUBLE, d DATE"
+    narrow, wide = "n INT, f FLOAT, d DATE, p DECIMAL(9, 2)", "n BIGINT, f DOUBLE, d DATE, p DECIMAL(9, 2)"
     create_topic(ports.metadata, ports.storage, "u", partitions=1, value_schema=declared(narrow), configs=configs)
-    live.cluster.produce("u", [{"n": 1, "f": 1.5, "d": None}])
+    live.cluster.produce("u", [{"n": 1, "f": 1.5, "d": None, "p": None}])
     live.cluster.tier("u").raise_for_failures()
     alter_topic(ports.metadata, "u", value_schema=declared(wide))
-    live.cluster.produce("u", [{"n": 2**40, "f": 0.1, "d": None}])
+    live.cluster.produce("u", [{"n": 2**40, "f": 0.1, "d": None, "p": None}])
     live.cluster.tier("u").raise_for_failures()
     found = pyiceberg_catalog.load_catalog("lake").load_table("flights.u")
     rows = found.scan(selected_fields=("value",)).to_arrow()["value"].to_pylist()
     assert sorted(row["n"] for row in rows) == [1, 2**40]
     assert sorted(row["f"] for row in rows) == [0.1, 1.5]
-    with pytest.raises(InvalidCallError, match=r"value\.d cannot become TIMESTAMP_NTZ, because Iceberg"):
-        alter_topic(ports.metadata, "u", value_schema=declared(wide.replace("DATE", "TIMESTAMP_NTZ")))
+    for before, after in (("DATE", "TIMESTAMP_NTZ"), ("DECIMAL(9, 2)", "DECIMAL(20, 4)")):
+        with pytest.raises(
+            InvalidCallError, match=r"Iceberg \(remote.iceberg.table\) does not widen value\.[dp] from"
+        ):
+            alter_topic(ports.metadata, "u", value_schema=declared(wide.replace(before, after)))
 
 
 def test_the_code_of_the_documentation_runs(live: LiveCluster) -> None:

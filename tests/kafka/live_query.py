@@ -1,0 +1,49 @@
+"""A query over a mirrored topic and its source, to be killed: run by ``test_live`` as a program of its own, with
+the folder of the cluster, the topic, Kafka's address, and ``once`` for a run to the end of what there is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from stratalog import Cluster, spark_session
+from stratalog.jobs.session import log_option
+from stratalog.partitions.identity import random_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BATCH = 40
+"""Offsets of a batch, at most."""
+
+
+class Kept:
+    """Each run of a batch as a file of its own, whole or not there: two runs of a batch can be compared."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        rows = frame.selectExpr("partition", "offset", "cast(value AS STRING) AS value").toArrow()
+        written = self._folder / f".{random_id()}"
+        with pa.OSFile(str(written), "wb") as out, pa.ipc.new_file(out, rows.schema) as file:
+            file.write_table(rows)
+        written.rename(self._folder / f"{batch_id}-{written.name}")
+
+
+def main(folder: Path, topic: str, bootstrap: str, *once: str) -> None:
+    quick = f'"{log_option()}" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto'
+    spark = spark_session("live", master="local[1]", settings={"spark.driver.extraJavaOptions": quick})
+    cluster = Cluster.open(folder / "cluster.toml", spark)
+    writer = cluster.for_each_live_batch(
+        topic, bootstrap, Kept(folder / "kept"), startingOffsets="earliest", maxOffsetsPerTrigger=BATCH
+    ).option("checkpointLocation", str(folder / "checkpoint"))
+    (writer.trigger(availableNow=True) if once else writer).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
