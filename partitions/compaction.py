@@ -6,13 +6,14 @@ sealed segments after them. The active tail stays as it is, and so does everythi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from stratalog.partitions.amounts import span_text
 from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.merge import MergePolicy, next_merge_ms, oldest_by, sealed_runs, sealing
+from stratalog.partitions.retention import LogFile
 from stratalog.partitions.transactions import FooterOf, LogTransactions
 
 
@@ -67,30 +68,50 @@ def cleanable(
     transactions: LogTransactions,
     now_ms: int,
     footer: FooterOf,
+    *,
+    cold: Iterable[LogFile] = (),
+    clean_to: int = 0,
+    until: int | None = None,
 ) -> Cleanable:
     """The part that may be compacted of a log to which its last rule has been applied. ``now_ms`` is a time on
-    which clocks agree.
+    which clocks agree. ``cold`` are the remote files that begin below the local start, in order; below
+    ``clean_to`` they were compacted. No file counts that ends above ``until``.
     """
     start = max(log.removed_to, log.local_start)
     clean = sum(link.file.object.size_bytes for link in log.over(log.local_start, start))
-    dirty: list[Link] = []
     oldest_ms: Callable[[Link], int] = oldest_by(footer)
-    for run in sealed_runs(log, merging, start, now_ms, transactions, oldest_ms=oldest_ms):
+    oldest, young = None, False
+    dirty: list[tuple[int, int]] = []  # end and bytes of each file
+    for file in cold:
+        if file.end <= clean_to:
+            clean += file.size_bytes
+            continue
+        young = bool(policy.min_lag_ms) and now_ms - file.latest_ms(now_ms) < policy.min_lag_ms
+        if young:
+            break
+        oldest = file.written_ms if oldest is None else oldest
+        dirty.append((min(file.end, log.local_start), file.size_bytes))
+    for run in () if young else sealed_runs(log, merging, start, now_ms, transactions, oldest_ms=oldest_ms):
         links = run.links[:-1] if run.end >= log.log_end else run.links
-        young = policy.min_lag_ms and any(
+        young = bool(policy.min_lag_ms) and any(
             now_ms - footer(link.file).latest_ms < policy.min_lag_ms for link in links
         )
         if young or not links:
             break
-        dirty += links
-    oldest = oldest_ms(dirty[0]) if dirty else None
+        if until is not None and links[-1].end > until:
+            break
+        oldest = oldest_ms(links[0]) if oldest is None else oldest
+        dirty += [(link.end, link.file.object.size_bytes) for link in links]
+    while dirty and dirty[-1][0] >= log.log_end:
+        dirty.pop()
+    oldest = oldest if dirty else None
     next_ms = min(
         next_merge_ms(log, merging, now_ms), FOREVER_MS if oldest is None else oldest + policy.max_lag_ms
     )
     return Cleanable(
-        bound=dirty[-1].end if dirty else start,
+        bound=dirty[-1][0] if dirty else start,
         clean_bytes=clean,
-        dirty_bytes=sum(link.file.object.size_bytes for link in dirty),
+        dirty_bytes=sum(size_bytes for _, size_bytes in dirty),
         oldest_ms=oldest,
         next_ms=min(next_ms, now_ms + policy.min_lag_ms) if policy.min_lag_ms else next_ms,
     )

@@ -71,8 +71,8 @@ class Run:
         """Whether the run is already one whole file, so that nothing has to be merged, cut or decided."""
         return (
             len(self.links) == 1
-            and not self.links[0].name.generation  # the remote tier does not know removal rules
             and self.links[0].start == self.links[0].name.base_offset
+            and self.links[0].name.next_offset in (None, self.links[0].end)
             and not self.transactional
             and not self.partial_state
         )
@@ -82,7 +82,12 @@ class Run:
         """The name of the segment that holds exactly this run."""
         if self.is_segment:
             return self.links[0].name
-        return DataName(self.start, self.end, self.links[-1].name.epoch)
+        return DataName(self.start, self.end, self.links[-1].name.epoch, self.generation)
+
+    @property
+    def generation(self) -> int:
+        """The generation of the segment: the least of its files, which are all of one (``sealed_runs``)."""
+        return min(link.name.generation for link in self.links)
 
 
 def made_ms(link: Link) -> int:
@@ -209,7 +214,7 @@ def with_outcomes(run: Run, transactions: LogTransactions | None) -> Run:
 
 
 def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[Link]]:
-    """Sealed runs, and the links of the active tail."""
+    """Sealed runs, each of one generation, and the links of the active tail."""
     sealed: list[Run] = []
     run: list[Link] = []
     run_bytes = 0
@@ -223,7 +228,8 @@ def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[L
     for link in links:
         size = _size(link)
         large = size * 2 >= policy.segment_bytes  # a separate segment, so that merging ends
-        if large or run_bytes + size > policy.segment_bytes:
+        other_rule = run and run[-1].name.generation != link.name.generation
+        if large or other_rule or run_bytes + size > policy.segment_bytes:
             close()
         run.append(link)
         run_bytes += size

@@ -359,7 +359,7 @@ def parse_remote_segment_path(path: str) -> tuple[int, DataName, int] | None:
     folder, _, last = path.rpartition("/")
     partition, slash, rebuilt = folder.partition("/")
     name = parse_name(last)
-    if not isinstance(name, DataName) or name.generation or not _PARTITION.match(partition):
+    if not isinstance(name, DataName) or not _PARTITION.match(partition):
         return None
     if not slash:
         return int(partition), name, 0

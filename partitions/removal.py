@@ -51,6 +51,10 @@ The order of steps
     made a rule remove an earlier one on some of the replicas. So such an election is refused for a partition with
     a rule (``election_commands``).
 
+The remote tier
+    ``stratalog.tiering.removal`` has the same for the remote part of a log. It follows a rule before the leader
+    does, and a rule that covers all tiers comes after one that all tiers follow.
+
 Removed, or lost
     A replica has at each offset the generation of its file there. At equal generations two replicas hold equal
     records. A replica of a lesser generation holds more: it is *stale*, and a sync updates it. A gap is a row that

@@ -6,7 +6,7 @@ A run that ends half-way leaves a log that is whole (``partitions.removal``). Th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from stratalog.partitions.removal import Rule, to_rewrite
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.rewrite import Removal, remove_from_run
 from stratalog.partitions.segment import read_batches
+from stratalog.partitions.store.protocol import Store
 from stratalog.partitions.superseded import Superseded
 from stratalog.partitions.transactions import Fate, LogTransactions
 
@@ -63,11 +64,7 @@ def carry_out(
         SourceChangedError when files left the log meanwhile; CorruptSegmentError; StorageError when the folder
         cannot be written.
     """
-    if rule.bound > transactions.last_stable_offset:
-        raise RetriableError(
-            f"{replica}: {rule} reaches above the last stable offset {transactions.last_stable_offset} that this "
-            "replica knows, which an elected leader may learn late: run `stratalog replicate`, and compact again"
-        )
+    check_stable(rule, transactions, str(replica))
     runs = _runs(to_rewrite(log, rule), options.segment_bytes)
     if not runs:
         return Removed()
@@ -112,31 +109,60 @@ def _name(log: ReplicaLog, run: Run, rule: Rule) -> DataName:
     return DataName(run.start, run.end, epoch, rule.generation)
 
 
+def check_stable(rule: Rule, transactions: LogTransactions, what: str) -> None:
+    """Raises: RetriableError for a rule above the last stable offset, as an elected leader may know it."""
+    if rule.bound > transactions.last_stable_offset:
+        raise RetriableError(
+            f"{what}: {rule} reaches above the last stable offset {transactions.last_stable_offset} that this "
+            "replica knows, which an elected leader may learn late: run `stratalog replicate`, and compact again"
+        )
+
+
 def _keys(
     replica: Replica, log: ReplicaLog, transactions: LogTransactions, rule: Rule
 ) -> Iterator[pa.RecordBatch]:
-    """The keys of all records below the bound, as ``Superseded.find`` takes them. Values are read only if a
-    tombstone may be removed.
-    """
+    """The keys of all records below the bound, as ``Superseded.find`` takes them."""
     links = log.over(log.local_start, rule.bound)
-    schemas = (replica.segment(link.file).schema for link in links)
-    key = pa.schema([widest(schemas, str(replica)).field("key")])
+    key = key_field((replica.segment(link.file).schema for link in links), str(replica))
+    return keys_of_log(replica, links, transactions, rule, key)
+
+
+def keys_of_log(
+    replica: Replica, links: Iterable[Link], transactions: LogTransactions, rule: Rule, key: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """``keys_of`` links of the replica's log, whose transactions these are."""
     for link in links:
-        fate = transactions.fates.get(link.name)
-        has_values = link.start < rule.tombstones_before
-        columns = ["offset", "key", "control", *(["value"] if has_values else [])]
-        for batch in read_batches(replica.store, link.file, link.start, min(link.end, rule.bound), columns):
-            rows = batch.num_rows
-            control = batch.column("control")
-            if fate is Fate.ABORTED:
-                control = constant(ABORTED, control.type, rows)
-            tombstone = booleans(~valid_of(batch.column("value"))) if has_values else pa.repeat(False, rows)
-            yield pa.RecordBatch.from_arrays(
-                [
-                    batch.column("offset"),
-                    fitted(batch.select(["key"]), key, str(replica)).column(0),
-                    control,
-                    tombstone,
-                ],
-                names=["offset", "key", "control", "tombstone"],
-            )
+        aborted = transactions.fates.get(link.name) is Fate.ABORTED
+        yield from keys_of(replica.store, link, rule, key, str(replica), aborted=aborted)
+
+
+def key_field(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
+    """The widest of the keys of these schemas, as a schema. Raises: see ``widest``."""
+    return pa.schema([widest(schemas, what).field("key")])
+
+
+def keys_of(
+    store: Store, link: Link, rule: Rule, key: pa.Schema, what: str, *, aborted: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The keys of the records of a link below the bound, as ``Superseded.find`` takes them. Values are read only
+    where a tombstone may be removed. ``key``: see ``key_field``; ``aborted``: the file's transaction was aborted.
+
+    Raises: CorruptSegmentError; SourceChangedError.
+    """
+    has_values = link.start < rule.tombstones_before
+    columns = ["offset", "key", "control", *(["value"] if has_values else [])]
+    for batch in read_batches(store, link.file, link.start, min(link.end, rule.bound), columns):
+        rows = batch.num_rows
+        control = batch.column("control")
+        if aborted:
+            control = constant(ABORTED, control.type, rows)
+        tombstone = booleans(~valid_of(batch.column("value"))) if has_values else pa.repeat(False, rows)
+        yield pa.RecordBatch.from_arrays(
+            [
+                batch.column("offset"),
+                fitted(batch.select(["key"]), key, what).column(0),
+                control,
+                tombstone,
+            ],
+            names=["offset", "key", "control", "tombstone"],
+        )

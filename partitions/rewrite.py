@@ -14,7 +14,7 @@ log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +36,7 @@ from stratalog.partitions.producers import ProducerState, without_transactions
 from stratalog.partitions.records import ABORTED, GAP
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.segment import forget_files, read_batches, read_segment
+from stratalog.partitions.segment import Segment, forget_files, read_batches, read_segment
 from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
 from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store.protocol import Staged, StagedWriter, Store
@@ -160,7 +160,7 @@ def stage_run(
 ) -> tuple[Staged, SegmentFooter]:
     """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``. ``state``
     gives the producer state at the segment's end if the files do not have it. A segment that ``leaves`` its log
-    has the complete state. With a ``removal`` it follows that rule.
+    has the complete state. With a ``removal`` it follows that rule, otherwise the rule of its files, if any.
 
     Raises: CorruptSegmentError, SourceChangedError, LogGapError; errors of ``state``.
     """
@@ -178,6 +178,8 @@ def stage_run(
             f"{source.uri_of(run.links[0].file.object.name)}: the outcomes of the transactions "
             "in this run are missing"
         )
+    if removal is None:
+        removal = _followed(segments)
     staged = target.stage_writer(name)
     try:
         markers = _markers((segment.footer for segment in segments), run.start)
@@ -200,6 +202,14 @@ def stage_run(
             staged.abort()
         raise
     return staged, footer
+
+
+def _followed(segments: Sequence[Segment]) -> Removal | None:
+    """The rule that these files follow, which removes nothing more from them; None if they follow none."""
+    rule, *others = {segment.footer.rule for segment in segments}
+    if others:
+        raise ValueError(f"{segments[0].what}: the files of this run follow {rule} and {others[0]}")
+    return None if rule is None else Removal(rule, lambda start, end: np.zeros(end - start, bool))
 
 
 _Part = Callable[[ProducerState, int], ProducerPart]

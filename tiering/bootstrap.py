@@ -22,7 +22,7 @@ remote segment, so it takes one ranged read.
 If Kafka 4.3 differs from the KIP's text, this follows the text. Kafka's leader never answers with a pending upload
 offset below its log start, but raises it to that; followers begin there in both cases. Kafka's follower checks
 whether the leader's log end is 0; if both logs are empty, there is nothing to skip either way. Compacted topics,
-which Kafka excludes, cannot be tiered here.
+which Kafka excludes, begin as the others do: rewritten segments keep the state in their footers.
 
 ``docs/kips.md`` lists the parts of KIP-1023 without a counterpart.
 """

@@ -17,6 +17,7 @@ from stratalog.partitions.errors import (
     CorruptionError,
     RemoteObjectMissingError,
 )
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
@@ -26,6 +27,7 @@ from stratalog.tiering.listed_files import files_with, listed_segments, whatever
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles
 from stratalog.tiering.remote_segment import RemoteSegment
+from stratalog.tiering.removal import rules_of
 from stratalog.tiering.topic_table import HOUR_MS, TopicTable
 
 APPLICATION = "stratalog"
@@ -137,7 +139,7 @@ class DeltaTopicReader(TopicTable):
             commits = read_commits(self.remote, self.folder, since + 1, version)
             if commits is not None and any(commit.touches_files for commit in commits):
                 return self._rewritten(table, since, commits)
-        return RemoteLog.of(self.uri, version, listed_segments(table, self.uri))
+        return RemoteLog.of(self.uri, version, listed_segments(table, self.uri), rules=self._rules(table))
 
     def _rewritten(self, table: DeltaTable, since: int, commits: Sequence[ForeignCommit]) -> RemoteLog:
         """The log of a table whose files other writers have changed since.
@@ -147,6 +149,9 @@ class DeltaTopicReader(TopicTable):
         segments = listed_segments(self._open_at(since), self.uri)
         commits = standing(segments, commits)
         if not commits:
-            return RemoteLog.of(self.uri, table.version(), segments)
+            return RemoteLog.of(self.uri, table.version(), segments, rules=self._rules(table))
         rewrite = rewrite_of(self.uri, since, commits, segments, whatever_is_listed(table))
-        return RemoteLog.of(self.uri, table.version(), segments, rewrite)
+        return RemoteLog.of(self.uri, table.version(), segments, rewrite, self._rules(table))
+
+    def _rules(self, table: DeltaTable) -> dict[int, Rule]:
+        return rules_of(table.metadata().configuration, self.uri)

@@ -11,8 +11,8 @@ Every version made here lists a complete remote log and nothing else: before a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -39,7 +39,8 @@ from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
-from stratalog.tiering.topic_table import BACKOFF, CLUSTER_ID, COMMIT_ATTEMPTS, TopicTable
+from stratalog.tiering.removal import RULES, Followed, Replaced, decide_followed, decide_removed, rules_json
+from stratalog.tiering.topic_table import BACKOFF, CLUSTER_ID, COMMIT_ATTEMPTS, ONE_ATTEMPT, TopicTable
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class DeltaTopicTable(DeltaTopicReader):
             OutcomeUnknownError; see ``load`` and ``undo_rewrites``, which comes first.
         """
         done, made = self._commit(lambda log: decide(log, adds, removes, histories))
-        return replace(done, made=made)
+        return dataclasses.replace(done, made=made)
 
     def replace(self, rebuilt: Sequence[Rebuilt]) -> CommittedBatch:
         """Replace segments with damaged or missing objects by rebuilt ones, in one version that changes no data
@@ -96,6 +97,23 @@ class DeltaTopicTable(DeltaTopicReader):
         Raises: see ``commit``.
         """
         return self._commit(lambda log: decide_rebuilt(log, rebuilt))[0]
+
+    def remove_records(self, replaced: Sequence[Replaced]) -> CommittedBatch:
+        """Replace segments by ones with fewer records at the same offsets, in one version that changes data.
+
+        Raises: see ``commit``.
+        """
+        done, made = self._commit(lambda log: decide_removed(log, replaced))
+        return dataclasses.replace(done, made=made)
+
+    def record_rules(self, followed: Mapping[int, Followed]) -> RemoteLog:
+        """Record by partition the rules of removal that the remote log follows, in a version of its own; returns
+        the log, in which a partition whose segments have changed meanwhile lacks its rule. From that version on no
+        segment of a lesser generation is added below a rule's bound.
+
+        Raises: see ``commit``.
+        """
+        return self._commit(lambda log: decide_followed(log, followed))[0]
 
     def _commit(self, decision: Callable[[RemoteLog], TableChange | T]) -> tuple[T, frozenset[str]]:
         """Commit the decision on the newest version, until there is nothing left to do; returns the paths of the
@@ -183,6 +201,17 @@ class DeltaTopicTable(DeltaTopicReader):
         now_ms = stamp_ms(self._clock, self.remote)  # the time of removal, from which the delay of deletion counts
         version = table.version()
         transaction = Transaction(APPLICATION, version + 1, now_ms)
+        if change.rules:
+            table.alter.set_table_properties(
+                {RULES: rules_json(change.rules)},
+                raise_if_not_exists=False,
+                commit_properties=CommitProperties(
+                    max_commit_retries=ONE_ATTEMPT,
+                    custom_metadata=change.info(self.topic),
+                    app_transactions=[transaction],
+                ),
+            )
+            return
         commit(table, actions_of(change, now_ms), version, [transaction], change.info(self.topic))
 
 

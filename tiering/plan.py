@@ -16,6 +16,7 @@ from stratalog.partitions.amounts import bytes_text, span_text
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.merge import MergePolicy, Run, made_ms, oldest_of, sealed_runs, sealing
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.retention import UNLIMITED, LogFile
 from stratalog.partitions.transactions import LogTransactions
 from stratalog.tiering.remote_log import RemoteLog
@@ -129,11 +130,13 @@ def plan_uploads(
     latest_ms: LatestMs = lambda _: 0,
     oldest_ms: Callable[[Link], int] = made_ms,
     transactions: LogTransactions | None = None,
+    rule: Rule | None = None,
 ) -> UploadPlan:
     """The due uploads of the leader's log from ``start``, the ``earliest_pending_upload`` (of the remote log as
     read after listing the leader). An active tail older than ``expires_ms`` is sealed, as it must be remote before
     it may leave the brokers. ``latest_ms`` is called only if that, or ``lag``, is a time; ``oldest_ms``: see
-    ``sealed_runs``. ``transactions`` are those of the log from there on; None without any.
+    ``sealed_runs``. ``transactions`` are those of the log from there on; None without any. Files that begin below
+    the bound of ``rule`` wait until they follow it (``tiering.removal``).
 
     Raises: see ``latest_ms``.
     """
@@ -149,6 +152,8 @@ def plan_uploads(
     for run in sealed_runs(log, policy, start, now_ms, transactions, has_expired, oldest_ms):
         if run.start != position or run.end > log.high_watermark:
             break  # stop at the first run that does not follow directly, or is not committed
+        if _waits_for(rule, run.links[0]):
+            break
         runs.append(run)
         position = run.end
     newer_bytes = sum(link.file.object.size_bytes for link in log.chain if link.start >= position)
@@ -162,6 +167,10 @@ def plan_uploads(
     return UploadPlan(start, tuple(due), held_bytes)
 
 
+def _waits_for(rule: Rule | None, link: Link) -> bool:
+    return rule is not None and link.start < rule.bound and link.name.generation < rule.generation
+
+
 def why_not_due(
     log: ReplicaLog,
     plan: UploadPlan,
@@ -171,6 +180,7 @@ def why_not_due(
     now_ms: int,
     oldest_ms: Callable[[Link], int],
     transactions: LogTransactions | None = None,
+    rule: Rule | None = None,
 ) -> str:
     """A readable reason why a plan has no uploads. Raises: see ``oldest_ms``."""
     left = [link for link in log.chain if link.end > plan.end]
@@ -185,6 +195,8 @@ def why_not_due(
         return f"{bytes_text(size_bytes)} above the high watermark, not on all of the ISR yet"
     if transactions is not None and left[0].end > transactions.last_stable_offset:
         return f"{bytes_text(size_bytes)} after the start of an open transaction"
+    if _waits_for(rule, left[0]):
+        return f"{bytes_text(size_bytes)} that compaction has begun to rewrite: run compact, then tier"
     age = span_text(now_ms - oldest_of(left, oldest_ms))
     return f"{bytes_text(size_bytes)}, {age}: a segment is {sealing(policy)}"
 

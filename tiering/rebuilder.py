@@ -61,7 +61,7 @@ def rebuild(
         SourceChangedError, StorageError, OutcomeUnknownError.
     """
     run = as_whole(source, run)
-    rebuilt, there, found = _bring(
+    rebuilt, there, found = bring(
         lambda name: _stage(source, run, remote, name, compression, state),
         remote,
         partial(paths.remote_segment_path, source.partition, run.segment_name),
@@ -106,7 +106,7 @@ def rebuild_from_records(
     Raises: see ``rebuild``; errors of ``records``.
     """
     with _FROM_RECORDS:
-        rebuilt, there, found = _bring(
+        rebuilt, there, found = bring(
             lambda name: _write(records(), schema, lost, beside, remote, name, compression),
             remote,
             partial(paths.remote_segment_path, lost.partition, lost.name),
@@ -117,14 +117,18 @@ def rebuild_from_records(
     return Uploaded(segment, there.modified_ms, statistics_json(found), there.size_bytes)
 
 
-def _bring(
+def bring(
     stage: Callable[[str], tuple[Staged, SegmentFooter]],
     remote: Store,
     path: Callable[[int], str],
     folder: str,
     first: int,
 ) -> tuple[int, StoredObject, Segment]:
-    """Give the staged file the first free name, and read it back."""
+    """Stage a file under the first free name, give it that name, and read every byte back. ``path`` gives the path
+    in the topic's ``folder`` for the number of an object of that name, from ``first`` on. Returns that number.
+
+    Raises: CorruptSegmentError, StorageError, OutcomeUnknownError; errors of ``stage``.
+    """
     for rebuilt in range(first, MOST_OF_A_NAME):
         name = paths.join(folder, path(rebuilt))
         if _is_there(remote, name):

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.removal import Rule
 from stratalog.tiering.divergence import Histories
 from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.plan import expired_segments
@@ -32,6 +34,10 @@ class CommittedBatch:
     """
     fenced: tuple[Uploaded, ...] = ()
     """Segments that are not in the table because their partitions have a later leader epoch than the upload."""
+    stale: tuple[Uploaded, ...] = ()
+    """Segments that are not in the table because they, or segments before them, follow an older removal rule than
+    the log.
+    """
     made: frozenset[str] = frozenset()
     """Paths of the segments that this commit added."""
 
@@ -62,16 +68,23 @@ class TableChange:
     """
     why: str = ""
     """The reason, for readers of the table's history."""
+    rules: Mapping[int, Rule] | None = None
+    """The rules of removal by partition that the table records, in a version without files (``tiering.removal``).
+    """
+    operation: str = ""
+    """The name of the operation; by default it follows from the change."""
 
     def __bool__(self) -> bool:
-        return bool(self.adds or self.removes or self.foreign)
+        return bool(self.adds or self.removes or self.foreign or self.rules)
 
     def info(self, topic: str) -> dict[str, str]:
         """The commit info: for programs the topic, the operation and its offsets by partition (JSON, half-open
         ranges); in ``userMetadata``, which ``DESCRIBE HISTORY`` shows, the same as text.
         """
         arrived, left = _ranges(upload.segment for upload in self.adds), _ranges(self.removes)
-        if self.foreign:
+        if self.operation:
+            operation = self.operation
+        elif self.foreign:
             operation = "undo rewrite"
         elif not self.of_data:
             operation = "heal"
@@ -113,6 +126,9 @@ def decide(
     """
     for upload in adds:
         histories.check(upload.segment)
+    refused = {segment.path for segment in log.stale([upload.segment for upload in adds])}
+    stale = tuple(upload for upload in adds if upload.segment.path in refused)
+    adds = [upload for upload in adds if upload.segment.path not in refused]
     change = _lacking(log, adds, removes, histories.lineages)
     fenced: frozenset[int] = frozenset()
     if change and histories.lineages:
@@ -125,7 +141,7 @@ def decide(
             {p: lineage for p, lineage in histories.lineages.items() if p in starts},
         )
     if not change:
-        return _committed(log, adds, fenced)
+        return replace(committed(log, adds, fenced), stale=stale)
     log.after([add.segment for add in change.adds], change.removes, log.version + 1)
     return change
 
@@ -138,7 +154,8 @@ def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
 
 def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | CommittedBatch:
     """Like ``decide``, for rebuilt segments: they replace the lost segments that are still listed. (If those are
-    no longer listed, retention or another heal was first.) Leaders do not matter, as the records are the same.
+    no longer listed, retention, a removal of records or another heal was first.) Leaders do not matter, as the
+    records are the same.
 
     Raises: LogGapError, CorruptionError when the batch would break the log.
     """
@@ -151,6 +168,8 @@ def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | 
         new = [upload for upload in each.uploads if upload.segment.path not in listed]
         if len(lost) < len(each.lost) or len(new) < len(each.uploads):
             continue  # the rebuilt or restored objects are already listed
+        for upload in new:
+            _check_follows(log, upload.segment, lost)
         adds += new
         removes |= {segment.path: segment for segment in lost}
         first = each.lost[0]
@@ -159,9 +178,21 @@ def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | 
             removes |= {segment.path: segment for segment in below}
     change = TableChange(tuple(adds), tuple(removes.values()), of_data=False)
     if not change:
-        return _committed(log, uploads, ())
+        return committed(log, uploads, ())
     log.after([add.segment for add in change.adds], change.removes, log.version + 1)
     return change
+
+
+def _check_follows(log: RemoteLog, new: RemoteSegment, lost: Iterable[RemoteSegment]) -> None:
+    """Raises: CorruptionError when a rebuilt segment may have records that the recorded rule has removed from a
+    lost one. Those that a later rule has removed may come back until that is carried out."""
+    for each in lost:
+        overlaps = new.base_offset < each.next_offset and each.base_offset < new.next_offset
+        if overlaps and new.generation < min(each.generation, log.generation(each.partition)):
+            raise CorruptionError(
+                f"{log.what}: {new.path} cannot replace {each.path}, from which a later rule of removal has "
+                "removed records: run compact, then heal again"
+            )
 
 
 def _lacking(
@@ -178,7 +209,9 @@ def _lacking(
     return TableChange(tuple(upload for upload in adds if upload.segment.path in needed), tuple(gone.values()))
 
 
-def _committed(log: RemoteLog, adds: Sequence[Uploaded], fenced: Collection[int]) -> CommittedBatch:
+def committed(log: RemoteLog, adds: Sequence[Uploaded], fenced: Collection[int]) -> CommittedBatch:
+    """The outcome of adding these segments, of which none is left to add. ``fenced``: partitions with a later
+    leader epoch than that of their uploads."""
     listed = {segment.path for segment in log.all_segments()}
     there = tuple(upload for upload in adds if upload.segment.path in listed)
     others = [upload for upload in adds if upload.segment.path not in listed]

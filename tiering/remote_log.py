@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.removal import Rule
 from stratalog.tiering.divergence import agreeing
 from stratalog.tiering.foreign_commits import Rewrite
 from stratalog.tiering.remote_segment import RemoteSegment
@@ -30,10 +31,17 @@ class RemoteLog:
     segments: Mapping[int, tuple[RemoteSegment, ...]] = field(default_factory=dict)
     rewrite: Rewrite | None = None
     """Files with which other writers replaced some segments; None if the table lists exactly the segments."""
+    rules: Mapping[int, Rule] = field(default_factory=dict)
+    """By partition, where there is one: the last rule of removal that all of it follows (``tiering.removal``)."""
 
     @classmethod
     def of(
-        cls, what: str, version: int, segments: Iterable[RemoteSegment], rewrite: Rewrite | None = None
+        cls,
+        what: str,
+        version: int,
+        segments: Iterable[RemoteSegment],
+        rewrite: Rewrite | None = None,
+        rules: Mapping[int, Rule] | None = None,
     ) -> RemoteLog:
         """The log of these segments, in any order.
 
@@ -47,6 +55,7 @@ class RemoteLog:
             version,
             {partition: _chained(what, found) for partition, found in sorted(by_partition.items())},
             rewrite,
+            rules or {},
         )
 
     @classmethod
@@ -74,6 +83,34 @@ class RemoteLog:
         """
         found = self.of_partition(partition)
         return found[-1].next_offset if found else None
+
+    def generation(self, partition: int) -> int:
+        """The generation of the last rule that all of a partition follows; 0: none."""
+        rule = self.rules.get(partition)
+        return 0 if rule is None else rule.generation
+
+    def generation_at(self, segment: RemoteSegment) -> int:
+        """The generation of the last rule that a segment with these offsets follows, if it is or was listed."""
+        rule = self.rules.get(segment.partition)
+        below = rule is not None and segment.base_offset < rule.bound
+        return max(segment.generation, rule.generation if below and rule is not None else 0)
+
+    def is_outdated(self, partition: int, generation: int) -> bool:
+        """Whether this log lacks a rule that the present one certainly has, if the last rule of the partition in
+        the metadata is of this generation: a rule is committed only when the log follows the one before it."""
+        return self.generation(partition) < generation - 1
+
+    def stale(self, adds: Iterable[RemoteSegment]) -> list[RemoteSegment]:
+        """The adds beyond the end of this log that must not be added, because they follow an older rule than the
+        log does at their offsets, and those after them in their partitions."""
+        found: list[RemoteSegment] = []
+        partitions: set[int] = set()
+        for add in sorted(adds, key=lambda segment: (segment.partition, segment.base_offset)):
+            new = add.base_offset >= (self.end(add.partition) or 0)
+            if add.partition in partitions or (new and add.generation < self.generation_at(add)):
+                partitions.add(add.partition)
+                found.append(add)
+        return found
 
     def covering(self, partition: int, start: int, end: int) -> tuple[RemoteSegment, ...]:
         """The segments that hold any of the offsets ``[start, end)``."""
@@ -108,7 +145,8 @@ class RemoteLog:
         for partition in sorted(touched):
             kept = [segment for segment in self.of_partition(partition) if segment.path not in gone]
             segments[partition] = _chained(self.what, [*kept, *added.get(partition, [])])
-        return RemoteLog(self.what, version, {p: found for p, found in sorted(segments.items()) if found})
+        kept_segments = {p: found for p, found in sorted(segments.items()) if found}
+        return RemoteLog(self.what, version, kept_segments, rules=self.rules)
 
     def foreign(self, lineages: Mapping[int, Lineage]) -> list[RemoteSegment]:
         """The segments of these partitions, each from the first segment outside its leader's history on."""

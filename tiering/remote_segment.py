@@ -57,8 +57,13 @@ class RemoteSegment:
         return self.name.epoch
 
     @property
+    def generation(self) -> int:
+        """The number of the rule of removal with which it was written; 0: none."""
+        return self.name.generation
+
+    @property
     def records(self) -> int:
-        """The number of records: offsets have no gaps."""
+        """The number of records, and of gaps that removed records have left."""
         return self.next_offset - self.base_offset
 
     @property

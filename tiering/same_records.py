@@ -3,7 +3,8 @@
 Leader epochs distinguish two histories, unless brokers were restored together with their metadata: then an epoch
 may be used again for other records. Names and checksums do not help if one side was merged. So the records
 themselves are compared: timestamps, keys, values, headers. The log adds other columns, which follow from these or,
-like the outcome of a transaction, are known only in a merged file.
+like the outcome of a transaction, are known only in a merged file. Where files follow different removal rules, one
+side may have a gap in place of a record that the other still has: such offsets are left out.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from stratalog.partitions.columns import bools_of
 from stratalog.partitions.digest import row_hashes
 from stratalog.partitions.listing import DataFile, Link, ReplicaLog
-from stratalog.partitions.records import RECORD_COLUMNS
+from stratalog.partitions.records import GAP, RECORD_COLUMNS
 from stratalog.partitions.segment import read_row_groups
 from stratalog.partitions.store.protocol import Store
 from stratalog.tiering.divergence import readable
@@ -38,25 +41,34 @@ def first_difference(
             continue
         start, end = max(segment.base_offset, links[0].start), min(agreed, links[-1].end)
         for first, records in _records(remote, remote_file(folder, segment), start, end):
-            differs = _differs(leader, links, first, row_hashes(records))
+            differs = _differs(leader, links, first, records, segment.generation)
             if differs is not None:
                 return differs
     return None
 
 
-def _differs(leader: Store, links: Sequence[Link], first: int, theirs: npt.NDArray[np.uint64]) -> int | None:
-    """The first offset at which the leader's record differs from that in ``theirs``, which begin at ``first``.
-    Records that the leader's files lack are damage, not a difference.
+def _differs(leader: Store, links: Sequence[Link], first: int, theirs: pa.Table, generation: int) -> int | None:
+    """The first offset at which the leader's record differs from that in ``theirs``, which begin at ``first`` and
+    follow the rule of this generation. Records that the leader's files lack are damage, not a difference.
     """
+    hashes, gaps = row_hashes(theirs), _gaps(theirs)
     for link in links:
-        start, end = max(first, link.start), min(first + len(theirs), link.end)
+        start, end = max(first, link.start), min(first + len(hashes), link.end)
         for at, records in _records(leader, link.file, start, end) if start < end else ():
-            mine = row_hashes(records)
-            differs = np.flatnonzero(mine != theirs[at - first : at - first + len(mine)])
+            beside = slice(at - first, at - first + records.num_rows)
+            other = row_hashes(records) != hashes[beside]
+            if link.name.generation != generation:
+                other &= ~(_gaps(records) | gaps[beside])
+            differs = np.flatnonzero(other)
             if len(differs):
                 return at + int(differs[0])
     return None
 
 
+def _gaps(records: pa.Table) -> npt.NDArray[np.bool_]:
+    """Whether each row is the gap that a removed record has left."""
+    return bools_of(pc.fill_null(pc.equal(records["control"], GAP), False).combine_chunks())
+
+
 def _records(store: Store, file: DataFile, start: int, end: int) -> Iterator[tuple[int, pa.Table]]:
-    return read_row_groups(store, file, start, end, [*RECORD_COLUMNS])
+    return read_row_groups(store, file, start, end, [*RECORD_COLUMNS, "control"])

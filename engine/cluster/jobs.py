@@ -244,8 +244,9 @@ class Jobs:
         """Compact the topics with ``cleanup.policy=compact``: remove the records whose key has a later record.
 
         The remaining records keep their offsets. ``min.cleanable.dirty.ratio`` and ``max.compaction.lag.ms``
-        determine when a partition is due. Records without a key, written before compaction was enabled, are
-        removed too; a note gives their number.
+        determine when a partition is due. In tiered topics, the remote segments are rewritten first, and only what
+        is remote is compacted. Records without a key, written before compaction was enabled, are removed too; a
+        note gives their number.
 
         Args:
             topics: only these topics (default: all compacted topics)

@@ -14,6 +14,8 @@ from stratalog.engine.config.definition import ConfigDef, Scope
 from stratalog.engine.config.topic_config import (
     AS_LOCAL,
     AS_TOTAL,
+    COMPACT,
+    COMPACT_DELETE,
     PARTITIONER,
     SNAPSHOT,
     TOPIC_CONFIGS,
@@ -88,11 +90,6 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
 def _check_compacting(config: TopicConfig, what: str) -> None:
     """Check for configs that a compacted topic cannot have. Raises: InvalidConfigError."""
     compact = f"{what}: cleanup.policy = {config.cleanup_policy}"
-    if config.remote_storage_enable:
-        raise InvalidConfigError(
-            f"{compact} and remote.storage.enable = true: as in Kafka, a compacted log is not tiered; choose one "
-            f"of the two, or cleanup.policy = {SNAPSHOT} with remote.snapshot.table.enable = true"
-        )
     if config.unclean_leader_election_enable:
         raise InvalidConfigError(
             f"{compact} and unclean.leader.election.enable = true: an unclean election could lose the last "
@@ -117,7 +114,6 @@ def check_compacted(after: TopicConfig, what: str) -> None:
     Raises: InvalidConfigError.
     """
     wanted = {
-        "remote.storage.enable = true": after.remote_storage_enable,
         f"cleanup.policy = {SNAPSHOT}": after.snapshots,
         "unclean.leader.election.enable = true": after.unclean_leader_election_enable,
     }
@@ -152,6 +148,12 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
             "data without further copies, set remote.log.copy.disable = true; to delete the data, set "
             "remote.storage.enable = false "
             "together with remote.log.delete.on.disable = true"
+        )
+    if off and after.cleanup_policy == COMPACT:
+        raise InvalidConfigError(
+            f"{what}: remote.storage.enable cannot be switched off with cleanup.policy = {COMPACT}: the remote "
+            f"tier has the last record of some keys. To delete it, set cleanup.policy = {COMPACT_DELETE} first; "
+            "to keep it without further copies, set remote.log.copy.disable = true"
         )
 
 

@@ -216,10 +216,10 @@ class TopicConfig:
         at_least(0),
         unit="ms",
         doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones whose timestamps are older than this "
-        "when the snapshot's last record is appended. For compact: a tombstone stays for this long after all "
-        "replicas of the ISR have completed the first compaction that covers it (KIP-534). The next compaction "
-        "of the partition detects that, and the time counts from then. A log without new records is not "
-        "compacted, so its tombstones stay.",
+        "when the snapshot's last record is appended. For compact: a tombstone stays for this long after the "
+        "remote tier, if there is one, and all replicas of the ISR have completed the first compaction that "
+        "covers it (KIP-534). The next compaction of the partition detects that, and the time counts from "
+        "then. A log without new records is not compacted, so its tombstones stay.",
     )
     min_cleanable_dirty_ratio: float = key(
         0.5,

@@ -46,7 +46,7 @@ class Fetching:
         self.reader = RecordReader()
         self.remote_logs: BoundedCache[str, RemoteLog] = BoundedCache(_REMOTE_LOGS_BYTES)
         """By topic id, without rewrites of other writers. A remote log grows at its end and loses segments below
-        the log start, so a cached log is valid for every offset whose object still exists.
+        the log start, so a cached log is valid for every offset whose object still exists, unless ``is_outdated``.
         """
         self.throttle: Throttle | None = None
         """The budget of remote reads; see ``stratalog.engine.driver.remote_quota``."""

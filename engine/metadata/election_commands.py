@@ -47,6 +47,8 @@ class Election:
     ``leader`` takes over from within the ISR. It continues from the remote end, alone in the ISR, under a later
     epoch. Requires the partition epoch.
     """
+    remote_end: int = 0
+    """With ``remote_epoch``: the end of the remote log. A rule of removal must not reach above it."""
     lost: bool = False
     """No replica has any of the known records. The leader stays, alone in the ISR; all replicas get new folders,
     so that late writes to the old ones do not count; and the log begins again at the last known offset. Requires
@@ -108,9 +110,13 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
 
 def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> None:
     """Check that the partition has no removal rule. Such an election could lose the last record of a key, after
-    some replicas have already removed the key's earlier records. ¶ Raises: InvalidCallError.
+    some replicas have already removed the key's earlier records. A remote log that the rule does not exceed has
+    the last record of each key.
+
+    Raises: InvalidCallError.
     """
-    if image.rules_of(TopicIdPartition(election.topic_id, election.partition)):
+    rules = image.rules_of(TopicIdPartition(election.topic_id, election.partition))
+    if rules and (election.remote_epoch is None or rules[-1].rule.bound > election.remote_end):
         raise InvalidCallError(
             f"{what}: records were removed from it by cleanup.policy = compact, so an election must not lose any "
             "more: bring back a broker that was in its ISR, or delete the topic and create it again"

@@ -326,6 +326,32 @@ class AddRules:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptRules:
+    """Give the partitions of a restored topic the rules that their remote logs follow, where they have no later
+    one. Answer: the number of rules given.
+    """
+
+    topic_id: str
+    rules: tuple[tuple[int, Rule], ...]
+    """By partition."""
+    committed_ms: int
+
+    def decide(self, image: ClusterImage) -> Decision[int]:
+        """Raises: UnknownTopicOrPartitionError."""
+        records: list[RemovalRuleRecord] = []
+        for partition, rule in self.rules:
+            image.partition(self.topic_id, partition)
+            present = image.rules_of(TopicIdPartition(self.topic_id, partition))
+            if not present or present[-1].rule.generation < rule.generation:
+                records.append(
+                    RemovalRuleRecord(
+                        topic_id=self.topic_id, partition=partition, rule=rule, committed_ms=self.committed_ms
+                    )
+                )
+        return Decision(tuple(records), len(records))
+
+
+@dataclass(frozen=True, slots=True)
 class WrittenUpTo:
     """A high watermark of a partition, above its log start."""
 

@@ -370,7 +370,12 @@ class _Fetch:
 
     def _from_remote(self, seen: SeenLeader, fresh: bool, damage: PassedOver) -> Fetched:
         known = None if fresh else self.memory.fetching.remote_logs.get(seen.topic.topic_id)
-        if known is None or not known.covering(seen.view.partition, self.offset, self.offset + 1):
+        partition, rules = seen.view.partition, seen.view.rules
+        if (
+            known is None
+            or (rules and known.is_outdated(partition, rules[-1].rule.generation))
+            or not known.covering(partition, self.offset, self.offset + 1)
+        ):
             known = self._load(seen)
         try:
             return self._fetched(seen, self._remote_pieces(seen, known, seen.log.local_start), None, damage)

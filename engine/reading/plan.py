@@ -81,8 +81,10 @@ class PartitionPieces:
     def may_be_marked(self, piece: FileSlice) -> bool:
         """Whether the piece may hold hidden records, which its column ``control`` shows."""
         name = piece.file.name
-        return name in self.gaps or (
-            name.base_offset < self.marked_below and (name.merged or self.is_remote(piece))
+        return (
+            name in self.gaps
+            or bool(name.generation)
+            or (name.base_offset < self.marked_below and (name.merged or self.is_remote(piece)))
         )
 
 

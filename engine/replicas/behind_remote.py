@@ -51,7 +51,13 @@ def go_on_from_remote(
                 assert error.wrote is not None
                 remote_epoch = error.wrote.latest_epoch
                 elections.append(
-                    Election(*key, view.leader, partition_epoch=view.partition_epoch, remote_epoch=remote_epoch)
+                    Election(
+                        *key,
+                        view.leader,
+                        partition_epoch=view.partition_epoch,
+                        remote_epoch=remote_epoch,
+                        remote_end=behind[key][1].remote_end,
+                    )
                 )
             case Done(_, first):
                 refused[key] = DivergentRemoteError(

@@ -465,6 +465,7 @@ ACTIONS: dict[str, Action] = {
     "replicate": Action(_nothing, _reported(replicate)),
     "merge": Action(_nothing, _reported(merge)),
     "compact": Action(_nothing, _reported(compact)),
+    "compact_some": Action(_nothing, _reported(compact, over=lambda: True)),
     "shorten": Action(_a_partition, shorten_one),
     "retain": Action(_nothing, _reported(retain)),
     "maintain": Action(lambda rng, s, slot, i: (rng.choice((1, 1, 200, 5000)),), maintain_within),

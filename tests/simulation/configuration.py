@@ -135,11 +135,24 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
             theme = random.Random(f"kind of maintain {seed}").choice(MAINTAIN)
         if random.Random(f"compact {seed}").random() < _IN_COMPACT:
             theme = random.Random(f"kind of compact {seed}").choice(COMPACT)
+        if random.Random(f"compact tiered {seed}").random() < _IN_COMPACT_TIERED:
+            theme = COMPACT_TIERED
     else:
         theme = rng.choice(
             [
                 theme
-                for theme in (*THEMES, TRANSACTIONS, *CHECKS, *SHORT, *MAINTAIN, *COMPACT, BEHIND, EARLIER, LOST)
+                for theme in (
+                    *THEMES,
+                    TRANSACTIONS,
+                    *CHECKS,
+                    *SHORT,
+                    *MAINTAIN,
+                    *COMPACT,
+                    COMPACT_TIERED,
+                    BEHIND,
+                    EARLIER,
+                    LOST,
+                )
                 if theme.name == theme_name
             ]
         )
@@ -157,7 +170,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if "tidy" in dict(theme.weights):
         topic_configs["retention.bytes"] = rng.choice(("-1", "2500", "6000"))
         topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
-    if theme in COMPACT:
+    if theme in (*COMPACT, COMPACT_TIERED):
         topic_configs |= _compacted(random.Random(f"compacted {seed}"))
     if theme.tiered:
         topic_configs |= _tiered(rng)
@@ -539,6 +552,20 @@ COMPACT = (
 """Compaction beside everything that changes a log."""
 
 _IN_COMPACT = 0.1
+COMPACT_TIERED = Theme(
+    "compact tiered",
+    (
+        *(("append", 18), ("tier", 9), ("compact", 6), ("compact_some", 5), ("retain", 6), ("vacuum", 3)),
+        *(("merge", 2), ("replicate", 2), ("elect", 4), ("shrink", 2), ("fence", 1), ("read", 5)),
+        *(("read_replica", 1), ("look", 1), ("heal", 1), ("bootstrap", 1), ("reassign", 1)),
+    ),
+    ("cut", "double"),
+    length=(7, 12),
+    tiered=True,
+)
+"""Compaction of both tiers."""
+
+_IN_COMPACT_TIERED = 0.05
 BEHIND = Theme(
     "behind",
     (("append", 10), ("tier", 6), ("replicate", 3), ("elect", 2), ("retain", 1), ("read", 1), ("merge", 1)),

@@ -182,14 +182,26 @@ class Copies:
         for broker in partition.replicas:
             if broker != without and invariants.sound(broker):
                 folder = invariants.folder(broker, key)
+                used = {link.file.object.name for link in invariants.state(broker, folder).log.chain}
                 for name, (_, data) in world.roots[broker].folders.get(folder, {}).items():
-                    is_data = isinstance(parse_name(base_name(name)), DataName)
+                    parsed = parse_name(base_name(name))
+                    is_data = isinstance(parsed, DataName) and (name in used or self._follows(key, parsed))
                     if is_data and (broker, name) != of and not world.damage.is_bad(data):
                         yield self._agreeing(key, data)
         for name, span in self.remote(key):
             found = world.remote.get(name)
             if found is not None and (None, name) != of and not world.damage.is_bad(found[1]):
                 yield span
+
+    def _follows(self, key: Key, name: DataName) -> bool:
+        """Whether a file that a log has let go may stand for remote segments: none follows a later rule."""
+        table = self._world.tables.get(key[0])
+        segments = [] if table is None else [upload.segment for upload in table.live.values()]
+        return all(
+            segment.generation <= name.generation
+            for segment in segments
+            if segment.partition == key[1] and segment.next_offset > name.base_offset
+        )
 
     def _agreeing(self, key: Key, data: bytes) -> tuple[int, int]:
         """The offsets that a data file holds as they were committed; an empty range for another history."""

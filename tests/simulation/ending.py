@@ -114,6 +114,8 @@ class LoneDriver:
             heal(actor.ports.metadata, actor.ports.storage, actor.ports.execution, actor.ports.memory)
             if not any(self._world.copies.damaged()):
                 break
+            if self._world.compacted:  # as the error says: a replica is a source once it follows the rule
+                compact(actor.ports.metadata, actor.ports.storage, actor.ports.execution)
         copies = self._world.copies
         damaged = list(copies.damaged())
         if damaged:

@@ -252,9 +252,7 @@ class Invariants:
         for link in state.log.chain:
             for offset in range(link.start, link.end) if link.name.generation else ():
                 removed = state.token(offset) == b"%d:" % offset
-                known = self._removed.setdefault((key, link.name.generation, offset), removed)
-                if known != removed:
-                    raise Violation(f"C2: {offset} is removed or not in generation {link.name.generation} {who}")
+                self.check_same(key, link.name.generation, offset, removed, who)
                 last = rule is not None and link.name.generation == rule.generation
                 if last and rule is not None and not removed and history.is_superseded(offset, rule):
                     raise Violation(f"C2: {offset} is in {link.name} {who}, and {rule} removes it")
@@ -265,6 +263,11 @@ class Invariants:
                 gap = b"%d:" % offset
                 if before.token(offset) == gap != state.token(offset):
                     raise Violation(f"C4: {state.token(offset)!r} at {offset} has come back {who}")
+
+    def check_same(self, key: Key, generation: int, offset: int, removed: bool, who: str) -> None:
+        """A file of this generation has, or lacks, the record at an offset. Raises: Violation (C2)."""
+        if self._removed.setdefault((key, generation, offset), removed) != removed:
+            raise Violation(f"C2: {offset} is removed or not in generation {generation} {who}")
 
     def _end_behind(self, broker: int, key: Key, history: History, log: ReplicaLog) -> None:
         """The leader goes on from the end of the remote log, or has begun again: from here on all holds again."""

@@ -28,6 +28,7 @@ import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.proving
 import stratalog.engine.upkeep.replication.replicate
 import stratalog.engine.upkeep.retention.tasks
+import stratalog.engine.upkeep.retention.vacuum
 import stratalog.engine.upkeep.tiering.tasks
 import stratalog.partitions.known_log
 import stratalog.partitions.lineage
@@ -36,9 +37,12 @@ import stratalog.partitions.producer_changes
 import stratalog.partitions.replica
 import stratalog.partitions.retention
 import stratalog.tiering.copier
+import stratalog.tiering.delta_table
 import tests.simulation.stores
 import tests.simulation.transacting
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.upkeep.replication.compact import CompactWork
+from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
 from stratalog.partitions import paths
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.replica import Replica
@@ -153,6 +157,26 @@ _LATE_MERGE = small(
 _MERGED_LATE = (
     ("d0", "commit 0-6.1 b2"),  # d0 is about to name a merge of all appends
     ("d1", ""),  # a rule removes records of all but the last
+    ("d0", ""),
+)
+_REMOTE = {
+    "cleanup_policy": "compact",
+    "remote_storage_enable": "true",
+    "local_retention_bytes": "-1",
+    "min_cleanable_dirty_ratio": "0",
+    "segment_bytes": "1",
+}
+_ALL_REMOTE = "; ".join(f"append p9 {number} 0 1" for number in range(6)) + "; tier"
+_BOTH_COMPACT = small("compact", "compact", setup=_ALL_REMOTE, **_REMOTE)
+_REMOVED_LATE = (
+    ("d0", "commit table remote"),  # d0 is about to replace the segments from which records leave
+    ("d1", ""),  # d1 replaces them
+    ("d0", ""),
+)
+_VACUUMED = replace(small("compact", "vacuum_at_once", setup=_ALL_REMOTE, **_REMOTE), tick_ms=1)
+_VACUUMED_EARLY = (
+    ("d0", "commit table remote"),  # d0 is about to list the segments that it has made
+    ("d1", ""),
     ("d0", ""),
 )
 _UNSEEN = small(
@@ -609,6 +633,34 @@ MUTATIONS: Sequence[Mutation] = (
         ),
         directed=_LATE_MERGE,
         script=_MERGED_LATE,
+        seeds=1,
+    ),
+    Mutation(
+        "the leader follows a rule before the remote log",
+        "only then the leader rewrites its own files, and followers copy them (tiering.removal)",
+        variants.patched(RemoteTables, "carry_out", variants.nothing_remote),
+        theme="compact tiered",
+    ),
+    Mutation(
+        "a rule beyond the remote log",
+        "the bound is at most the end of the remote log",
+        variants.patched(CompactWork, "until", None),
+        theme="compact tiered",
+    ),
+    Mutation(
+        "a late removal adds its segments again",
+        "a late commit of rewritten segments finds the replaced ones gone, or the rule recorded",
+        variants.patched(stratalog.tiering.delta_table, "decide_removed", variants.removed_whatever_is_listed),
+        directed=_BOTH_COMPACT,
+        script=_REMOVED_LATE,
+        seeds=1,
+    ),
+    Mutation(
+        "a vacuum of segments that a removal is about to list",
+        "an uncommitted object is deleted only if its rule is recorded",
+        variants.patched(stratalog.engine.upkeep.retention.vacuum, "find_litter", variants.litter_of_any_rule),
+        directed=_VACUUMED,
+        script=_VACUUMED_EARLY,
         seeds=1,
     ),
     Mutation(

@@ -14,6 +14,7 @@ from stratalog.partitions.listing import DataFile
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.store import Store
+from tests.simulation.both_tiers import check_latest
 from tests.simulation.content import TOKEN_COLUMNS, tokens_of
 from tests.simulation.oracle import History
 from tests.simulation.scheduler import Violation
@@ -36,13 +37,19 @@ def read_topic(world: World, ports: Ports) -> str:
         folder = f"{state.leader.view.leader}/{state.leader.replicas.replica(state.leader.view.leader).folder}"
         _note_watermark(history, folder, state.leader.log.high_watermark, before.get(key, {}))
         position = state.readable.log_start
+        seen: dict[int, bytes] = {}
         for piece in state.readable.pieces:
             if piece.start != position:
                 raise Violation(f"I5: a reader gets {piece.start} after {position} of {folder}")
-            count += _read(history, piece.store, piece.file, piece.start, piece.end, f"for a reader of {folder}")
+            who = f"for a reader of {folder}"
+            tokens = _read(history, piece.store, piece.file, piece.start, piece.end, who)
+            seen |= dict(enumerate(tokens, piece.start))
+            count += len(tokens)
             position = piece.end
         if position != max(state.positions.high_watermark, state.readable.log_start):
             raise Violation(f"I5: a reader gets up to {position} of {state.positions.high_watermark} of {folder}")
+        if world.compacted and len(seen) == position - state.readable.log_start:
+            check_latest(history, seen, state.readable.log_start, position, f"a reader of {folder}")
     return f"{count} records"
 
 
@@ -63,7 +70,7 @@ def read_replica(world: World, ports: Ports, broker: int, partition: int) -> str
     for link in log.chain:
         end = min(link.end, log.high_watermark)
         if link.start < end:
-            count += _read(history, replica.store, link.file, link.start, end, f"for a reader of {folder}")
+            count += len(_read(history, replica.store, link.file, link.start, end, f"for a reader of {folder}"))
     return f"{count} records"
 
 
@@ -81,15 +88,15 @@ def _note_watermark(history: History, folder: str, high_watermark: int, before: 
     history.read[folder] = max(history.read.get(folder, 0), high_watermark)
 
 
-def _read(history: History, store: Store, file: DataFile, start: int, end: int, who: str) -> int:
+def _read(history: History, store: Store, file: DataFile, start: int, end: int, who: str) -> list[bytes]:
     try:
         read = [pa.Table.from_batches([rows]) for rows in read_batches(store, file, start, end, TOKEN_COLUMNS)]
         tokens = [token for rows in read for token in tokens_of(rows)]
     except StratalogError:
-        return 0  # it is gone: plan again
+        return []  # it is gone: plan again
     if len(tokens) != end - start:
         raise Violation(f"I5: {len(tokens)} records of [{start}, {end}) {who}")
     if not history.unclean:
         for offset, token in enumerate(tokens, start):
             history.commit(offset, token, who)
-    return len(tokens)
+    return tokens

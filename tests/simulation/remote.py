@@ -4,7 +4,7 @@ and exclusively; whoever gets no answer reads again. The objects are in a simula
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError, OutcomeUnknownError, StorageError
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.store import Store
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories
@@ -35,18 +36,22 @@ class Table:
     live: dict[str, Uploaded] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
     """When each path was removed."""
+    rules: Mapping[int, Rule] = field(default_factory=dict)
+    """The recorded rules of removal by partition."""
     deleted: bool = False
     """The mark of a topic that is to be deleted."""
 
-    def put(self, version: int, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment], now_ms: int) -> bool:
+    def put(self, version: int, change: TableChange, now_ms: int) -> bool:
         """The version after ``version``, if nobody has put it."""
         if self.version != version:
             return False
         self.version += 1
-        for segment in removes:
+        if change.rules:
+            self.rules = change.rules
+        for segment in change.removes:
             del self.live[segment.path]
             self.removed[segment.path] = now_ms
-        for upload in adds:
+        for upload in change.adds:
             self.live[upload.segment.path] = upload
             self.removed.pop(upload.segment.path, None)
         return True
@@ -96,7 +101,7 @@ class MemoryTopicTable(DeltaTopicTable):
             change = decision(log)
             if not isinstance(change, TableChange):
                 return change, frozenset(made)
-            self._put_version(log.version, change.adds, change.removes)
+            self._put_version(log.version, change)
             made |= {upload.segment.path for upload in change.adds}
         raise OutcomeUnknownError(f"commits to {self.uri} failed {_ATTEMPTS} times")
 
@@ -127,20 +132,21 @@ class MemoryTopicTable(DeltaTopicTable):
         self._table.version = -1
         self._table.live.clear()
         self._table.removed.clear()
+        self._table.rules = {}
 
     def _log(self) -> RemoteLog:
         if self._table.version < 0:
             return RemoteLog.empty(self.uri)
         segments = [upload.segment for upload in self._table.live.values()]
-        return RemoteLog.of(self.uri, self._table.version, segments)
+        return RemoteLog.of(self.uri, self._table.version, segments, rules=self._table.rules)
 
-    def _put_version(self, version: int, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment]) -> None:
+    def _put_version(self, version: int, change: TableChange) -> None:
         """The version after ``version``, if nobody has put it. What is answered, the table itself tells."""
         verdict = self._driver.point("commit", "remote", "table")
         if verdict is Verdict.LATE:
-            self._send(lambda: self._table.put(version, adds, removes, self._now_ms()))
+            self._send(lambda: self._table.put(version, change, self._now_ms()))
         elif verdict is not Verdict.REFUSE:
-            self._table.put(version, adds, removes, self._now_ms())
+            self._table.put(version, change, self._now_ms())
         if verdict is Verdict.DIE_AFTER:
             self._driver.die()
 

@@ -33,6 +33,7 @@ from stratalog.partitions.runner import Outcome, SerialRunner
 from stratalog.partitions.store import Store, StoreCounts
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.remote_log import RemoteLog
+from tests.simulation.both_tiers import BothTiers
 from tests.simulation.configuration import Configuration, Shape
 from tests.simulation.damage import Copies, Damage
 from tests.simulation.faults import Events
@@ -176,6 +177,7 @@ class World:
             self.damage.intended,
             self._min_insync_replicas,
         )
+        self.both_tiers = BothTiers(self.invariants, self.tables, self.remote)
         self.copies = Copies(self)
         self.abandoned = False
         self.events = Events(self)
@@ -188,6 +190,8 @@ class World:
     def _after_step(self) -> None:
         self.time.ms += self.configuration.tick_ms
         self.invariants.check()
+        if self.compacted:
+            self.both_tiers.check()
         for key in self.damage.partitions:
             self.copies.check(key)
 

@@ -243,3 +243,21 @@ def test_many_files_of_which_a_part_counts(spark: SparkSession, tmp_path: Path, 
     frame = scan(spark, "t", ranges, record_schema(BINARY, BINARY))
     found = ordered(frame, "partition", "offset")
     assert found == [(p, o) for p in range(count) for o in range(11, 11 + p % 4)]
+
+
+def test_a_scan_of_a_compacted_topic_has_the_last_record_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
+    """Over both tiers, of which the remote one was rewritten; what was appended since is all there."""
+    cluster = format_cluster(spark, tmp_path)
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    cluster.topics.create("t", partitions=1, replication_factor=2, configs={**TIERED, **compacted})
+    for number in range(7):
+        ids = spark.range(number * 4, number * 4 + 4, numPartitions=1)
+        named = ids.selectExpr("concat('k', id % 6) AS key", "cast(id AS STRING) AS value")
+        cluster.append("t", named).raise_for_failures()
+        if number == 5:
+            cluster.tier().raise_for_failures()
+            cluster.retain().raise_for_failures()
+    cluster.compact().raise_for_failures()
+    found = cluster.read("t").selectExpr("offset", "cast(value AS STRING) AS value")
+    assert rows(found) == rows(spark.range(18, 28).selectExpr("id AS offset", "cast(id AS STRING) AS value"))
+    assert cluster.read("t").where("offset < 20").count() == 2

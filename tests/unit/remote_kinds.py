@@ -1,6 +1,6 @@
 """Topics of every kind whose remote table other readers judge, and what each reader must find.
 
-A kind to come (compacted, erased, widened) is one more row of ``KINDS``.
+A kind to come (erased, widened) is one more row of ``KINDS``.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ class Kind:
     """The type of the last two records, where it has grown."""
     then: Callable[[Path], None] = lambda table: None
     """What strangers do with the table."""
+    keys: int | None = None
+    """Of so many keys, in turn, the last record of each is kept: the topic is compacted."""
 
 
 def _grown(number: int) -> dict[str, Any]:
@@ -118,10 +120,13 @@ KINDS: Mapping[str, Kind] = {
     "nested": Kind(NESTED, _nested),
     "wide": Kind(WIDE, _wide),
     "grown": Kind(BEFORE, _grown, later=AFTER),
+    "compacted": Kind(NESTED, _nested, keys=2),
+    "after a stranger's OPTIMIZE of what is compacted": Kind(TYPED, _typed, keys=2, then=_optimized),
     "after a stranger's OPTIMIZE": Kind(TYPED, _typed, then=_optimized),
     "after a stranger's VACUUM": Kind(TYPED, _typed, then=_vacuumed),
 }
 RECORDS = 6
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,7 @@ def remote_of(kind: Kind, folder: Path, **configs: str) -> Remote:
         replication_factor=2,
         key_schema=None,
         value_schema=None if kind.value == pa.binary() else type_to_json(kind.value),
-        configs={**TIERED, **configs},
+        configs={**TIERED, **({} if kind.keys is None else COMPACTED), **configs},
     )
     rows = []
     for number in range(RECORDS):
@@ -152,10 +157,14 @@ def remote_of(kind: Kind, folder: Path, **configs: str) -> Remote:
                 alter_topic(ports_of(live.cluster).metadata, "t", value_schema=type_to_json(kind.later))
             of = kind.later
         value = _of(kind.make(number), of)
-        batch = records([value], schema=physical_schema(pa.binary(), of))
+        keys = None if kind.keys is None else [b"%d" % (number % kind.keys)]
+        batch = records([value], keys=keys, schema=physical_schema(pa.binary(), of))
         live.cluster.append_batches("t", {0: [batch]}).raise_for_failures()
         rows.append((number, _of(value, kind.later or kind.value, fill=True)))
     live.cluster.tier("t").raise_for_failures()
+    if kind.keys is not None:
+        live.cluster.compact("t").raise_for_failures()
+        rows = rows[-kind.keys - 1 :]  # the rule does not cover the last file
     table = live.remote / f"t-{live.cluster.image.topic('t').topic_id}"
     kind.then(table)
     live.cluster.tier("t").raise_for_failures()

@@ -179,7 +179,8 @@ def test_a_remote_path_is_read_back(partition: int, name: DataName, rebuilt: int
         "7/0/00000000000000000000.0000000001.parquet",
         "7/01/00000000000000000000.0000000001.parquet",
         "7/1/1/00000000000000000000.0000000001.parquet",
-        "7/00000000000000000007-00000000000000000009.0000000001.0000000001.parquet",
+        "7/00000000000000000007.0000000001.0000000001.parquet",
+        "7/00000000000000000007-00000000000000000009.0000000001.0000000000.parquet",
     ],
 )
 def test_what_else_lies_in_a_remote_table_is_no_segment(path: str) -> None:

@@ -324,7 +324,6 @@ def test_with_delete_retention_applies_and_without_it_does_not(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("configs", "named"),
     [
-        ({"remote.storage.enable": "true"}, "as in Kafka, a compacted log is not tiered"),
         ({"unclean.leader.election.enable": "true"}, "unclean.leader.election.enable = false"),
         ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "set a lower min"),
     ],
@@ -338,7 +337,6 @@ def test_what_it_cannot_have_beside_it_is_refused(tmp_path: Path, configs: dict[
 @pytest.mark.parametrize(
     "configs",
     [
-        {"cleanup.policy": "delete", "remote.storage.enable": "true"},
         {"cleanup.policy": "snapshot"},
         {"cleanup.policy": "delete", "unclean.leader.election.enable": "true"},
     ],

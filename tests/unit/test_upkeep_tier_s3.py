@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from stratalog import Cluster
@@ -76,6 +77,32 @@ def test_segments_small_and_large_arrive_and_leave_the_broker(cluster_at: Open, 
         cluster.retain().raise_for_failures()
     assert cluster.describe().raise_for_failures().rows[0]["local_start"] == 4
     cluster.verify(deep=True).raise_for_failures()
+
+
+def test_a_compacted_topic_keeps_the_last_record_of_each_key(cluster_at: Open, s3_endpoint: S3Endpoint) -> None:
+    cluster = cluster_at(s3_endpoint.url)
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "file.delete.delay.ms": "0"}
+    cluster.topics.create("t", partitions=1, replication_factor=1, configs={**TIERED, **compacted})
+    for number in range(7):
+        record = batch([f"v{number}"]).set_column(1, "key", pa.array([b"%d" % (number % 2)]))
+        cluster.append_batches("t", {0: [record]}).raise_for_failures()
+    cluster.tier().raise_for_failures()
+    for _ in range(2):
+        cluster.retain().raise_for_failures()
+    report = cluster.compact().raise_for_failures()
+    assert (cell(report, "remote_segments"), cell(report, "remote_removed")) == (4, 4)
+    table = ports_of(cluster).storage.remote_table(cluster.image.topic("t"))
+    log = table.load()
+    assert [segment.generation for segment in log.of_partition(0)] == [1, 1, 1, 1, 0, 0, 0]
+    assert log.generation(0) == 1
+    fetched, offset = [], 0
+    while (found := cluster.fetch("t", 0, offset)).next_offset > offset:
+        fetched += found.records.column("value").to_pylist()
+        offset = found.next_offset
+    assert fetched == [b"v4", b"v5", b"v6"]
+    cluster.verify(deep=True).raise_for_failures()
+    cluster.vacuum().raise_for_failures()
+    assert cluster.heal().rows == []
 
 
 def test_a_server_that_is_away_costs_nothing_but_time(cluster_at: Open, s3_endpoint: S3Endpoint) -> None:

@@ -9,13 +9,15 @@ of it becomes a remote segment first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from stratalog.engine.replicas.repair import BadFile, HeldFile
 from stratalog.engine.upkeep.healing.sources import GoodFiles, Offsets, cover
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import Finding, offsets
+from stratalog.engine.upkeep.verification.remote import RemotePartition
 from stratalog.partitions import paths
 from stratalog.partitions.errors import LogGapError
 from stratalog.partitions.lineage import Lineage
@@ -99,7 +101,7 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
             continue
         log_start = each.replicas.view.log_start_offset
         plan = sources.plan(remote.segments[index:], log_start)
-        if plan is None and remote.rewrite and segment.path in remote.missing:
+        if plan is None and remote.rewrite and segment.path in remote.missing and not segment.generation:
             plan = RebuildPlan((segment,), (), from_table=True)
         if plan is None and looked.leader_log is not None:
             committed = looked.leader_log.high_watermark
@@ -107,6 +109,12 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
         if plan is None:
             gone = offsets(segment.base_offset, segment.next_offset)
             remedy = f"no replica has {gone} any more: restore {segment.path} from a backup of the remote tier"
+            if segment.generation:
+                remedy = (
+                    f"no replica has {gone} without the records that compaction has removed: run compact, which "
+                    f"removes them from the leader, then heal again, or restore {segment.path} from a backup of "
+                    "the remote tier"
+                )
             lacking.append(Lacking(finding, remedy))
             continue
         plans.append(plan)
@@ -144,7 +152,10 @@ class _ObjectSources(GoodFiles):
 
     def __init__(self, each: Audited, lineage: Lineage) -> None:
         super().__init__(each, lineage, each.replicas.view.leader)
-        self._held = self.by_broker
+        self._held = {
+            broker: [held for held in files if each.remote is None or _follows(held, each.remote)]
+            for broker, files in self.by_broker.items()
+        }
 
     def plan(self, segments: Sequence[RemoteSegment], log_start: int) -> RebuildPlan | None:
         """The plan for the first of these segments, and as many others as necessary."""
@@ -202,7 +213,7 @@ class _ObjectSources(GoodFiles):
     def _cover(self, start: int, end: int) -> tuple[RebuiltObject, ...] | None:
         pieces: list[RebuiltObject] = []
         while start < end:
-            runs = ((broker, tuple(_chain(files, start, end))) for broker, files in self._held.items())
+            runs = ((broker, _of_one_rule(_chain(files, start, end))) for broker, files in self._held.items())
             there = [(broker, links) for broker, links in runs if links]
             if not there:
                 return None
@@ -210,6 +221,18 @@ class _ObjectSources(GoodFiles):
             start = links[-1].end
             pieces.append(RebuiltObject(broker, links, tuple(_chain(self._held[broker], start, None))))
         return tuple(pieces)
+
+
+def _follows(held: HeldFile, remote: RemotePartition) -> bool:
+    """Whether a file has no record that the remote segments with its offsets lack by the recorded rule."""
+    over = (s for s in remote.segments if s.base_offset < held.end and held.start < s.next_offset)
+    least = min(remote.generation, max((segment.generation for segment in over), default=0))
+    return held.name.generation >= least
+
+
+def _of_one_rule(links: Iterable[Link]) -> tuple[Link, ...]:
+    """The first links, those of one generation: one object follows one rule."""
+    return next((tuple(some) for _, some in groupby(links, key=lambda link: link.name.generation)), ())
 
 
 def _chain(files: Sequence[HeldFile], start: int, until: int | None) -> Iterator[Link]:

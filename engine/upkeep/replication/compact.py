@@ -2,21 +2,22 @@
 
     1. each leader reports its dirty files, or that its last rule has not been applied everywhere (``compaction``)
     2. one commit gives the partitions that are due their next removal rule (``partitions.removal``)
-    3. each leader applies the rule to its files, and its followers copy them
+    3. the remote segments of tiered partitions are rewritten by the rule (``compact_remote``)
+    4. each leader whose remote log follows the rule applies it to its files, and its followers copy them
 
 A run that ends after the commit leaves the rest of the work to the next run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Report
-from stratalog.engine.driver.run import NOT_DONE, PartitionRow
+from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.turns import Over
 from stratalog.engine.driver.while_it_changes import while_it_changes
@@ -28,6 +29,7 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import BoundedWork
 from stratalog.engine.replication.removal import members_behind, remove_records
+from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
 from stratalog.partitions.agreed_time import agreed_ms, stamp_ms
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.compaction import Cleanable, CompactionPolicy, cleanable
@@ -39,6 +41,8 @@ from stratalog.partitions.removing import RemovingOptions
 from stratalog.partitions.replica import errors_of
 from stratalog.partitions.runner import Runner
 from stratalog.partitions.transactions import transactions_of
+from stratalog.tiering.remote_segment import RemoteSegment
+from stratalog.tiering.removing import NOTHING_REMOVED, RemovedRemotely
 
 MEMORY_BYTES = 128 * 1024 * 1024
 """The memory of a task for keys, as Kafka's log.cleaner.dedupe.buffer.size; keys beyond it go to files."""
@@ -55,6 +59,30 @@ class CompactWork(BoundedWork):
     compression: str
     clock: Clock
     copies: Runner
+    segments: tuple[RemoteSegment, ...] = ()
+    """The remote segments of the partition."""
+    recorded: int | None = None
+    """The generation of the rule that the remote log follows; None: the topic is not tiered."""
+    copies_to_remote: bool = False
+    """Whether the remote log grows. Then it must hold all that a rule covers, so that it has the last record of
+    each key below the bound: for readers of its table, and if all brokers are lost."""
+
+    @property
+    def until(self) -> int | None:
+        """The greatest bound of a rule; None: no limit."""
+        if not self.copies_to_remote:
+            return None
+        return self.segments[-1].next_offset if self.segments else 0
+
+    @property
+    def options(self) -> RemovingOptions:
+        """The options of a removal."""
+        return RemovingOptions(
+            segment_bytes=self.merging.segment_bytes,
+            compression=self.compression,
+            memory_bytes=MEMORY_BYTES,
+            most=self.most,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +138,11 @@ class CompactRow(PartitionRow, frozen=True, kw_only=True):
     removed: int
     read_bytes: int
     written_bytes: int
+    remote_segments: int
+    remote_removed: int
+    """The same numbers as ``segments`` and ``removed``, for the remote tier."""
+    remote_read_bytes: int
+    remote_written_bytes: int
     why: str | None
 
 
@@ -126,15 +159,27 @@ def _look(work: CompactWork) -> Dirty:
     now_ms = agreed_ms(work.clock, leader.store)
     seen_ms = work.clock.now_ms() if now_ms is None else now_ms
     with errors_of(leader):
-        found = cleanable(log, work.merging, work.policy, transactions, seen_ms, leader.footer)
+        found = cleanable(
+            log,
+            work.merging,
+            work.policy,
+            transactions,
+            seen_ms,
+            leader.footer,
+            cold=(segment.extent for segment in work.segments if segment.base_offset < log.local_start),
+            clean_to=view.rules[-1].rule.bound if view.rules else 0,
+            until=work.until,
+        )
     if view.rules:
         last = view.rules[-1].rule
-        if not carried_out(log, last) or members_behind(replicas, last):
+        behind = work.recorded is not None and work.recorded < last.generation
+        if behind or not carried_out(log, last) or members_behind(replicas, last):
             return Dirty(found, goes_on=True)
     if now_ms is None:
         return Dirty(found, why=NO_TIME)
     if not found.is_due(work.policy, now_ms):
-        return Dirty(found, why=found.why_not(work.merging, work.policy))
+        only = "" if work.until is None else "; only what is in the remote tier is compacted"
+        return Dirty(found, why=found.why_not(work.merging, work.policy) + only)
     wanted = WantedRule(
         topic_id=view.topic_id,
         partition=view.partition,
@@ -150,7 +195,7 @@ def _look(work: CompactWork) -> Dirty:
 
 
 def compact_partition(work: CompactWork) -> CompactResult:
-    """The task of step 3: the last rule of the view. Raises: see ``remove_records``; the error of a member of the
+    """The task of step 4: the last rule of the view. Raises: see ``remove_records``; the error of a member of the
     ISR that could not be reached.
     """
     return while_it_changes(lambda: _compact(work))
@@ -158,13 +203,7 @@ def compact_partition(work: CompactWork) -> CompactResult:
 
 def _compact(work: CompactWork) -> CompactResult:
     rule = work.replicas.view.rules[-1].rule
-    options = RemovingOptions(
-        segment_bytes=work.merging.segment_bytes,
-        compression=work.compression,
-        memory_bytes=MEMORY_BYTES,
-        most=work.most,
-    )
-    done = remove_records(work.replicas, rule, options, work.copies)
+    done = remove_records(work.replicas, rule, work.options, work.copies)
     if done.missed:
         raise next(iter(done.missed.values()))
     removed = done.removed
@@ -199,7 +238,9 @@ def compact(
     with execution.run("compact", dry_run=dry_run) as run:
         image = metadata.image()
         now_ms = cache(lambda: compared_clocks(storage, execution.clock, image).agreed_ms)
-        works, protected = _plan(storage, execution.clock, image, topics, only, now_ms)
+        planned, protected = _plan(storage, execution.clock, image, topics, only, now_ms)
+        tables = RemoteTables(metadata, storage, run)
+        works = _with_remote(tables, image, planned)
         run.add(_row(view, None, CompactResult(), PROTECTED) for view in protected)
         looked = {work.replicas.view.key: seen for work, seen in run.each(look_at_log, list(works.values()))}
         wanted = {key: seen.wanted for key, seen in looked.items() if seen.wanted is not None}
@@ -217,15 +258,18 @@ def compact(
                 for key in due
                 if key.topic_id in image.topics and not is_protected(image, key.topic_id, now_ms)
             ]
-            finished, failed = run.in_turns(compact_partition, again, over)
-            for one in failed:
-                run.fail(one.item, one.error)
+            tiered = [work for work in again if work.recorded is not None]
+            carried = tables.carry_out(
+                [tables.work(work, work.replicas.view.rules[-1].rule, work.options) for work in tiered], over
+            )
+            again = [work for work in again if work.recorded is None or work.replicas.view.key in carried]
+            finished = _carry_out(metadata, storage, run, again, over)
             done = {work.replicas.view.key: result for work, result in finished}
             run.notes += [
                 f"{work.replicas}: removed records without a key, written before compaction was enabled: "
-                f"{result.keyless:,}"
+                f"{keyless:,}"
                 for work, result in finished
-                if result.keyless
+                if (keyless := max(result.keyless, tables.figures_of(work.replicas.view.key).keyless))
             ]
         idle = {key: seen for key, seen in looked.items() if key not in due and key not in wanted}
         run.settle(
@@ -233,14 +277,45 @@ def compact(
             for key, seen in idle.items()
         )
         run.add(
-            _row(works[key].replicas.view, seen, done.get(key, CompactResult()), seen.why)
+            _row(works[key].replicas.view, seen, done.get(key, CompactResult()), seen.why, tables.figures_of(key))
             for key, seen in looked.items()
         )
     run.fill(
-        (work.replicas.view for work in works.values()), lambda view: _row(view, None, CompactResult(), NOT_DONE)
+        (work.replicas.view for work in planned.values()), lambda view: _row(view, None, CompactResult(), NOT_DONE)
     )
-    run.total("segments", "removed")
+    run.total("segments", "removed", "remote_segments", "remote_removed")
     return run.report()
+
+
+def _carry_out(
+    metadata: MetadataClient, storage: Storage, run: OperationRun, works: Sequence[CompactWork], over: Over | None
+) -> list[tuple[CompactWork, CompactResult]]:
+    """Step 4. A work that fails is repeated once if its partition has changed meanwhile: a member that has left
+    the ISR lacks records, and is not damaged. Returns the works with their results; the others are failures."""
+    finished, failed = run.in_turns(compact_partition, _present(metadata, storage, works), over)
+    outdated = _present(metadata, storage, [one.item for one in failed])
+    changed = {
+        work.replicas.view.key
+        for one, work in zip(failed, outdated, strict=True)
+        if work.replicas.view.partition_epoch != one.item.replicas.view.partition_epoch
+    }
+    again, still = run.in_turns(
+        compact_partition, [work for work in outdated if work.replicas.view.key in changed], over
+    )
+    for one in (*(one for one in failed if one.item.replicas.view.key not in changed), *still):
+        run.fail(one.item, one.error)
+    return [*finished, *again]
+
+
+def _present(metadata: MetadataClient, storage: Storage, works: Sequence[CompactWork]) -> list[CompactWork]:
+    """The works of step 4 under the present views; those of deleted topics stay as they are."""
+    image = metadata.image() if works else None
+    return [
+        replace(work, replicas=storage.replicas(image.view(*work.replicas.view.key)), segments=())
+        if image is not None and work.replicas.view.topic_id in image.topics
+        else work
+        for work in works
+    ]
 
 
 def _plan(
@@ -274,13 +349,39 @@ def _plan(
                 compression=config.compression_type,
                 clock=clock,
                 copies=storage.copies,
+                copies_to_remote=config.copies_to_remote,
             )
             for view in views
         }
     return works, protected
 
 
-def _row(view: PartitionView, seen: Dirty | None, done: CompactResult, why: str | None) -> CompactRow:
+def _with_remote(
+    tables: RemoteTables, image: ClusterImage, works: Mapping[TopicIdPartition, CompactWork]
+) -> dict[TopicIdPartition, CompactWork]:
+    """The works with their remote segments; without those whose remote log cannot be read, or follows a rule that
+    the metadata lack, which have failed."""
+    unread = tables.open(image, [image.topics[topic_id] for topic_id in dict.fromkeys(key[0] for key in works)])
+    found: dict[TopicIdPartition, CompactWork] = {}
+    for key, work in works.items():
+        if (log := tables.logs.get(key.topic_id)) is not None:
+            segments = log.of_partition(key.partition)
+            work = replace(work, segments=segments, recorded=log.generation(key.partition))
+            if error := tables.unknown_rule(work.replicas, log):
+                tables.run.fail(work, error)
+                continue
+        if key.topic_id not in unread:
+            found[key] = work
+    return found
+
+
+def _row(
+    view: PartitionView,
+    seen: Dirty | None,
+    done: CompactResult,
+    why: str | None,
+    remote: RemovedRemotely = NOTHING_REMOVED,
+) -> CompactRow:
     return CompactRow(
         topic=view.topic,
         partition=view.partition,
@@ -290,5 +391,9 @@ def _row(view: PartitionView, seen: Dirty | None, done: CompactResult, why: str 
         removed=done.removed,
         read_bytes=done.read_bytes,
         written_bytes=done.written_bytes,
+        remote_segments=remote.segments,
+        remote_removed=remote.gaps,
+        remote_read_bytes=remote.read_bytes,
+        remote_written_bytes=remote.written_bytes,
         why=why,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,11 +21,13 @@ from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, LogGapError, StratalogError
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.runner import Done, Failed, Runner, ThreadRunner
 from stratalog.partitions.store import Store
 from stratalog.tiering.bootstrap import AuxiliaryState, auxiliary_state
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
+from stratalog.tiering.removal import last_rule
 
 if TYPE_CHECKING:
     from stratalog.tiering.delta_table import DeltaTopicTable
@@ -53,6 +55,8 @@ class RestoredPartition:
     leader_epoch: int
     """The greatest known leader epoch of the partition."""
     segments: tuple[RemoteSegment, ...]
+    rule: Rule | None = None
+    """The rule of removal with which it begins; the next one has a greater generation than every segment."""
 
     def __str__(self) -> str:
         return f"{self.topic.name}-{self.partition}"
@@ -86,6 +90,10 @@ class RestorePlan:
     """Notes about losses."""
     failures: tuple[Failure, ...]
     """Items that cannot be restored; if there is any, nothing is restored."""
+
+    def of(self, topic: TopicDescription) -> Iterator[RestoredPartition]:
+        """The partitions of a topic."""
+        return (one for one in self.partitions if one.topic.topic_id == topic.topic_id)
 
     @property
     def totals(self) -> dict[str, Value]:
@@ -227,7 +235,10 @@ def _partitions_of(
             case Failed(_, error):
                 raise error
     return [
-        _partition(topic, number, described, log.of_partition(number), states.get(number))
+        replace(
+            _partition(topic, number, described, log.of_partition(number), states.get(number)),
+            rule=last_rule(log, number),
+        )
         for number, described in enumerate(topic.partitions)
     ]
 

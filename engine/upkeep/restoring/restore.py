@@ -34,6 +34,7 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.partition_commands import AdoptRules
 from stratalog.engine.metadata.records import EPOCH_GAP
 from stratalog.engine.metadata.topic_commands import AlterConfigs, RestoreTopic
 from stratalog.engine.quorum.client import MetadataClient
@@ -160,6 +161,10 @@ def bring_back(
         factors = {topic.name: metadata.submit(RestoreTopic(topic)) for topic in plan.topics}
         if names := list(factors):
             run.failures += elect(metadata, storage, execution, names, unclean=True).failures
+            for topic in plan.topics:
+                rules = tuple((one.partition, one.rule) for one in plan.of(topic) if one.rule is not None)
+                if rules:
+                    metadata.submit(AdoptRules(topic.topic_id, rules, execution.clock.now_ms()))
             run.failures += replicate(metadata, storage, execution, memory, names).failures
     run.add(msgspec.structs.replace(one.row, replicas=factors[one.topic.name]) for one in plan.partitions)
     run.totals |= plan.totals

@@ -15,6 +15,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, parse
 from stratalog.partitions.merge import MergePolicy, Run, oldest_by
 from stratalog.partitions.probing import NoAnswerError, Prober
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 from stratalog.partitions.transactions import transactions_of
@@ -48,6 +49,8 @@ class PlanWork(PartitionWork):
     expires_ms: int
     """How long brokers keep records that the remote tier keeps longer; -1: just as long."""
     clock: Clock
+    rule: Rule | None = None
+    """The rule of removal that uploads below its bound must follow."""
     dry_run: bool = False
     """Plan without taking over the leader's epoch."""
 
@@ -81,7 +84,8 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
     leader = work.replicas.leader
     if work.entry.seen and now_ms < work.entry.quiet_until_ms and work.segments is not None:
         objects = leader.store.list(leader.folder)
-        if _seen(work, parse(leader.folder, objects)) == work.entry.seen:
+        listing = parse(leader.folder, objects, generation=leader.generation)
+        if _seen(work, listing) == work.entry.seen:
             start = work.segments[-1].next_offset if work.segments else work.replicas.view.log_start_offset
             entry = work.entry
             plan = UploadPlan(start, ())
@@ -115,6 +119,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         latest_ms=latest_ms,
         oldest_ms=oldest_by(leader.footer),
         transactions=transactions,
+        rule=work.rule,
     )
     pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
     if plan.runs or foreign or work.segments is None:
@@ -137,6 +142,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         now_ms=now_ms,
         oldest_ms=oldest_by(leader.footer),
         transactions=transactions,
+        rule=work.rule,
     )
     return PlannedUploads(
         plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms, why=why
@@ -149,6 +155,7 @@ def _seen(work: PlanWork, listing: Listing) -> str:
     view = work.replicas.view
     rests_on = (
         (view.leader, view.leader_epoch, view.log_start_offset, last, work.policy, work.lag, work.expires_ms),
+        work.rule,
         sorted((str(file.name), file.object.version) for file in listing.data),
         sorted(map(str, listing.watermarks)),
         sorted((str(name), stored.version) for name, stored in (*listing.epochs, *listing.local_starts)),

@@ -24,7 +24,7 @@ from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import chosen_topics, cluster_config_of, topic_config_of
-from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.damaged import under_others
 from stratalog.engine.upkeep.tiering.estimate import send_uploads
@@ -38,7 +38,9 @@ from stratalog.engine.upkeep.tiering.uploads import Uploads
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.runner import Done, Failed
+from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.schedule import Schedule
 
 
@@ -168,8 +170,15 @@ def _plan_work(clock: Clock, part: PartitionTiering, whole: bool, dry_run: bool)
         lag=part.of.config.copy_lag,
         expires_ms=part.of.config.local_expires_ms,
         clock=clock,
+        rule=None if log is None else _rule_of(log, replicas.view),
         dry_run=dry_run,
     )
+
+
+def _rule_of(log: RemoteLog, view: PartitionView) -> Rule | None:
+    """The rule that the remote log follows. If it follows none, as tiering began later: the last one of the
+    metadata."""
+    return log.rules.get(view.partition) or (view.rules[-1].rule if view.rules else None)
 
 
 @dataclass(frozen=True, slots=True)

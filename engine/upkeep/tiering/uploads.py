@@ -1,9 +1,10 @@
 """The uploads of a tier run, and the commits that add them to the remote log.
 
-1. Lanes take uploads in turns: one segment of each partition, the longest overdue first, then the next one. 2. An
-upload waits until the segments before it are uploaded; then its topic can commit it. 3. A committer commits
-completed uploads, one topic at a time, while other uploads continue. The commit reads the current leaders, and
-leaves out segments of a leader that has been deposed meanwhile.
+1. Lanes take uploads in turns: one segment of each partition, the longest overdue first, then the next one.
+2. An upload waits until the segments before it are uploaded; then its topic can commit it.
+3. A committer commits completed uploads, one topic at a time, while other uploads continue. The commit reads the
+present leaders, and leaves out segments of a leader that was deposed meanwhile, and those that were copied before
+a compaction.
 
 After a failure in a partition, no further upload of that partition begins. When a budget is used up, only the
 first upload begins. If an upload hangs, its lane waits until the deadline, while the other lanes continue.
@@ -24,7 +25,7 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.tiering.state import PartitionTiering, TopicTiering, histories
 from stratalog.engine.upkeep.tiering.tasks import UploadWork, upload_run
-from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, StratalogError
+from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, SourceChangedError, StratalogError
 from stratalog.partitions.runner import Done, Failed, Outcome, values
 from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.remote_segment import Uploaded
@@ -205,10 +206,16 @@ class Uploads:
             histories(self._metadata, topic, parts),
         )
         fenced = {upload.segment.path for upload in done.fenced}
+        stale = {upload.segment.path for upload in done.stale}
         with self._changed:
             topic.remote = done.log
             for part, upload in batch:
-                if upload.segment.path not in fenced:
+                if upload.segment.path in stale:
+                    part.error = part.error or SourceChangedError(
+                        f"{part}: compaction has removed records of {upload.segment.name}, or of a segment before "
+                        "it, since it was copied: the upload was not committed, and the next run copies the rest"
+                    )
+                elif upload.segment.path not in fenced:
                     part.committed.append(upload)
                     part.made += upload.segment.path in done.made
                 elif part.error is None:

@@ -36,6 +36,8 @@ class RemotePartition:
     """Paths that the table lists, but that the store does not have with the listed size."""
     rewrite: str = ""
     """A description of files with which other programs have replaced segments, if any."""
+    generation: int = 0
+    """The generation of the last rule of removal that the table records."""
 
     def lists(self, object_name: str) -> bool:
         """Whether the table lists an object, by its name in the store."""
@@ -75,7 +77,24 @@ def check_remote(work: RemoteWork) -> tuple[tuple[HeldFile, ...], list[Finding]]
             sound.append(HeldFile(found.file, segment.base_offset, segment.next_offset))
     if work.leader is not None:
         _check_end(where, replicas, remote, work.leader, findings)
+        _check_rules(where, remote, work.leader, findings)
     return tuple(sound), findings
+
+
+def _check_rules(where: str, remote: RemotePartition, leader: ReplicaLog, findings: list[Finding]) -> None:
+    """Check that the remote log follows the rules of removal that the leader's files follow."""
+    for link in leader.chain:
+        for segment in remote.segments if link.name.generation > remote.generation else ():
+            overlaps = segment.base_offset < link.end and link.start < segment.next_offset
+            if overlaps and segment.generation < link.name.generation:
+                error = CorruptionError(
+                    f"{where}: {segment.path} follows rule of removal {segment.generation}, but the leader's "
+                    f"{link.name} rule {link.name.generation}: the remote tier was restored from an older copy. "
+                    "Bring back the newer one; otherwise compact removes the records again, but keys whose "
+                    "tombstones are removed may be back"
+                )
+                findings.append(Finding(where, error))
+                return
 
 
 def _check_end(

@@ -1,0 +1,229 @@
+"""The remote part of a compaction: remote segments follow a rule of removal before the leader does
+(``stratalog.tiering.removal``).
+
+    1. tasks: write the segments of each partition from which records leave again, in ascending order
+    2. one version of the table for each topic replaces them; the next part of a partition follows
+    3. when a partition is done, the table records its rule, and its leader may follow
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.driver.turns import Over, in_turns
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.chosen import topic_config_of
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.partition import BoundedWork, PartitionReplicas
+from stratalog.engine.replication.watermark import with_known_watermark
+from stratalog.engine.upkeep.tiering.iceberg import follow
+from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
+from stratalog.partitions.errors import (
+    CorruptionError,
+    LogGapError,
+    RemoteObjectMissingError,
+    SourceChangedError,
+    StratalogError,
+)
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.records import schema_of
+from stratalog.partitions.removal import Rule
+from stratalog.partitions.removing import RemovingOptions
+from stratalog.partitions.replica import errors_of
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.store import Store
+from stratalog.partitions.transactions import transactions_of
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment
+from stratalog.tiering.removal import Followed, Replaced, to_rewrite
+from stratalog.tiering.removing import NOTHING_REMOVED, RemovedRemotely, carry_out_remotely
+
+if TYPE_CHECKING:
+    from stratalog.tiering.delta_table import DeltaTopicTable
+
+
+_MAY_HAVE_MOVED = (LogGapError, RemoteObjectMissingError, SourceChangedError)
+"""Errors that may come from an outdated table: tier and retain have moved the local start since, or another driver
+has replaced segments, whose objects were deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRemovalWork(BoundedWork):
+    """One partition. ``most`` counts segments to make."""
+
+    rule: Rule
+    segments: tuple[RemoteSegment, ...]
+    """All remote segments of the partition."""
+    remote: Store
+    folder: str
+    options: RemovingOptions
+    looked_again: bool = False
+    """Whether the segments were read again, after one of the errors ``_MAY_HAVE_MOVED``."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``PartitionWork``."""
+        return [*self.replicas.stores.values(), self.remote]
+
+
+def remove_remotely(work: RemoteRemovalWork) -> RemovedRemotely:
+    """The task of step 1. Raises: errors of listing the leader; see ``carry_out_remotely``."""
+    return while_it_changes(lambda: _remove(work))
+
+
+def _remove(work: RemoteRemovalWork) -> RemovedRemotely:
+    leader = work.replicas.leader
+    log = with_known_watermark(work.replicas, leader_log(work.replicas))
+    with errors_of(leader):
+        transactions = transactions_of(log, leader.footer)
+    options = replace(work.options, most=work.most)
+    return carry_out_remotely(
+        leader, log, transactions, work.rule, work.remote, work.folder, work.segments, options
+    )
+
+
+@dataclass(slots=True)
+class RemoteTables:
+    """The tables of tiered topics in one run."""
+
+    metadata: MetadataClient
+    storage: Storage
+    run: OperationRun
+    logs: dict[str, RemoteLog] = field(default_factory=dict)
+    """By topic id, as last read; topics whose table cannot be read are absent."""
+    figures: dict[TopicIdPartition, RemovedRemotely] = field(default_factory=dict)
+    """The figures of each partition."""
+    _tables: dict[str, DeltaTopicTable] = field(default_factory=dict)
+
+    def open(self, image: ClusterImage, topics: Iterable[TopicImage]) -> set[str]:
+        """Read the tables of the tiered topics among these; create missing ones, and revert rewrites by other
+        programs. Returns the ids of tiered topics without a readable table, each a failure."""
+        tiered = [topic for topic in topics if topic_config_of(image, topic).remote_storage_enable]
+
+        def read(topic: TopicImage) -> tuple[DeltaTopicTable, RemoteLog]:
+            table = self.storage.remote_table(topic)
+            log = table.load()
+            if log.version < 0 and not self.run.dry_run:
+                table.ensure(schema_of(topic.key_schema, topic.value_schema))
+                log = table.load()
+            if log.rewrite is not None and not self.run.dry_run:
+                self.run.notes.append(f"{topic.name}: {log.rewrite}")
+                log = table.undo_rewrites()
+            return table, log
+
+        unread = {topic.topic_id for topic in tiered}
+        for topic, (table, log) in self.run.done(ask_remote(self.storage, read, tiered), lambda topic: topic.name):
+            self._tables[topic.topic_id], self.logs[topic.topic_id] = table, log
+            unread.discard(topic.topic_id)
+        return unread
+
+    def figures_of(self, key: TopicIdPartition) -> RemovedRemotely:
+        """The figures of a partition."""
+        return self.figures.get(key, NOTHING_REMOVED)
+
+    def unknown_rule(self, replicas: PartitionReplicas, log: RemoteLog) -> CorruptionError | None:
+        """An error if a remote log that was read follows a rule that the metadata lack now."""
+        key = replicas.view.key
+        segments = log.of_partition(key.partition)
+        generation = max([log.generation(key.partition), *(segment.generation for segment in segments)])
+        if generation <= replicas.view.generation:
+            return None
+        rules = self.metadata.image().rules_of(key)  # the view may be from before the rule
+        if rules and generation <= rules[-1].rule.generation:
+            return None
+        return CorruptionError(
+            f"{replicas}: its remote log follows rule of removal {generation}, which the metadata lack: a restore "
+            "of this cluster has not ended, or the metadata are an older copy; run restore again, or bring back "
+            "the voters"
+        )
+
+    def work(self, base: BoundedWork, rule: Rule, options: RemovingOptions) -> RemoteRemovalWork:
+        """The remote part of the work on a partition whose table is open."""
+        topic_id, partition = base.replicas.view.key
+        table = self._tables[topic_id]
+        return RemoteRemovalWork(
+            replicas=base.replicas,
+            rule=rule,
+            segments=self.logs[topic_id].of_partition(partition),
+            remote=table.remote,
+            folder=table.folder,
+            options=options,
+        )
+
+    def carry_out(self, works: Sequence[RemoteRemovalWork], over: Over | None) -> set[TopicIdPartition]:
+        """All steps, a part of each partition at a time until ``over``. Returns the partitions whose table has
+        recorded their rule; the others are failures, or count in ``totals["cut_off"]``."""
+        carried: set[TopicIdPartition] = set()
+        self.run.progress.start("compact the remote tier", len(works), "partitions")
+        left = in_turns(works, over, lambda waiting, most: self._turn(waiting, most, carried))
+        self.run.progress.finish()
+        if left:
+            self.run.totals["cut_off"] = int(self.run.totals.get("cut_off") or 0) + len(left)
+        return carried
+
+    def _turn(
+        self, waiting: Sequence[RemoteRemovalWork], most: int | None, carried: set[TopicIdPartition]
+    ) -> list[RemoteRemovalWork]:
+        left: list[RemoteRemovalWork] = []
+        done: dict[str, list[tuple[RemoteRemovalWork, RemovedRemotely]]] = {}
+        busy = [work for work in waiting if to_rewrite(work.segments, work.rule)]
+        for work in waiting:
+            if not to_rewrite(work.segments, work.rule):
+                done.setdefault(work.replicas.view.topic_id, []).append((work, NOTHING_REMOVED))
+        for outcome in self.run.tasks.run(remove_remotely, [replace(work, most=most) for work in busy]):
+            match outcome:
+                case Done(work, part):
+                    done.setdefault(work.replicas.view.topic_id, []).append((work, part))
+                    self.run.progress.advance(part.written_bytes)
+                case Failed(work, error) if isinstance(error, _MAY_HAVE_MOVED) and not work.looked_again:
+                    left.append(replace(work, looked_again=True))
+                case Failed(work, error):
+                    self.run.fail(work, error)
+        for topic_id, parts in done.items():
+            try:
+                self._commit(topic_id, parts)
+            except StratalogError as error:
+                for work, _ in parts:
+                    self.run.fail(work, error)
+                continue
+            for work, part in parts:
+                key = work.replicas.view.key
+                self.figures[key] = part.after(self.figures_of(key))
+                if self.logs[topic_id].generation(key.partition) >= work.rule.generation:
+                    carried.add(key)
+                else:
+                    left.append(work)
+        for topic_id in {work.replicas.view.topic_id for work in left if work.looked_again}:
+            try:
+                self.logs[topic_id] = self._tables[topic_id].load()
+            except StratalogError as error:
+                self.run.fail(self._tables[topic_id].topic, error)
+                left = [work for work in left if work.replicas.view.topic_id != topic_id]
+        return [
+            replace(
+                work, segments=self.logs[work.replicas.view.topic_id].of_partition(work.replicas.view.partition)
+            )
+            for work in left
+        ]
+
+    def _commit(self, topic_id: str, parts: Sequence[tuple[RemoteRemovalWork, RemovedRemotely]]) -> None:
+        """Steps 2 and 3. Raises: see ``DeltaTopicTable.commit``."""
+        table = self._tables[topic_id]
+        replaced: list[Replaced] = [each for _, part in parts for each in part.replaced]
+        if replaced:
+            self.logs[topic_id] = table.remove_records(replaced).log
+            image = self.metadata.image()
+            if (topic := image.topics.get(topic_id)) is not None:
+                follow(self.metadata, self.storage, topic, topic_config_of(image, topic), self.run)
+        followed = {
+            work.replicas.view.partition: Followed(work.rule, part.examined)
+            for work, part in parts
+            if not part.left
+        }
+        if followed:
+            self.logs[topic_id] = table.record_rules(followed)
