@@ -206,6 +206,8 @@ def test_promtool_finds_the_alerts_and_the_dashboard_right(tmp_path: Path) -> No
 
 
 def test_each_metric_has_a_sentence(live: LiveCluster) -> None:
+    live.topic("compacted", cleanup_policy="compact")
+    live.cluster.maintain(check=False)
     found = live.cluster.health()
     assert {name for name in found.totals if not name.endswith("-age-ms")} == FIGURES.keys()
     shown = Exposition("c")
