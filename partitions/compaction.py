@@ -67,10 +67,12 @@ def cleanable(
     transactions: LogTransactions,
     now_ms: int,
     footer: FooterOf,
+    *,
+    compacted_to: int = 0,
 ) -> Cleanable:
-    """The part that may be compacted of a log whose last rule is carried out. ``now_ms`` is a time on which clocks
-    agree."""
-    start = max(log.removed_to, log.local_start)
+    """The part that may be compacted of a log whose last rule, up to offset ``compacted_to``, is carried out.
+    ``now_ms`` is a time on which clocks agree."""
+    start = max(min(log.removed_to, compacted_to), log.local_start)
     clean = sum(link.file.object.size_bytes for link in log.over(log.local_start, start))
     dirty: list[Link] = []
     oldest_ms: Callable[[Link], int] = oldest_by(footer)

@@ -110,21 +110,22 @@ def _check_compacting(config: TopicConfig, what: str) -> None:
         )
 
 
-def check_compacted(after: TopicConfig, what: str) -> None:
-    """Check the configs of a topic from which compaction has removed records.
+def check_removed(after: TopicConfig, what: str, *, compacted: bool, erased: bool) -> None:
+    """Check the configs of a topic from which compaction has removed records, or from which some were erased.
 
     Raises: InvalidConfigError.
     """
     wanted = {
         "remote.storage.enable = true": after.remote_storage_enable,
         f"cleanup.policy = {SNAPSHOT}": after.snapshots,
-        "unclean.leader.election.enable = true": after.unclean_leader_election_enable,
+        "unclean.leader.election.enable = true": compacted and after.unclean_leader_election_enable,
     }
+    why = "compaction has removed records of this topic" if compacted else "records of this topic were erased"
     for setting, is_wanted in wanted.items():
-        if is_wanted:
+        if is_wanted and (compacted or erased):
             raise InvalidConfigError(
-                f"{what}: {setting} is not possible any more, because compaction has removed records of this "
-                "topic: create another topic with this setting, and append the records there"
+                f"{what}: {setting} is not possible any more, because {why}: create another topic with this "
+                "setting, and append the records there"
             )
 
 

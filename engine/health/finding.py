@@ -43,7 +43,7 @@ KINDS = frozenset(
         *(CURRENT_LEADER, "offline-voter", "OfflineLogDirectoryCount", "FencedBrokerCount", "ActiveBrokerCount"),
         *("read-only-log-dir", "log-dir-used-ratio", "clock-skew"),
         *("OfflinePartitionsCount", "UnderMinIsrPartitionCount", "UnderReplicatedPartitions", "MaxLag"),
-        *("damaged-replicas", "lost-log", "behind-remote", "retention-lag"),
+        *("damaged-replicas", "lost-log", "behind-remote", "retention-lag", "unfinished-erasure"),
         *("offline-remote-tier", "remote-table", "RemoteCopyErrorsPerSec", "RemoteCopyLagBytes"),
         *("records-lag-max", "state-unread", "PartitionsWithLateTransactionsCount"),
         *("upkeep", "upkeep-failing"),

@@ -105,9 +105,17 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
 
 def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> None:
     """Raises: InvalidCallError for a partition with a rule of removal: a record that such an election gives up may
-    be the last of its key, the others of which are removed already, on some of the replicas.
+    be the last of its key, the others of which are removed already, on some of the replicas; or the offsets of an
+    erasure may become those of other records.
     """
-    if image.rules_of(TopicIdPartition(election.topic_id, election.partition)):
+    key = TopicIdPartition(election.topic_id, election.partition)
+    if any(one.offsets for one in image.erasures_of(key)):
+        raise InvalidCallError(
+            f"{what}: an erasure of its records is not carried out by every replica, and an election that gives "
+            "up records could bring them back: bring back a broker that was in its ISR, or reassign the replicas "
+            "that are away, then run `stratalog erase` again without keys"
+        )
+    if image.rules_of(key):
         raise InvalidCallError(
             f"{what}: records were removed from it by cleanup.policy = compact, so no election may give up "
             "others: bring back a broker that was in its ISR, or delete the topic and create it again"

@@ -286,7 +286,8 @@ class AddRules:
                 continue
             named.add(key)
             rules = image.rules_of(key)
-            rule = next_rule(rules, wanted.bound, wanted.now_ms, wanted.delete_retention_ms)
+            generation = image.generation_of(key) + 1
+            rule = next_rule(rules, wanted.bound, wanted.now_ms, wanted.delete_retention_ms, generation)
             records.append(
                 RemovalRuleRecord(
                     topic_id=key.topic_id, partition=key.partition, rule=rule, committed_ms=wanted.committed_ms
@@ -305,11 +306,13 @@ class AddRules:
             )
         rules = image.rules_of(TopicIdPartition(wanted.topic_id, wanted.partition))
         last = rules[-1].rule if rules else Rule(0, 0)
+        generation = image.generation_of(TopicIdPartition(wanted.topic_id, wanted.partition))
         changed = wanted.partition_epoch != present.partition_epoch
-        if changed or wanted.after != last.generation or wanted.bound < last.bound:
+        if changed or wanted.after != generation or wanted.bound < last.bound:
             raise InvalidUpdateVersionError(
                 f"{name_of(image, wanted)}: a rule up to {wanted.bound} was to follow generation {wanted.after}, "
-                f"under partition epoch {wanted.partition_epoch}, but {last} is the present one, and the "
+                f"under partition epoch {wanted.partition_epoch}, but {last} is the present one, the last "
+                f"generation is {generation}, and the "
                 f"partition epoch is {present.partition_epoch}; look at the logs again"
             )
         topic = image.topics[wanted.topic_id]

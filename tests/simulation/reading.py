@@ -39,7 +39,9 @@ def read_topic(world: World, ports: Ports) -> str:
         for piece in state.readable.pieces:
             if piece.start != position:
                 raise Violation(f"I5: a reader gets {piece.start} after {position} of {folder}")
-            count += _read(history, piece.store, piece.file, piece.start, piece.end, f"for a reader of {folder}")
+            count += _read(
+                history, piece.store, piece.file, piece.start, piece.end, f"for a reader of {folder}", leader=True
+            )
             position = piece.end
         if position != max(state.positions.high_watermark, state.readable.log_start):
             raise Violation(f"I5: a reader gets up to {position} of {state.positions.high_watermark} of {folder}")
@@ -81,7 +83,9 @@ def _note_watermark(history: History, folder: str, high_watermark: int, before: 
     history.read[folder] = max(history.read.get(folder, 0), high_watermark)
 
 
-def _read(history: History, store: Store, file: DataFile, start: int, end: int, who: str) -> int:
+def _read(
+    history: History, store: Store, file: DataFile, start: int, end: int, who: str, *, leader: bool = False
+) -> int:
     try:
         read = [pa.Table.from_batches([rows]) for rows in read_batches(store, file, start, end, TOKEN_COLUMNS)]
         tokens = [token for rows in read for token in tokens_of(rows)]
@@ -92,4 +96,6 @@ def _read(history: History, store: Store, file: DataFile, start: int, end: int, 
     if not history.unclean:
         for offset, token in enumerate(tokens, start):
             history.commit(offset, token, who)
+            if leader and offset in history.reported and token != b"%d:" % offset:
+                raise Violation(f"E1: {token!r} at {offset} was reported as erased, and is read {who}")
     return len(tokens)

@@ -49,6 +49,7 @@ from stratalog.engine.replication.sync import Synced, SyncOptions, _done
 from stratalog.engine.state.transaction_state import Transaction, TransactionStates
 from stratalog.engine.upkeep.maintenance.maintain import _Maintenance
 from stratalog.partitions.clock import Clock
+from stratalog.partitions.erasure import Erasure, within
 from stratalog.partitions.errors import (
     OutcomeUnknownError,
     OutOfOrderSequenceNumberError,
@@ -172,6 +173,12 @@ def chain_of_any_generation(
 def merged_over_any_generation(mine: ReplicaLog, link: Link) -> bool:
     """A merged segment of the follower stands for the leader's file, whatever rule it follows."""
     return any(own.name.merged and own.start <= link.start and link.end <= own.end for own in mine.chain)
+
+
+def named_in_the_log(link: Link, erasures: Sequence[Erasure]) -> int:
+    """Of a file only the part in the log counts."""
+    later = (one for one in reversed(erasures) if one.generation > link.name.generation)
+    return next((one.generation for one in later if within(one.offsets, link.start, link.end)), 0)
 
 
 def first_scan(list_once: Callable[[], Any], where: str, together: object) -> Any:
