@@ -134,7 +134,7 @@ def _named(link: Link, erasures: Sequence[Erasure]) -> int:
 
 def _cut_by(log: ReplicaLog, link: Link) -> int:
     """The greatest generation that a part of the link's file was rewritten by; 0 if there is none."""
-    name = link.name
+    name = link.name  # an append is never cut: runs and local starts end where appends do
     if link.start == name.base_offset and link.end >= name.least_end:
         return 0
     over = log.over(name.base_offset, name.least_end)

@@ -34,6 +34,7 @@ from stratalog.partitions.store import Store
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, fence, report_of, rows_of
 from tests.unit.faulty_store import Faults
+from tests.unit.snapshot_harness import keyed
 from tests.unit.test_upkeep_compact import Compacted, Row, offsets_of
 
 KEY, OTHER = "erase-me-17", "keep-me-18"
@@ -466,21 +467,18 @@ def test_a_line_that_is_no_key_is_named_by_its_number(tmp_path: Path, text: str,
 
 @pytest.mark.long("1,000 segments")
 def test_the_cost_is_linear_in_the_touched_segments(tmp_path: Path) -> None:
-    live = Erasable(tmp_path, fill=False)
-    keys = {1: "one", 10: "ten", 100: "hundred"}
+    live = LiveCluster(tmp_path, brokers=1)
+    live.topic(copies=1, segment_bytes="1", file_delete_delay_ms="0")
     for number in range(1000):
-        named = (
-            "hundred" if number % 10 == 1 else "ten" if number % 100 == 2 else "one" if number == 503 else OTHER
-        )
-        live.put((named, f"v{number}"))
+        key = "hundred" if number % 10 == 1 else "ten" if number % 100 == 2 else "one" if number == 503 else OTHER
+        live.cluster.append_batches("t", {0: [keyed([(key, f"v{number}")], 1)]}).raise_for_failures()
     cost = {}
-    for touched, key in keys.items():
-        report = live.erase(key)
-        assert rows_of(report, "records", "files") == [(touched, touched)]
+    for touched, key in {1: "one", 10: "ten", 100: "hundred"}.items():
+        report = live.cluster.erase("t", [key])
+        assert rows_of(report, "records", "files", "deleted_files") == [(touched, touched, touched)]
         cost[touched] = report.counts
-    written = {touched: counts.written_bytes for touched, counts in cost.items()}
-    creates = {touched: counts.creates + counts.copies for touched, counts in cost.items()}
-    assert written[10] < 12 * written[1] + 50_000
-    assert written[100] < 12 * written[10] + 50_000
-    assert creates[10] - creates[1] <= 9 * 8
-    assert creates[100] - creates[10] <= 90 * 8
+    of_one = (cost[100].written_bytes - cost[10].written_bytes) / 90
+    assert of_one < 5_000, "a segment of one record has less"
+    for touched, counts in cost.items():
+        assert counts.written_bytes < 50_000 + touched * 5_000
+        assert counts.creates + counts.copies < 20 + 3 * touched
