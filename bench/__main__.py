@@ -14,8 +14,8 @@ Settings come from the environment (or ``make bench NAME=value``):
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
     KAFKA       a Kafka to compare with: own (fetched from Maven Central, 50 MB, and started for it), or the
                 host:port of one that runs, which is enough for scans; without it these lines are left out
-    ONLY        some of calls,latency,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,plan,
-                ranges,kafka,mirror,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
+    ONLY        some of calls,latency,rates,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,
+                plan,ranges,kafka,mirror,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from bench import (
     planning,
     quorum,
     ranges,
+    rates,
     remote_log,
     remote_reads,
     replaying,
@@ -76,6 +77,7 @@ WITHOUT_SPARK = {"latency", "idle", "mirror", "restore", "growth", "costs"}
 _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "calls": (calls.calls,),
     "latency": (latency.latency,),
+    "rates": (rates.rates,),
     "append": (appending.append,),
     "append3": (replicated.append3,),
     "typed": (typed.typed,),

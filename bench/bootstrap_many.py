@@ -16,8 +16,8 @@ LOST = 2
 PARTITION_BYTES = 256 * 1024
 """The size of a partition, in files of a few kilobytes."""
 NOTE = (
-    "Everything is tiered but for one append. On folders a listing is two scans that agree, hence two calls; of "
-    "the remote tier each partition needs the footer of its last segment, and the topic one load of its table."
+    "Everything except one append is tiered. On folders a listing is two scans that agree, hence two calls. From "
+    "the remote tier, each partition reads the footer of its last segment, and the topic loads its table once."
 )
 
 

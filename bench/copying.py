@@ -20,12 +20,12 @@ from stratalog.partitions.store.local_copy import copy_file
 AT_LEAST = 0.8
 STEP_BYTES = 16 * 1024 * 1024
 LOST = (
-    "They leave the ISR, get everything, and join it again: three rounds instead of one, and three commits "
-    "instead of none."
+    "The members leave the ISR, receive everything, and join again: three rounds instead of one, and three "
+    "commits instead of none."
 )
 CHECKS = (
-    "What the checks cost: every byte passes through this process, which takes its CRC-32; the kernel's "
-    "copy_file_range moves them unseen."
+    "The cost of the checks: with them, every byte passes through this process, which computes a CRC-32; the "
+    "kernel's copy_file_range copies without checks."
 )
 
 
@@ -52,7 +52,9 @@ def replicate(bench: Bench) -> list[Line]:
         ours, peer, lost = in_turn(replicate_behind, partial(_copied, bench, made), replicate_all)
         what = "1 partition" if partitions == 1 else f"{partitions} partitions"
         lines.append(speed_line(f"replicate, {what}", size, ours, peer, AT_LEAST))
-        lines.append(speed_line("    the same to members that have lost it", size, lost, peer, note=LOST))
+        lines.append(
+            speed_line(f"    replicate, {what}, to members that have lost it", size, lost, peer, note=LOST)
+        )
         lines.append(_checks(bench, made, size))
     return lines
 

@@ -282,7 +282,7 @@ class RequestLine:
         "operation",
         "at a PUT's price",
         "at a GET's price",
-        "dollars a million",
+        "dollars per million",
     )
 
     what: str
@@ -302,7 +302,7 @@ class AppendLine:
     """Requests of appends, by the GiB and by the day."""
 
     headings: ClassVar[tuple[str, ...]] = (
-        *("MiB a partition and append", "dollars a GiB", "a partition and day", "a topic and day"),
+        *("MiB per append and partition", "dollars per GiB", "per partition and day", "per topic and day"),
     )
 
     what: str
@@ -321,7 +321,11 @@ class AppendLine:
 class BreakEvenLine:
     """The size from which on appends cost no more than another system's, per GiB."""
 
-    headings: ClassVar[tuple[str, ...]] = ("beside", "dollars a GiB", "as much at MiB a partition and append")
+    headings: ClassVar[tuple[str, ...]] = (
+        "compared with",
+        "dollars per GiB",
+        "same price at MiB per append and partition",
+    )
 
     what: str
     gib: float
@@ -341,7 +345,7 @@ class ClusterLine:
     """A cluster of some shape, as one system."""
 
     headings: ClassVar[tuple[str, ...]] = (
-        *("cluster", "requests", "storage", "between zones", "machines", "dollars a day", "a TB"),
+        *("cluster", "requests", "storage", "between zones", "machines", "dollars per day", "per TB"),
     )
 
     what: str

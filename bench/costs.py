@@ -67,14 +67,14 @@ def costs(bench: Bench) -> Sequence[Row]:
     prices = read_prices()
     measured = _measured(bench)
     operations = [
-        *((f"append of {mib} MiB, a partition", each.partition) for mib, each in measured.appends.items()),
-        ("append, besides", measured.appends[SIZES_MIB[0]].run),
-        ("merge, for each append that it takes in", measured.merged),
-        ("replicate and tier, a partition with new records", measured.replicated.partition),
-        ("replicate and tier, besides", measured.replicated.run),
-        ("merge and retain, a partition with new records", measured.checked.partition),
-        ("merge and retain, besides", measured.checked.run),
-        ("tier, a segment", measured.segment),
+        *((f"append of {mib} MiB, per partition", each.partition) for mib, each in measured.appends.items()),
+        ("append, fixed cost per run", measured.appends[SIZES_MIB[0]].run),
+        ("merge, per merged append", measured.merged),
+        ("replicate and tier, per partition with new records", measured.replicated.partition),
+        ("replicate and tier, fixed cost per run", measured.replicated.run),
+        ("merge and retain, per partition with new records", measured.checked.partition),
+        ("merge and retain, fixed cost per run", measured.checked.run),
+        ("tier, per segment", measured.segment),
     ]
     lines: list[Row] = [RequestLine(what, requests, prices.bucket) for what, requests in operations]
     for mib, operation in measured.appends.items():
@@ -93,8 +93,8 @@ def _clusters(prices: Prices, measured: Measured) -> Iterator[ClusterLine]:
     for shape in prices.shape:
         tb_day = shape.mib_s * 1024**2 * DAY_S / 1e12
         told = f"{shape.partitions:,} partitions, {shape.mib_s:g} MiB/s"
-        yield ClusterLine(f"{told}: ours, brokers in buckets", in_buckets(prices, shape, measured), tb_day)
-        yield ClusterLine(f"{told}: ours, brokers on disks", on_disks(prices, shape, measured), tb_day)
+        yield ClusterLine(f"{told}: stratalog, brokers in buckets", in_buckets(prices, shape, measured), tb_day)
+        yield ClusterLine(f"{told}: stratalog, brokers on disks", on_disks(prices, shape, measured), tb_day)
         yield ClusterLine(f"{told}: Kafka with tiering", kafka(prices, shape), tb_day)
         yield ClusterLine(f"{told}: diskless topics", diskless(prices, shape), tb_day)
 

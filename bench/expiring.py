@@ -18,7 +18,7 @@ from stratalog.tiering.plan import expired_segments
 SEGMENTS = 10_000
 THREADS = 8
 NOTE = (
-    "In bulk: one request deletes a thousand objects, one page of a listing names a thousand. The peer knows "
+    "One request deletes a thousand objects, and one page of a listing has a thousand names. The peer knows "
     "the names, and sends the same deletions."
 )
 
@@ -56,7 +56,7 @@ def expiring(bench: Bench) -> list[Line]:
             NOTE,
         ),
         Line(
-            "    deletions; besides, pages of listings",
+            "    deletions; pages of listings",
             f"{counts.deletes}; {counts.lists}",
             f"{least}; 0",
             counts.deletes / least,

@@ -15,12 +15,12 @@ LINEAR = 1.2
 """Up to this exponent it is called linear, from ``SLOWER`` on."""
 SLOWER = 0.8
 NOTE = (
-    "Three replicas on a file system in memory, no Spark. CPU is that of the process, of one operation; requests "
-    "are those to brokers and remote, where a listing of a folder is two scans; bytes are those that the process "
-    "has read and written. k: the cost goes with the k-th power of the size, by all sizes, in brackets by the "
-    "last two; 0 is flat, 1 linear. Times: the CPU at the largest size against that at the smallest, and how many "
-    "times larger the size is. The last column goes by the greatest k of the last two sizes: up to 0.15, which "
-    "is 1.4 times for ten times the size, it is flat."
+    "Three replicas on a file system in memory, no Spark. CPU: process CPU time per operation. Requests: calls "
+    "to the brokers and the remote tier (listing a folder counts as two). Bytes: read and written by the "
+    "process. k: cost grows as size^k, fitted over all sizes (in brackets: over the last two); 0 is flat, 1 is "
+    "linear. Times: growth of the CPU time from the smallest to the largest size, and growth of the size. Does: "
+    "the verdict by the largest k over the last two sizes; flat is a k of at most 0.15, or 1.4 times the cost at "
+    "ten times the size."
 )
 
 

@@ -71,12 +71,12 @@ _ALWAYS_DUE = {
 }
 """Every step is part of every round."""
 NOTE = (
-    "Each by a process of its own, which knows no partition yet; wall and CPU without its imports, and its whole "
-    "memory. maintain with all steps but vacuum and scrub, which read and list by the day; all are due, of "
-    "partitions that an earlier run has seen. Requests are the calls to brokers and remote, in buckets those of "
-    "the client, with the opening: on folders a listing is two scans, and a look at a broker one walk; in a "
-    "bucket a look is a request for each thousand names. The table of a topic is loaded by another library, whose "
-    "requests are not among them. In buckets the partitions have no tier, but for five others."
+    "Each run is a new process that knows no partition yet. Wall and CPU: without imports. Memory: of the whole "
+    "process. Requests: calls to brokers and the remote tier, including opening the cluster but not the delta-rs "
+    "loads of topics' tables. On folders, a listing counts as two requests, and a walk through a broker as one; "
+    "in a bucket, a walk takes one request per thousand names. maintain: all steps except the daily vacuum and "
+    "scrub, all of them due; an earlier run has seen the partitions. S3: only five further partitions are "
+    "tiered."
 )
 
 

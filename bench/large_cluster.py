@@ -40,8 +40,8 @@ INTERACTIVE_S = 1.0
 FENCED = 5
 COMMITS = 1000
 NOTE = (
-    "KIP-630's example: 100 brokers, topics of 10 partitions, 3 replicas. The peer is one record for each that "
-    "changes. Both without the framing of the log."
+    "KIP-630's example: 100 brokers, topics of 10 partitions, 3 replicas. The peer writes one record per "
+    "partition that changes. Neither size includes the log's framing."
 )
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ LATE, LATE_IN = 10, 50
 WARM_UP, TURNS = 3, 100
 GROUP = "latency"
 NOTE = (
-    "Three brokers in memory, one voter of the metadata, a driver that has made the operation before. "
-    "Round trips: the longest chain of requests of which each waits for the one before. p50 and p99 of 100 "
-    "turns; each answer takes 30 ms, with a long tail every 50th, at random, 300 ms."
+    "Three brokers in memory, one metadata voter, and a driver that has run the operation before. "
+    "Round trips: the longest chain of requests in which each waits for the previous answer. p50 and p99: over "
+    "100 turns; each answer takes 30 ms. Long tail: one in 50 answers, chosen at random, takes 300 ms."
 )
 
 

@@ -95,10 +95,13 @@ class _Both:
         kafka_topics.fill(self._source, TOPIC, options.partitions, self._records())
         elapsed = in_turn(self._ours, self._mirror_maker)
         what = f"mirror, {options.partitions} partitions, {options.records:,} records of 1 KiB, to a folder"
-        note = f"MirrorMaker into another broker, its defaults with {TASKS} tasks; the second half of its records."
+        note = (
+            f"MirrorMaker copies into another broker, with its defaults and {TASKS} tasks; only the second half "
+            "of its records is timed."
+        )
         lines = [self._rates(what, elapsed, Limit(AT_LEAST), note)]
         used = [Spread(seconds) for seconds in self._processor_s]
-        return [*lines, self._rates("    a second of a core that the mirror's own process uses", used)]
+        return [*lines, self._rates("    per CPU second of the mirror's own process", used)]
 
     def _rates(self, what: str, seconds: list[Spread], limit: Limit | None = None, note: str = "") -> Line:
         rates = [Spread(self._bench.options.records / turn for turn in one.turns) for one in seconds]
@@ -177,7 +180,10 @@ class _Both:
                     what,
                     str(ours),
                     str(theirs),
-                    note=f"Killed at {ours.killed_at:.0%} and {theirs.killed_at:.0%} of the offsets.",
+                    note=(
+                        f"stratalog was killed at {ours.killed_at:.0%} of the offsets, MirrorMaker at "
+                        f"{theirs.killed_at:.0%}."
+                    ),
                 )
             )
         return lines

@@ -30,7 +30,7 @@ VOTERS = range(1, REPLICAS + 1)
 TAIL = 20
 """The number of commits after the cached state; fewer than would renew the cache."""
 ALLOWED_S = 0.1
-NOTE = f"Both with {TAIL} commits that came after what is remembered; to reach: the peer and 100 ms."
+NOTE = f"Both have {TAIL} commits after the remembered state. To reach: the peer's time plus 100 ms."
 
 _CONFIG = "segment.bytes"
 

@@ -11,8 +11,8 @@ from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
 
 NAMES = (
-    *("calls", "latency", "append", "append3", "typed", "replicate", "hot", "idle", "tier", "remote_log", "scan"),
-    "pruned",
+    *("calls", "latency", "rates", "append", "append3", "typed", "replicate", "hot", "idle", "tier", "remote_log"),
+    *("scan", "pruned"),
     *("plan", "ranges", "kafka", "mirror", "stream"),
     *("remote_reads", "bootstrap", "restore", "quorum", "metadata", "replay", "state", "growth", "costs"),
 )

@@ -26,8 +26,8 @@ RECORDS = 10
 """The number of records of each file."""
 SECONDS = 10.0
 NOTE = (
-    "Nine merged segments and an append in each partition, as merges leave them: the names of segments say where "
-    "they end, of the append the footer does. The peer is a listing of the same folders (os.walk)."
+    "Each partition has nine merged segments and one append. A segment's name gives its end offset; an append's "
+    "footer does. The peer lists the same folders (os.walk)."
 )
 
 

@@ -19,11 +19,8 @@ PART = 100
 COST = Limit(0.03, at_most=True)
 CORES = os.cpu_count() or 1
 HOT_AT_LEAST = Limit(1.6)
-NOTE = (
-    "In bytes, which is what a range costs; in seconds a small scan costs what Spark's planning and scheduling of "
-    "any job does."
-)
-HOT_NOTE = "What a second core can add on this machine is what it adds to plain Spark, in the line below."
+NOTE = "Bytes are the cost of a range; the time of a small scan is mostly Spark's planning and scheduling."
+HOT_NOTE = "The next line shows how much a second core of this machine speeds up plain Spark."
 _ONE_TASK = {"spark.sql.files.maxPartitionBytes": str(2**40), "spark.sql.files.minPartitionNum": "1"}
 
 

@@ -34,8 +34,8 @@ SECONDS = 10.0
 GROWTH = 12.0
 """The greatest ratio of times for ten times the segments: ten, and the noise of two measurements."""
 NOTE = (
-    "From nothing known: the log of the table, its fold, the segments that a read of all offsets takes, what has "
-    "expired. The peer is deltalake's list of the same files."
+    "A new process reads the table's log, folds it, plans a read of all offsets, and finds expired segments. The "
+    "peer is deltalake's list of the same files."
 )
 _LINEAGE = Lineage([(1, 0)])
 _DEFAULTS = StoreOptions()

@@ -16,7 +16,7 @@ from stratalog.engine.spark.types import BINARY, record_schema
 
 AT_LEAST = 0.95
 MOST_FETCHES = 100
-NOTE = "Opening the cluster included. A row group, of up to 64 MiB, is read and checked whole."
+NOTE = "Includes opening the cluster. A row group, of up to 64 MiB, is read and checked whole."
 
 
 def remote_reads(bench: Bench) -> list[Line]:

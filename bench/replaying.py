@@ -139,5 +139,5 @@ def replay_line(one: Replaying) -> Line:
         f"{one.replay_s:.1f} s, {size_text(one.replay_bytes)}",
         one.replay_s / one.load_s,
         Limit(FASTER),
-        "Of the same state, by a driver that remembers nothing, from files of a voter on this disk.",
+        "Both build the same state in a driver that remembers nothing, from a voter's files on this disk.",
     )

@@ -37,9 +37,9 @@ AT_ONCE = 1_000
 ON_S3 = (10, 1_000)
 TRIED_EVERY_S = 0.2
 NOTE = (
-    "Seconds from the command on. Requests are those to brokers and remote; on folders a listing is two scans, "
-    "hence two. The S3 server runs on the same machine and shares its cores. In a bucket that is farther "
-    "away 16 requests are on their way at once, and the time is about requests x latency / 16."
+    "Seconds since the command started. Requests: calls to brokers and the remote tier (listing a folder counts "
+    "as two). The S3 server runs on the same machine and shares its cores. With a more distant bucket, 16 "
+    "requests are in flight at once, so the time is about requests x latency / 16."
 )
 
 

@@ -17,8 +17,8 @@ from stratalog.engine.spark.types import BINARY, record_schema
 
 AT_LEAST = 0.95
 PRUNED_AT_LEAST = 10.0
-CHECKED = "Both compare every page with its checksum."
-WITHOUT_CHECKS = "the same, against Spark without checks"
+CHECKED = "Both verify the checksum of every page."
+WITHOUT_CHECKS = "scan, against Spark without checks"
 VECTORED_READS = "parquet.hadoop.vectored.io.enabled"
 
 

@@ -36,6 +36,8 @@ BROKERS = 3
 FOLDER = "shared"
 SPLIT = 20
 """Partitions whose split is counted."""
+KINDS = ("PUTs", "GETs")
+"""Requests at a PUT's price, and at a GET's."""
 INDEX_BYTES = 8
 """The length of the index, at the end of an object."""
 INDEX_READ = 64 * 1024
@@ -280,20 +282,26 @@ def figures() -> Iterator[Figure]:
     """All tables of the page."""
     prices = read_prices()
     (three, besides), (one, _) = today(BROKERS), today(1)
-    heads: tuple[str, ...] = ("partitions of a run", "today", "one replica", "shared")
+    systems = ("today", "one replica", "shared")
+    heads: tuple[str, ...] = ("partitions of a run", *(f"{each}: {kind}" for each in systems for kind in KINDS))
     for partitions in (3, 30, 300, 3_000):
         asked = (
             three.times(partitions) + besides,
             one.times(partitions) + besides,
             shared_run(partitions // BROKERS).times(BROKERS) + besides,
         )
-        yield Figure(heads, (f"{partitions:,}", *(f"{r.puts:,.0f}; {r.gets:,.0f}" for r in asked)))
+        yield Figure(heads, (f"{partitions:,}", *(f"{n:,.0f}" for r in asked for n in (r.puts, r.gets))))
     for drivers in (1, 2, 4, 8, 16):
         yield Figure(("drivers at once", "objects written for each run"), (str(drivers), f"{raced(drivers):.1f}"))
     for runs in (1, 16, 60):
         read, split = of_tail(runs, SPLIT)
-        told = f"{read.puts:.0f}; {read.gets:.0f}", f"{split.puts / SPLIT:.1f}; {split.gets / SPLIT:.1f}"
-        yield Figure(("runs in the tail", "read of one partition", "split, a partition"), (str(runs), *told))
+        told = (
+            *(f"{n:.0f}" for n in (read.puts, read.gets)),
+            *(f"{n / SPLIT:.1f}" for n in (split.puts, split.gets)),
+        )
+        steps = ("read one partition", "split, per partition")
+        heads = ("runs in the tail", *(f"{step}: {kind}" for step in steps for kind in KINDS))
+        yield Figure(heads, (str(runs), *told))
     heads = ("shape", "trigger", "today", "one replica", "shared, split after 60 runs", "diskless")
     for shape in prices.shape:
         for trigger_s in (1, 10, 60):

@@ -21,12 +21,14 @@ from stratalog.partitions.store import open_store
 
 EMPTY_TRIGGERS = 20
 FULL = (
-    "All records in one batch, into Spark's sink noop: from the trigger to the batch's end, planning included. "
-    "Spark takes the rows of a Python source from Python workers, as Arrow; a scan is Spark's own Parquet reader."
+    "All records in one batch, written to Spark's noop sink; the time from the trigger to the end of the batch, "
+    "including planning. Spark receives a Python source's rows from Python workers, as Arrow; the scan uses "
+    "Spark's own Parquet reader."
 )
 NATIVE = (
-    "All records in one batch, whose function writes them into Spark's sink noop: from the trigger to the batch's "
-    "end, planning included. The stream carries only ranges of offsets, and each batch is Spark's own scan."
+    "All records in one batch, written to Spark's noop sink by the batch function; the time from the trigger to "
+    "the end of the batch, including planning. The stream carries only offset ranges, and each batch is a scan "
+    "by Spark."
 )
 
 

@@ -116,8 +116,8 @@ def _many(bench: Bench) -> list[Line]:
     what = f"append {count:,} typed rows, {partitions} partitions, against Delta"
     return [
         Line(f"{what} with the same shuffle", f"{ours:.2f} s", f"{shuffled:.2f} s", shuffled / ours, Limit(0.9)),
-        Line("    processor time of that", f"{ours_s:.2f} s", f"{peer_s:.2f} s", peer_s / ours_s),
-        Line("    the same, against Delta without a shuffle", f"{ours:.2f} s", f"{plain:.2f} s", plain / ours),
+        Line("    CPU time of both", f"{ours_s:.2f} s", f"{peer_s:.2f} s", peer_s / ours_s),
+        Line("    that append, against Delta without a shuffle", f"{ours:.2f} s", f"{plain:.2f} s", plain / ours),
     ]
 
 
@@ -161,10 +161,10 @@ def _one_partition(bench: Bench) -> list[Line]:
     (used,) = in_turn(append)
     took = Spread(times)
     before, after = (Spread(of) for of in zip(*tasks, strict=True))
-    what = f"append {count:,} typed rows, 1 partition: processor time by time"
+    what = f"append {count:,} typed rows, 1 partition: CPU time, elapsed time"
     return [
         Line(what, f"{used:.2f} s", f"{took:.2f} s", used / took),
-        Line("    of that the JVM's tasks before the shuffle, and after", f"{before:.2f} s", f"{after:.2f} s"),
+        Line("    CPU time of the JVM's tasks before the shuffle, after it", f"{before:.2f} s", f"{after:.2f} s"),
     ]
 
 

@@ -31,6 +31,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, cast
 
+from stratalog.engine.driver.deletions import with_deletions
 from stratalog.engine.driver.figures import ROUND, figures, has_changed, have_written
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
@@ -169,6 +170,8 @@ class Frame:
             if self._destroys:
                 self._leave(STARTED, None, (), {}, None)
             result = act()
+            if isinstance(result, Report) and result.failures:
+                result = cast("R", with_deletions(result, ports.metadata))
         except Exception as error:
             self._failed(error, began_s, ports.storage.counts() - before)
             raise

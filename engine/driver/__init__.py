@@ -5,6 +5,7 @@
     execution             port: where tasks run, the clock, progress, and the cost of a block of work
     memory                port: producers, caches and log ends, kept from one operation to the next
     report                the result of an operation: rows, failures, totals
+    deletions             failures that come from the deletion of a topic
     folding               the rows of a report, shortened for people
     run                   the frame of an operation: tasks, commits and rows of one run, and its report
     estimate              the price of a run's requests to object stores, in the report of a dry run

@@ -57,6 +57,7 @@ from stratalog.engine.state.group_commits import OffsetAndMetadata, check_offset
 from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
+    CorruptionError,
     InvalidCallError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
@@ -271,6 +272,9 @@ class _Fetch:
                 return attempt(tries > 0)
             except (ThrottlingQuotaExceededError, OffsetNotAvailableError, StorageAuthorizationError):
                 raise  # it will not pass before the deadline
+            except CorruptionError:
+                self.metadata.image().topic(self.key[0])  # the folders of a deleted topic are no damage
+                raise
             except (RetriableError, StaleMetadataError):
                 tries += 1
                 pause = _BACKOFF.pause_s(tries, self.storage.rng.random())

@@ -18,6 +18,7 @@ from stratalog.engine.replicas.nearest import SeenLeader, seen_leader
 from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
 from stratalog.partitions.bulk import collector_paused
 from stratalog.partitions.errors import (
+    CorruptionError,
     FencedLeaderEpochError,
     LogGapError,
     RetriableError,
@@ -91,8 +92,14 @@ def look(
 
 
 def look_again(once: Callable[[], T]) -> T:
-    """Run ``once``, and once more if a leader has changed meanwhile, or files moved or seem to be missing."""
-    return while_it_changes(once, FencedLeaderEpochError, LogGapError, SourceChangedError, looks=_LOOKS)
+    """Run ``once``, and again if a leader has changed meanwhile, or files moved or seem to be missing. Damage is
+    looked at twice, too: the folders of a topic that was deleted meanwhile look damaged, and ``once`` reads the
+    metadata.
+    """
+    try:
+        return while_it_changes(once, FencedLeaderEpochError, LogGapError, SourceChangedError, looks=_LOOKS)
+    except CorruptionError:
+        return once()
 
 
 def _look_once(

@@ -382,6 +382,7 @@ def test_several_drivers_append_at_once_and_lose_nothing(
 
 
 @pytest.mark.long("Spark tries a task again")
+@pytest.mark.nightly
 @pytest.mark.classic("it starts a session of its own")
 def test_a_task_whose_worker_dies_is_tried_again_and_appends_once(tmp_path: Path) -> None:
     """Contract: "safe for task retries": in a session of its own, the first Python worker that has given

@@ -21,6 +21,8 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long("starts a standalone cluster and a server before it")
+@pytest.mark.nightly
 def test_a_log_lives_on_executors_behind_a_server(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "server").mkdir()

@@ -24,6 +24,7 @@ SERVER = "sc://localhost:15002"
 
 
 @pytest.mark.long("a server of Spark Connect, and two runs of a pipeline")
+@pytest.mark.nightly
 def test_a_full_refresh_gives_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("yaml", reason="spark-pipelines needs PyYAML")
     make_cluster_file(PAGE, tmp_path)

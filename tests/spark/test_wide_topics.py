@@ -57,6 +57,8 @@ def test_reads_of_the_log(cluster: Cluster, spark: SparkSession, folder: Path, t
     assert [offset for offset, value in seen.all if value == IS] == WANTED
 
 
+@pytest.mark.long("Spark compiles expressions of 150 terms")
+@pytest.mark.nightly
 def test_each_of_many_required_fields_is_checked(cluster: Cluster, spark: SparkSession) -> None:
     """Expressions of many terms are shallow enough for Spark Connect."""
     value = ", ".join(f"f{number} STRING NOT NULL" for number in range(150))

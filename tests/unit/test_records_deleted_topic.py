@@ -1,14 +1,17 @@
-"""Another driver deletes a topic during an append: the error names the deletion, not damage or a new leader."""
+"""Another driver deletes a topic during an operation: the error names the deletion, not damage or a new leader."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.driver.report import Failure, OperationFailedError, Report
+from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.paths import EpochName
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, the_failure
@@ -86,3 +89,54 @@ def test_a_log_that_is_half_deleted_is_not_called_damaged(
         replica.store.delete([replica.path(EpochName(1))])
         append_and_shorten()
     assert "holds files of epoch 1, but has joined only 0" in caplog.text
+
+
+class LateAppend(Deleted):
+    """The deletion leaves a file of an append that began before it, and not the register of its epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        for _ in range(3):
+            self.live.append(["a"]).raise_for_failures()
+        self.late = self.live.replica(1)
+        last = self.live.log(1).chain[-1].file.object.name
+        self.last, self.data = last, self.late.store.read(last)
+
+    def delete_and_leave(self, act: Callable[[Cluster], object]) -> StratalogError | Failure:
+        """Delete the topic before the driver's first look at its folder, leave the late file, and return the
+        error."""
+
+        def delete(uri: str, what: str, name: str) -> None:
+            if "t-" in name:
+                self.faults.none()
+                self.other.topics.delete("t").raise_for_failures()
+                self.late.store.create(self.last, self.data)
+
+        self.driver.image  # the driver has read the metadata  # noqa: B018
+        self.faults.before = delete
+        try:
+            report = act(self.driver)
+        except OperationFailedError as error:
+            return error.report.failures[0]
+        except StratalogError as error:
+            return error
+        assert isinstance(report, Report)
+        return report.failures[0]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda driver: driver.fetch("t", 0, 0),
+        lambda driver: driver.plan_read("t"),
+        lambda driver: driver.offsets("t"),
+        lambda driver: driver.merge("t"),
+        lambda driver: driver.retain("t"),
+        lambda driver: driver.topics.delete_records("t", {0: 1}),
+    ],
+    ids=["fetch", "plan_read", "offsets", "merge", "retain", "delete_records"],
+)
+def test_what_a_deletion_leaves_is_not_damage(tmp_path: Path, act: Callable[[Cluster], object]) -> None:
+    """Each operation has read the metadata before the deletion, and looks at the folder after it."""
+    found = LateAppend(tmp_path).delete_and_leave(act)
+    assert found.code == "UNKNOWN_TOPIC_OR_PARTITION"
