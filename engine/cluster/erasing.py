@@ -64,6 +64,8 @@ class Erasing:
         path = None if certificate is None else Path(certificate)
         if path is not None and path.exists():
             raise InvalidCallError(f"{path} exists: give the certificate another name")
+        if path is not None and not path.parent.is_dir():
+            raise InvalidCallError(f"{path.parent} is no folder: the certificate could not be written there")
         wanted = WantedRecords(keys, before_us)
         report = erasing.erase(*self._ports.for_tasks, named, wanted, now=now, dry_run=dry_run)
         if path is not None and report.certificate is not None:

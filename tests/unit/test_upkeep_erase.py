@@ -278,6 +278,36 @@ def test_a_driver_that_dies_at_any_write_leaves_a_whole_log(tmp_path: Path, numb
     assert traces(live, KEY, SECRET) == []
 
 
+def test_a_run_without_keys_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = Erasable(tmp_path)
+    stop_at(live, monkeypatch, "find_records")
+    report = live.erase()
+    assert "give the keys again" in str(report.notes)
+    assert live.everywhere() == dict(enumerate(ROWS))
+    assert live.erase(KEY).whole
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_no_erased_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Erasable(tmp_path)
+    monkeypatch.setattr(erasing._Erasing, "remove", lambda _: live.driver().topics.delete("t"))
+    report = live.erase(KEY)
+    assert not report.whole
+    assert "was deleted meanwhile" in str(report.failures)
+
+
+@pytest.mark.parametrize("name", ["taken", "nowhere/c"])
+def test_a_certificate_that_cannot_be_written_is_refused_before_anything_is_erased(
+    tmp_path: Path, name: str
+) -> None:
+    live = Erasable(tmp_path)
+    (tmp_path / "taken").touch()
+    with pytest.raises(InvalidCallError, match="certificate"):
+        live.erase(KEY, certificate=tmp_path / name)
+    assert live.everywhere() == dict(enumerate(ROWS))
+
+
 def test_two_at_once_harm_nothing(tmp_path: Path) -> None:
     live = Erasable(tmp_path)
     drivers = [live.driver(), live.driver()]

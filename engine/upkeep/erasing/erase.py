@@ -61,7 +61,7 @@ from stratalog.engine.upkeep.erasing.tasks import (
 )
 from stratalog.partitions.clock import time_text
 from stratalog.partitions.erasure import MOST_RANGES, OffsetRange, count
-from stratalog.partitions.errors import StaleMetadataError, StratalogError
+from stratalog.partitions.errors import StaleMetadataError, StratalogError, UnknownTopicOrPartitionError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.wanted_keys import WantedKeys
 
@@ -159,6 +159,11 @@ def erase(
             return _report(run.report(), None)
         certificate = erasing.certify(wanted, execution.clock.now_ms())
         run.notes.append(f"certificate: sha256 {certificate.sha256}")
+        if wanted.keys is None:
+            run.notes.append(
+                "no keys were given: records that an earlier run had not found yet were not looked for; give the "
+                "keys again to find them"
+            )
         run.totals["whole"] = certificate.whole
     return _report(run.report(), certificate)
 
@@ -258,9 +263,11 @@ class _Erasing:
             self._parts[key].left.append(
                 NotErased(str(self._parts[key]), "its replicas keep changing: erase again")
             )
-        for part in self._parts.values():
+        for key, part in self._parts.items():
             if part.cleaned is not None:
                 part.left += part.cleaned.not_erased
+            elif not part.failed:
+                self._fail(key, UnknownTopicOrPartitionError(f"{part}: the topic was deleted meanwhile"))
             if part.above:
                 why = (
                     f"{part.above:,} records of the keys are at or above the last stable offset {part.looked_to}: "
