@@ -74,12 +74,12 @@ class Kafka:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Mirror topics of a Kafka cluster once: the records since the last run, at the same offsets. Any number
-        of mirrors may run. If there is much new data, the executors of the cluster's session read and append.
+        """Mirror topics of a Kafka cluster once: copy the records since the last run to the same offsets. Any
+        number of mirrors may run. If there is much new data, the executors of the cluster's session copy it.
         Values that do not match their schema are kept in ``value._undecoded`` and counted.
 
-        With a ``tier``, the segments that the brokers have uploaded are read from their bucket, and the brokers
-        are read for the rest. The report names each other range that was read through the brokers, and why.
+        With a ``tier``, the mirror reads uploaded segments from their bucket, and the rest from the brokers. If it
+        has to read an uploaded range from the brokers, the report names the range and the reason.
 
         See ``stratalog.bridges.mirror.mirror``.
 
@@ -87,31 +87,32 @@ class Kafka:
 
         Args:
             bootstrap: brokers of the source, comma-separated
-            configs: configs of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
-            tier: the bucket or folder of the source's tiered storage (KIP-405), from which to read history
+            configs: a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
+            tier: read history from this bucket or folder, the source's tiered storage (KIP-405)
             layout: the plugin that writes the tier: aiven, local, or one of an installed package
-            tier_prefix: what the plugin puts before each name
-            tier_keys: the plugin's private keys: files by key ids
-            tier_endpoint_url: the endpoint of the tier's own server of object storage
+            tier_prefix: the prefix that the plugin puts before object names
+            tier_keys: a private key of the plugin, by key id
+            tier_endpoint_url: the endpoint of the tier's object storage server
             tier_region: the S3 region of the tier
-            offline: instead of brokers: the bucket or folder with the log of __remote_log_metadata, of a cluster
-                that is gone
-            replication_factor: for topics that are created
-            archive: for topics that are created: keep records that the source deletes
-            rename: other names for topics that the mirror creates, by source name; later runs remember them
+            offline: for a source without brokers: the bucket or folder with its log of __remote_log_metadata
+            replication_factor: the replication factor of created topics
+            archive: keep records that the source deletes
+            rename: mirror the topic SOURCE as NAME; later runs remember this
             groups: False: do not copy the offsets of consumer groups
-            value_format: decode values by the schema file (default: keep bytes)
-            schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set
-            message: with protobuf: the values' message type in the descriptor set
+            value_format: decode values with the schema file (default: keep bytes)
+            schema_file: for avro a schema, for json a type as DDL, for protobuf a descriptor set
+            message: for protobuf: the message type of the values in the descriptor set
             dry_run: list the topics and partitions that would be created; read and append nothing
 
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, also for a topic that is
-            mirrored under another name than ``rename`` says; UnknownTopicOrPartitionError; RetriableError if the
-            source does not answer; with a tier as ``KafkaTier.open``.
+            already mirrored under a name other than ``rename`` says; UnknownTopicOrPartitionError; RetriableError
+            if the source does not answer; with a tier see ``KafkaTier.open``.
         """
         there, registry = divided(configs)
         if (bootstrap is None) == (offline is None):
-            raise InvalidCallError("give either the source's brokers, or offline, the metadata of its tier")
+            raise InvalidCallError(
+                "give either bootstrap, the source's brokers, or offline, the metadata of its tier"
+            )
         if tier is None and (layout or tier_prefix or tier_keys or tier_endpoint_url or tier_region or offline):
             raise InvalidCallError("the layout, prefix, keys and metadata of a tier need its address: give tier")
         if tier is not None and layout is None:
@@ -155,9 +156,9 @@ class Kafka:
 
     @operation("mirror end")
     def end_mirror(self, topics: TopicNames, *, dry_run: bool = False, check: bool = True) -> Report:
-        """End the mirroring of topics: producers may append to them, and mirrors ignore them.
+        """End the mirroring of topics: producers may append to the topics, and mirrors ignore them.
 
-        Raises: UnknownTopicOrPartitionError; InvalidCallError for one that is no mirror.
+        Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic that is not a mirror.
         """
         return mirroring.end_mirror(
             *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
@@ -177,18 +178,18 @@ class Kafka:
         message: str | None = None,
     ) -> Report:
         """Compare every record of topics with their source in a Kafka cluster: offset, timestamp, key, value and
-        headers. Topics have the names of the source. A partition that differs is a failure, which names offsets.
-        Typed values are compared as decoded: give the format that the mirror used. See
+        headers. Topics have the names of the source. A partition that differs is a failure that names offsets.
+        Decoded values are compared: give the format that the mirror used. See
         ``stratalog.bridges.mirror.compare``.
 
             cluster.compare(["trips"], "kafka-1:9092").raise_for_failures()
 
         Args:
             bootstrap: brokers of the source, comma-separated
-            configs: configs of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
-            value_format: decode values by the schema file (default: keep bytes)
-            schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set
-            message: with protobuf: the values' message type in the descriptor set
+            configs: a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
+            value_format: decode values with the schema file (default: keep bytes)
+            schema_file: for avro a schema, for json a type as DDL, for protobuf a descriptor set
+            message: for protobuf: the message type of the values in the descriptor set
 
         Raises: see ``mirror``.
         """
@@ -215,13 +216,13 @@ class Kafka:
         message: str | None = None,
         fail_on_data_loss: bool = True,
     ) -> DataFrame:
-        """A mirrored topic and its source in Kafka as one DataFrame, with the columns of ``read``: records below
-        the end of the mirrored log come from either tier here, newer ones from Kafka, up to the last stable
-        offset. The frame has each record once. All offsets are fixed by this call, even while a mirror runs.
+        """A mirrored topic and its source in Kafka as one DataFrame with the columns of ``read``. Records below
+        the end of the mirrored log come from the mirror, newer records from Kafka, up to the last stable offset.
+        The frame has each record once. This call fixes all offsets, even while a mirror runs.
 
         ``start`` and ``end`` are offsets, offsets by partition, or times, ``[start, end)``. ``topic`` is the name
-        here. Values are decoded as ``mirror`` does. If Kafka had deleted records before they were mirrored, the
-        read fails; ``fail_on_data_loss=False`` reads the rest, with a warning.
+        of the mirrored topic. Values are decoded as in ``mirror``. If Kafka deleted records before they were
+        mirrored, the read fails; ``fail_on_data_loss=False`` reads the rest, with a warning.
 
             cluster.read_live("trips", "kafka-1:9092").groupBy("value").count()
 
@@ -270,9 +271,9 @@ class Kafka:
     ) -> DataStreamWriter:
         """A stream over a mirrored topic and its source in Kafka. It begins at any offset or time of the history,
         and continues with Kafka's records automatically. ``function(frame, batch_id)`` gets each batch as a frame
-        of ``read_live``. The checkpoint is one set of offsets, so the stream reads records that Kafka has deleted
-        meanwhile from the mirror. The other arguments are those of ``read_live``, and ``options`` those of
-        ``for_each_batch``, except ``group`` and ``maxBytesPerTrigger``.
+        of ``read_live``. Both sides share one set of offsets in the checkpoint, so the stream can read records
+        from the mirror that Kafka has deleted in the meantime. The other arguments are those of ``read_live``;
+        ``options`` are those of ``for_each_batch``, except ``group`` and ``maxBytesPerTrigger``.
 
             writer = cluster.for_each_live_batch("trips", "kafka-1:9092", upsert, startingOffsets="earliest")
             writer.option("checkpointLocation", path).start()
@@ -317,24 +318,26 @@ class Kafka:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Export topics to a Kafka cluster once: the records since the last run of this export, each once, at the
-        same offsets. An export of a range (``start``, ``end``) needs a ``name``. See ``stratalog.bridges.export``.
+        """Export topics to a Kafka cluster once: write the records since the last run of this export, each exactly
+        once, to the same offsets. An export of a range (``start``, ``end``) needs a ``name``. See
+        ``stratalog.bridges.export``.
 
             cluster.export(["trips"], "kafka-2:9092")
 
         Args:
             bootstrap: brokers of the target, comma-separated
-            configs: configs of librdkafka, such as security.protocol=SASL_SSL
-            name: name of the export (default: the cluster's id)
-            target_topic: name in the target, if one topic is exported
-            new_offsets: append to topics that may hold records
-            start: an offset, offsets by partition (0:1000,3:20), a position, first-at:TIME (``FirstAt``), or a
-                time (bounds timestamps)
-            end: as for start; default: the last stable offset
+            configs: a config of librdkafka, such as security.protocol=SASL_SSL
+            name: the name of the export (default: the cluster's id)
+            target_topic: the topic in the target, if you export one topic (default: the same name)
+            new_offsets: append after the records that the target topics have, at new offsets
+            start: an offset, offsets by partition (0:1000,3:20), a position, first-at:TIME (the first record at or
+                after TIME, and all later offsets), or a time (the earliest timestamp)
+            end: where to stop, exclusive, in the same forms as start (default: the last stable offset)
             groups: False: do not copy the offsets of consumer groups
-            offset_map: a Delta table that maps offsets of the target to ours: a folder, or s3://...
-            replication_factor: for topics that are created in the target
-            pace: space records by their timestamps, N times as fast (1, 10)
+            offset_map: write a Delta table that maps offsets of this cluster to offsets of the target: a folder,
+                or s3://...
+            replication_factor: the replication factor of created topics in the target
+            pace: replay at X times the original speed (1 = real time)
             dry_run: list the offsets that would be exported; write nothing
 
         Raises: see ``mirror``.
@@ -373,26 +376,27 @@ class Kafka:
         max_connections: int = 100,
         client_rack: str | None = None,
     ) -> KafkaEndpoint:
-        """Serve all topics to Kafka clients, which read them from either tier and append no records. The endpoint
-        runs in a thread until it is closed:
+        """Serve all topics, read-only, to Kafka clients, from either tier. The endpoint runs in a thread until you
+        close it:
 
             with cluster.serve("127.0.0.1:0") as endpoint:
                 print("bootstrap.servers = {}:{}".format(*endpoint.address))
                 endpoint.wait()
 
-        Without ``tls_client_ca`` everyone who reaches the address can read everything. It needs ``aiokafka``
+        Without ``tls_client_ca`` everyone who reaches the address can read everything. This needs ``aiokafka``
         (``pip install 'stratalog[serve]'``). See ``stratalog.bridges.serve.endpoint.ServeOptions``.
 
         Args:
             listen: the address to bind (default: 127.0.0.1:9092); port 0 is any free port
-            advertise: the address that clients connect to, if it is another one
-            tls_cert: PEM file with the certificate of this server, and its key unless that has its own file
+            advertise: the address that clients connect to, if it differs from the address to bind
+            tls_cert: PEM file with the certificate of this server, and with its key unless you give one for the
+                key
             tls_key: PEM file with the key of the certificate
-            tls_client_ca: accept only clients whose certificate this CA signed
-            poll_s: how often to look for new records in partitions where clients wait (default: 1s)
-            max_connections: refuse more than N connections at once (default: 100)
+            tls_client_ca: accept only clients with a certificate signed by this CA
+            poll_s: how often to check for new records that clients wait for (default: 1s)
+            max_connections: the highest number of concurrent connections (default: 100)
 
-        Raises: EnvironmentUnusableError without aiokafka; InvalidCallError, also for an address that is taken.
+        Raises: EnvironmentUnusableError without aiokafka; InvalidCallError, also for an address in use.
         """
         try:
             from stratalog.bridges.serve.endpoint import KafkaEndpoint, ServeOptions

@@ -1,4 +1,4 @@
-"""The least rights of a role, as a method of the cluster: ``cluster.policy``."""
+"""The minimal permissions of a role, as a method of the cluster: ``cluster.policy``."""
 
 from __future__ import annotations
 

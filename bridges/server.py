@@ -7,7 +7,7 @@ from typing import Self
 
 
 class ClusterServer(ABC):
-    """It listens until it is closed; use it in a ``with``."""
+    """A server that listens until it is closed; use it in a ``with``."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,36 +1,37 @@
 """The cluster: metadata, controller, replication, reading, Spark.
 
 Purpose
-    Brokers are storage roots; whatever runs is a driver, or a task that a driver has started. This package
+    Brokers are storage roots. The only processes are drivers, and the tasks that drivers start. This package
     holds the drivers' code: it reads and commits the cluster's metadata, plans work from listings, runs it
-    as tasks keyed by partition, commits what the tasks did, and reports. ``stratalog.Cluster`` is its door.
+    as tasks keyed by partition, commits the results of the tasks, and reports. ``stratalog.Cluster`` is its
+    entry point.
 
-    The folders are floors, and a module imports only from its own and those below it; from below:
+    The folders are layers: a module imports only from its own folder and those below. From below:
 
-    config       what is configured, and where
+    config       the cluster file, and the configs of topics and of the cluster
     state        the engine's other state machines: offsets of groups, transactions, latest by key
-    metadata     the cluster's state, and how it may change
-    quorum       ... and its log, on the voters
+    metadata     the cluster's state, and the commands that change it
+    quorum       the log of the metadata, on the voters
     replication  the protocol's data plane, one partition at a time
-    driver       one process's hold on a cluster: what every operation works with
+    driver       one process's connection to a cluster, and the parts that every operation uses
     brokers      storage roots as brokers: probed, formatted, registered, fenced
-    replicas     who is in sync, who is damaged, who is read from
+    replicas     the replicas of a partition: in sync, damaged, or selected for reads
     records      appends, consumer groups, transactions
     reading      plans of scans, fetches, tails, the source of a stream
     upkeep       the jobs: replicate, tier, retain, snapshot, verify, heal, restore ...
-    admin        questions and changes of an operator, and tables of answers
-    health       what needs a person: one look, and a list
+    admin        changes by an operator, and tables that describe the cluster
+    health       the problems that need an operator
     spark        the only part that imports pyspark
-    cluster      the door: what a notebook, a job, and a test hold
+    cluster      ``Cluster``, the API for notebooks, jobs and tests
 
 May not know
-    Command lines, sessions, terminals: those are ``jobs``.
+    Command lines, sessions, terminals: those are in ``jobs``.
 
 Where this differs from the design page
-    * Operations stand on floors of their own between ``cluster`` (the door) and ``replication`` (the protocol):
+    * Operations are in separate layers between ``cluster`` (the API) and ``replication`` (the protocol):
       each is *plan, tasks, commit, report*, and the same for a job and a notebook.
     * A key without an explicit partition is hashed by Spark's ``hash``, unless the topic's ``partitioner`` is
-      Kafka's murmur2: Spark's runs inside the shuffle, without a Python process, and knows all types.
+      Kafka's murmur2: Spark's hash runs inside the shuffle, without a Python process, and supports all types.
 """
 
 if __name__ != "stratalog.engine":

@@ -7,9 +7,9 @@
   stratalog append late_flights --input flights --format stratalog --where "value.dep_delay > 60" \\
       --key key --value value --stream --checkpoint late.checkpoint --producer late
 
-With --producer and --sequence the records are appended once, however often the job runs. A stream identifies its
-batches by its checkpoint. --format stratalog streams from a topic of this cluster. Without --value, a typed topic
-takes its value columns from the input columns of the same names.
+With --producer and --sequence the records are appended once, even if the job runs again. A stream identifies its
+batches by its checkpoint. --format stratalog streams from a topic of this cluster. Without --value, the value of a
+typed topic is made from the input columns with the names of its fields.
 """
 
 from __future__ import annotations
@@ -49,24 +49,31 @@ _COLUMNS = ("key", "value", "partition", "headers", "timestamp")
 _TOGETHER = ("topic", "frame", "order_by", "dry_run")
 _FILES = frozenset({"parquet", "delta", "csv", "json", "orc", "text", "avro"})
 _ELSEWHERE = frozenset({"SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"})
-"""Variables of a Spark whose file system may be another than that of this machine."""
+"""Environment variables that show a Spark whose file system may not be that of this machine."""
 _GLOB = frozenset("*?[{")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, _METHOD, only=["topic", "dry_run"])
-    source = parser.add_argument_group("input, with the options of Spark's readers")
+    source = parser.add_argument_group("input")
     source.add_argument(
         "--input",
         metavar="PATH",
         required=True,
-        help="path of the input; the name of a topic with --format stratalog",
+        help="path of the input, or with --format stratalog the name of a topic",
     )
     source.add_argument(
         "--format", metavar="NAME", default="parquet", help="parquet (default), delta, csv, json, stratalog ..."
     )
-    source.add_argument("--option", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
+    source.add_argument(
+        "--option",
+        metavar="K=V",
+        type=pair,
+        action="append",
+        default=[],
+        help="an option of Spark's reader; repeatable",
+    )
     source.add_argument(
         "--schema", metavar="DDL", help="schema of the input, for formats that have none (csv, json)"
     )
@@ -77,12 +84,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help='columns to compute first, such as "air_time / 60 AS hours"; repeatable',
     )
-    record = parser.add_argument_group("records: columns of the input, or expressions on them")
+    record = parser.add_argument_group("records (EXPR is an input column or an expression)")
     add_declared(record, _METHOD, only=(*_COLUMNS, "order_by"))
-    how = parser.add_argument_group("how")
+    how = parser.add_argument_group("append")
     add_declared(how, _METHOD, leave_out=(*_COLUMNS, *_TOGETHER))
     how.add_argument(
-        "--stream", action="store_true", help="append the input that is new since the last run, in batches"
+        "--stream", action="store_true", help="append the input that has arrived since the last run, in batches"
     )
     how.add_argument("--checkpoint", metavar="PATH", help="path where the stream stores its progress")
 
@@ -104,7 +111,7 @@ def append(job: Job) -> Report:
 
 
 def _check_exists(given: argparse.Namespace) -> None:
-    """Check, before Spark starts, that files of this machine exist. Other paths, and those of a Spark that was
+    """Check, before Spark starts, that files of this machine exist. Other paths, and the paths of a Spark that was
     configured elsewhere, are left to Spark.
 
     Raises: InvalidCallError.
@@ -139,7 +146,7 @@ def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:
 
 
 def prepared(given: argparse.Namespace, frame: DataFrame) -> DataFrame:
-    """``frame`` after ``--where`` and ``--select``."""
+    """``frame`` after applying ``--where`` and ``--select``."""
     if given.where is not None:
         frame = frame.where(given.where)
     return frame if given.select is None else frame.selectExpr(*given.select)

@@ -1,4 +1,4 @@
-"""The command line of jobs, and the errors of a wrong call (exit status 2).
+"""The command line of jobs, and the errors of an invalid call (exit status 2).
 
 This module only converts words to values; it opens nothing. Types raise ``argparse.ArgumentTypeError``, which
 argparse prints on one line.
@@ -32,9 +32,10 @@ _CHOICE = re.compile(r"invalid choice: '(?P<given>.*)' \(choose from (?P<known>.
 """A message of argparse."""
 
 _PATH = re.compile(r"/|\.\w+$")
-"""The end of a path, or a slash in it; the names of most topics have neither."""
+"""Matches the end of a file name, or a slash in a path; the names of most topics have neither."""
 
 _COMMAND = "COMMAND"
+_COMMON = "common options"
 _FIRST_AT = "first-at:"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -53,7 +54,7 @@ _HERE = {
 
 
 class _JobParser(argparse.ArgumentParser):
-    """A parser whose errors suggest what the user may have meant. Parsers of subcommands have this class, too."""
+    """A parser whose errors suggest what the user may have meant. Parsers of subcommands also have this class."""
 
     _UNKNOWN = "unrecognized arguments: "
     _words: Sequence[str] = ()
@@ -68,6 +69,20 @@ class _JobParser(argparse.ArgumentParser):
         }
         given.used = {**getattr(given, "used", {}), **used}
         return given, rest
+
+    def format_help(self) -> str:
+        self._common_last()
+        return super().format_help()
+
+    def format_usage(self) -> str:
+        self._common_last()
+        return super().format_usage()
+
+    def _common_last(self) -> None:
+        """Move the common options behind the job's own."""
+        common = common_of(self)
+        self._action_groups.sort(key=lambda group: group is common)
+        self._actions.sort(key=lambda action: action in common._group_actions)
 
     def error(self, message: str) -> NoReturn:
         hint = ""
@@ -87,7 +102,7 @@ class _JobParser(argparse.ArgumentParser):
             if word.startswith("-"):
                 word = word.partition("=")[0]
                 near = "; another command takes it" if word in options else did_you_mean(word, options, 0.7)
-                hint = self._without_option(word) or near  # all share the dashes
+                hint = self._without_option(word) or near  # all options begin with dashes
             elif "--topics" in options:
                 hint = "; name topics with --topics A,B"
         super().error(message + hint)
@@ -120,7 +135,7 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
     """
     parser = _JobParser(
         prog=called(name),
-        description=description,
+        description=description.replace("``", ""),
         epilog=_EPILOG.format(
             name=name,
             here=_HERE[runs],
@@ -133,25 +148,27 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
     usual = os.environ.get(CLUSTER_VARIABLE) or USUAL_CLUSTER_FILE
     add_common(parser, {"cluster": usual, "cluster_key_file": None, "credentials": None, "json": False})
     if runs != "driver":
-        parser.add_argument(
+        common = common_of(parser)
+        common.add_argument(
             "--master",
             metavar="URL",
-            help="Spark's master, or a Spark Connect server (sc://HOST:PORT); with spark-submit use its own "
-            "--master",
+            help="the Spark master, or a Spark Connect server (sc://HOST:PORT); under spark-submit use the "
+            "--master of spark-submit",
         )
-        parser.add_argument(
+        common.add_argument(
             "--runner",
             choices=RUNNERS,
             default=SPARK,
-            help="threads: do the work in this process even with Spark, so that executors need no access to the "
-            "storage (default: spark, if the job has a session)",
+            help="where the work runs: spark, on executors (the default if the job has a session); or threads "
+            "of this process, for executors without access to the storage",
         )
     return parser
 
 
 def called(name: str) -> str:
     """The command that started the job: ``stratalog tier``, ``python -m stratalog.jobs.tier``, or the path of the
-    script, prefixed with spark-submit if that runs it."""
+    script, prefixed with spark-submit if that runs the job.
+    """
     main = sys.modules.get("__main__")
     spec, script = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None and spec.name == f"stratalog.jobs.{name}":
@@ -168,40 +185,47 @@ def _file(*parts: str) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
+def common_of(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The group of the options that all jobs share. The help lists it last."""
+    found = [group for group in parser._action_groups if group.title == _COMMON]
+    return found[0] if found else parser.add_argument_group(_COMMON)
+
+
 def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] | None = None) -> None:
-    """Add the arguments of every job. The parser of a subcommand has no ``defaults``: they would override
+    """Add the arguments of every job. The parser of a subcommand gets no ``defaults``, because they would override
     arguments given before the subcommand.
     """
+    common = common_of(parser)
     defaults = defaults or dict.fromkeys(("cluster", "cluster_key_file", "credentials", "json"), argparse.SUPPRESS)
-    parser.add_argument(
+    common.add_argument(
         "--cluster",
         metavar="FILE",
         default=defaults["cluster"],
         help=f"path or address of the cluster file (default: ${CLUSTER_VARIABLE}, or {USUAL_CLUSTER_FILE})",
     )
-    parser.add_argument(
+    common.add_argument(
         "--cluster-key-file",
         metavar="FILE",
         default=defaults["cluster_key_file"],
-        help=f"a file that contains the cluster key (default: ${KEY_VARIABLE})",
+        help=f"file with the cluster key (default: ${KEY_VARIABLE})",
     )
-    parser.add_argument(
+    common.add_argument(
         "--credentials",
         metavar="MODULE:FUNCTION",
         default=defaults["credentials"],
-        help=f"the provider of credentials, called in each process (default: ${CREDENTIALS_VARIABLE})",
+        help=f"provider of storage credentials, called in each process (default: ${CREDENTIALS_VARIABLE})",
     )
-    parser.add_argument(
+    common.add_argument(
         "--json",
         action="store_true",
         default=defaults["json"],
-        help="print one report object as the last line of stdout, instead of a table",
+        help="print the report as one JSON object, the last line of standard output, instead of a table",
     )
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
-    """A function that adds a subcommand by name and description, and returns its parser (``reads``: the
-    subcommand changes nothing, and has ``--sort``). Each has the options of every job and ``--dry-run``. The
+    """A function that adds a subcommand by name and description, and returns its parser (``reads``: the subcommand
+    changes nothing, and has ``--sort``). Each subcommand has the options of every job and ``--dry-run``. The
     namespace holds the name as ``command``.
     """
     commands = parser.add_subparsers(dest="command", required=True, metavar=_COMMAND)
@@ -209,39 +233,44 @@ def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.Argum
     def command(name: str, doc: str, *, reads: bool = False) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
         add_common(added)
-        add_dry_run(added, "no effect: this command only reads" if reads else "check only, change nothing")
+        add_dry_run(
+            common_of(added), "no effect: this command only reads" if reads else "check the call; change nothing"
+        )
         if reads:
-            add_sort(added)
+            add_sort(common_of(added))
         return added
 
     return command
 
 
 def add_every(
-    parser: argparse.ArgumentParser, doc: str = "run again TIME after the end of each run (30s), until interrupted"
+    parser: argparse._ActionsContainer, doc: str = "run again TIME after each run ends (30s), until interrupted"
 ) -> argparse._MutuallyExclusiveGroup:
-    """``--once`` and ``--every TIME``, in the group that this returns."""
+    """``--once`` and ``--every TIME``, in the group that this function returns."""
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="run once (the default)")
     often.add_argument("--every", metavar="TIME", type=duration, help=doc)
     return often
 
 
-def add_dry_run(parser: argparse.ArgumentParser, doc: str = "print the plan, change nothing") -> None:
+def add_dry_run(parser: argparse._ActionsContainer, doc: str = "print the plan; change nothing") -> None:
     """``--dry-run``."""
     parser.add_argument("--dry-run", action="store_true", help=doc)
 
 
-def add_yes(parser: argparse.ArgumentParser) -> None:
+def add_yes(parser: argparse._ActionsContainer) -> None:
     """``--yes``, for jobs that ask before an irreversible step."""
-    parser.add_argument("--yes", action="store_true", help="do not ask to confirm; required without a terminal")
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation; required without a terminal"
+    )
 
 
 # --------------------------------------------------------------- options that do not go together
 
 Rows = Sequence[tuple[str, ...]]
 """Options by their names in the namespace; each row is a rule for its first option. ``used`` of the namespace has
-the words of those that differ from their defaults."""
+the option strings of those that differ from their defaults.
+"""
 
 
 def check_options(given: argparse.Namespace, *, needs: Rows = (), bars: Rows = ()) -> None:
@@ -270,7 +299,7 @@ def option_of(name: str) -> str:
 
 
 def name(text: str) -> str:
-    """A text that is not empty: an empty one usually comes from an unset shell variable."""
+    """A text that is not empty. (An empty text usually comes from an unset shell variable.)"""
     if not text:
         raise argparse.ArgumentTypeError("give a name")
     return text
@@ -344,7 +373,7 @@ def rate(text: str) -> int:
 
 
 def text_or_file(text: str) -> str:
-    """The text, or the content of the file that ``@FILE`` names."""
+    """The text itself, or for ``@FILE`` the content of that file."""
     if not text.startswith("@"):
         return text
     try:
@@ -404,7 +433,7 @@ def bound(text: str) -> int | dict[int, int] | OffsetSpec | FirstAt | datetime:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Raises: ArgumentTypeError in place of an InvalidCallError."""
+    """Converts an InvalidCallError in the block to ArgumentTypeError."""
     try:
         yield
     except InvalidCallError as error:

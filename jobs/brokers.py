@@ -4,9 +4,9 @@
   stratalog brokers add 4                format and register a broker that is new in the cluster file
   stratalog brokers fence 2,3 --dry-run  print the leader that each partition would get
 
-A fenced broker leads no partition and is in no ISR (except as the last member). Nothing is written to its root
-until it is brought back. To decommission a broker, first move its replicas away with reassign. The job bootstrap
-brings back a broker that lost its storage.
+A fenced broker leads no partition, and is in no ISR except as its last member. Nothing is written to its root
+until unfence brings it back. To decommission a broker, first move its replicas away with reassign. To bring back a
+broker that lost its storage, use the job bootstrap.
 """
 
 import argparse

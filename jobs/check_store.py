@@ -1,10 +1,10 @@
-"""Test whether a storage gives the guarantees that a log needs. The report has one row per rule.
+"""Test whether a storage gives the guarantees that a log needs. The report has one row per guarantee.
 
   stratalog check_store s3://bucket/prefix --endpoint-url https://s3.example.org
   stratalog check_store /mnt/nfs/folder
-16 processes race to create small and large objects of the same names. Listings, deletes, ranges, copies and the
-clock are compared with what was written. The exit status is 1 if a rule was broken. No file is left behind. No
-cluster is needed.
+16 processes race to create small and large objects under the same names. The job then checks listings, deletes,
+range reads, copies and the clock of the storage. The exit status is 1 if a guarantee was broken. The job leaves no
+files behind, and needs no cluster.
 """
 
 from __future__ import annotations
@@ -27,23 +27,26 @@ from stratalog.partitions.store.racing import race_in_processes
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="an existing folder, or an address in object storage")
-    parser.add_argument("--endpoint-url", metavar="URL", help="endpoint of your own server")
+    parser.add_argument("--endpoint-url", metavar="URL", help="endpoint of your object storage server")
     parser.add_argument("--region", metavar="NAME", help="S3 region")
     parser.add_argument(
         "--exclusive-multipart",
         action="store_true",
         default=None,
-        help="as exclusive_multipart in [s3]: race by completing multipart uploads",
+        help="create objects by completing multipart uploads (same as exclusive_multipart in the [s3] table of "
+        "the cluster file)",
     )
     parser.add_argument(
-        "--plain-http", action="store_true", help="allow a server on another machine to be reached without TLS"
+        "--plain-http", action="store_true", help="allow access to a server on another machine without TLS"
     )
-    parser.add_argument("--driver", choices=["fsspec"], help="as driver in [s3], [azure] and [gcs]")
-    parser.add_argument("--file-system", metavar="NAME", help="as file_system there: package.module:function")
+    parser.add_argument(
+        "--driver", choices=["fsspec"], help="access the store through fsspec (as driver in the cluster file)"
+    )
+    parser.add_argument("--file-system", metavar="NAME", help="fsspec file system, as package.module:function")
 
 
 def check_store(job: Job) -> Report:
-    """Raises: UnsupportedStoreError for an address that cannot be opened."""
+    """Check a storage. Raises: UnsupportedStoreError for an address that cannot be opened."""
     given, clock = job.arguments, SystemClock()
     address = parse_address(given.url, "URL")
     url = os.path.abspath(address.path) if address.is_folder else str(address)

@@ -1,4 +1,6 @@
-"""Colours of a report on a terminal: problems that need an operator are red, those that may need one yellow."""
+"""Colours of a report on a terminal: problems that need an operator are red, problems that may need one are
+yellow.
+"""
 
 from __future__ import annotations
 

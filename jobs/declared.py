@@ -1,11 +1,12 @@
 """The command line of an operation, read from the method of ``Cluster`` that declares it.
 
 The method's signature and the ``Args:`` of its docstring are the declaration: the parser, its help and the call
-follow from them. A parameter without a default is a word of the command line, each other one an option:
-``if_exists`` is ``--if-exists``, and ``--no-`` turns off a switch that is on by default. The unit at the end of a
-name says how a value is written, and is no part of the option: ``budget_s`` is ``--budget 5m``,
-``throttle_bytes_per_s`` is ``--throttle 20MB``. A mapping is a repeated ``K=V``. A job has ``special`` words where
-Kafka's tools have others, and adds by hand what is no parameter of a method: files, the input, what it prints.
+follow from them. A parameter without a default is a positional word of the command line; every other parameter is
+an option: ``if_exists`` is ``--if-exists``, and ``--no-`` turns off a switch that is on by default. The unit at
+the end of a name says how a value is written, and is not part of the option: ``budget_s`` is ``--budget 5m``,
+``throttle_bytes_per_s`` is ``--throttle 20MB``. A mapping is a repeated ``K=V``. A job has ``special`` option
+names where Kafka's tools have other names. It adds by hand the options that are not parameters of a method: files,
+the input, the output.
 
 The source of the method is parsed, and its module not imported, so that ``--help`` and completion stay quick.
 """
@@ -46,20 +47,20 @@ from stratalog.partitions.isolation import Isolation
 USUAL: Mapping[str, str] = {
     "topics": "only these topics (default: all)",
     "partitions": "only these partitions of the topics (default: all)",
-    "brokers": "one broker, or several: 2,3",
+    "brokers": "one or more brokers: 2,3",
     "transactional_id": "a transactional id",
-    "dry_run": "print the plan, change nothing",
-    "isolation": "read_committed: read up to the last stable offset, without records of aborted transactions "
-    "(default: read_uncommitted, as in Kafka)",
-    "client_rack": "rack of this reader: with a replica.selector.class it reads from a replica in that rack "
-    "(default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
-    "throttle_bytes_per_s": "copy at most SIZE per second (20MB)",
-    "budget_s": "begin no further piece of work after this time (5m)",
-    "if_exists": "succeed if it does not exist",
+    "dry_run": "print the plan; change nothing",
+    "isolation": "read_committed: read up to the last stable offset, and leave out records of aborted "
+    "transactions (default: read_uncommitted, as in Kafka)",
+    "client_rack": "the rack of this reader: if replica.selector.class is set, it reads from replicas in this "
+    "rack (default: spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
+    "throttle_bytes_per_s": "copy at most SIZE per second, such as 20MB",
+    "budget_s": "start no new work after this time, such as 5m",
+    "if_exists": "succeed with an empty report if it does not exist",
 }
-"""The texts of parameters that mean the same in all methods; ``Args:`` of a method goes before."""
+"""The texts of parameters that mean the same in all methods; the ``Args:`` of a method take precedence."""
 _REQUIRED: Mapping[str, str] = {
-    "topics": "one topic, or several: a,b",
+    "topics": "one or more topics: a,b",
     "topic": "the topic",
     "name": "the topic",
     "group": "the group",
@@ -71,14 +72,16 @@ _DOOR = "stratalog.engine.cluster"
 _HIDDEN = ("self", "cls", "check")
 
 Special = Mapping[str, Mapping[str, Any]]
-"""By parameter: what only the command line has, as arguments of ``add_argument``; ``flags`` replace the name."""
+"""By parameter: the settings that only the command line has, as arguments of ``add_argument``. ``flags`` replace
+the name.
+"""
 
 _NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a method. ``default`` is its source, None for a parameter that is required."""
+    """One parameter of a method. ``default`` is the source text of the default; None for a required parameter."""
 
     name: str
     annotation: str
@@ -134,7 +137,7 @@ def _source(module: str) -> str:
 
 
 def _literal(annotation: str, tree: ast.Module) -> str:
-    """The annotation; for the name of a ``Literal`` that the module imports, that Literal."""
+    """The annotation. If it is the name of a ``Literal`` that the module imports, that Literal."""
     name = annotation.removesuffix(" | None")
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and name in {one.name for one in node.names}:
@@ -146,7 +149,7 @@ def _literal(annotation: str, tree: ast.Module) -> str:
 
 
 def _texts(section: str) -> dict[str, str]:
-    """``name: text`` of each parameter; a text continues on lines that are indented more."""
+    """The text of each parameter, from lines ``name: text``. A text continues on lines that are indented more."""
     found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE)
     return {parameter: " ".join(text.split()).replace("``", "") for parameter, text in found}
 
@@ -159,8 +162,8 @@ def add_declared(
     leave_out: Collection[str] = (),
     special: Special | None = None,
 ) -> None:
-    """Add the parameters of ``method`` (as of ``declared``) to a parser or its group: ``only`` these (all when
-    empty), without those to ``leave_out``.
+    """Add the parameters of ``method`` (see ``declared``) to a parser or its group: ``only`` these (all when
+    empty), except those in ``leave_out``.
     """
     found = {one.name: one for one in declared(method).parameters}
     for one in only or found:
@@ -247,7 +250,7 @@ def _milliseconds(text: str) -> int:
 
 
 def call(method: Callable[..., Any], given: argparse.Namespace, **more: Any) -> Any:
-    """Call a method with the given arguments, by name; its report has its failures."""
+    """Call a method with the given arguments, by name. Failures are in the report."""
     taken = inspect.signature(method).parameters
     words = {name: value for name, value in vars(given).items() if name in taken and value is not None}
     return method(**{**words, **more}, **({"check": False} if "check" in taken else {}))
@@ -286,8 +289,8 @@ def add_command(
     leave_out: Collection[str] = (),
     special: Special | None = None,
 ) -> argparse.ArgumentParser:
-    """Add the command of a method with ``command`` (of ``commands_of``): its first sentence and its parameters.
-    Without a ``name`` it has that of the method.
+    """Add the command of a method with ``command`` (of ``commands_of``): with the first sentence of the docstring,
+    and the parameters. The default of ``name`` is the method's name.
     """
     found = declared(method)
     reads = all(parameter.name != "dry_run" for parameter in found.parameters)

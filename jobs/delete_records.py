@@ -4,9 +4,9 @@
   stratalog delete_records --offset-json-file offsets.json
 
 The file has Kafka's format: {"partitions": [{"topic": "trips", "partition": 0, "offset": 1000}], "version": 1}.
-latest, in the file -1, deletes everything that is committed. The report lists the new low watermarks; stratalog
-retain deletes the bytes. Topics whose log only snapshots may shorten (cleanup.policy=snapshot, __cluster_metadata)
-are refused with POLICY_VIOLATION.
+latest (-1 in the file) deletes everything that is committed. The report lists the new low watermarks; stratalog
+retain later deletes the files. Topics whose log only snapshots may shorten (cleanup.policy=snapshot,
+__cluster_metadata) are refused with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     add_declared(which, _METHOD, only=["topic"], special=special)
     which.add_argument(
-        "--offset-json-file", metavar="FILE", type=Path, help="a file of topics, partitions and offsets"
+        "--offset-json-file",
+        metavar="FILE",
+        type=Path,
+        help="file with topics, partitions and offsets, in Kafka's format",
     )
     add_declared(parser, _METHOD, only=["before"], special=special)
 
@@ -87,7 +90,7 @@ def delete_records(job: Job) -> Report:
 
 
 def _offsets(text: str) -> list[tuple[int, int]]:
-    """``0:1000,1:latest``."""
+    """Parses ``0:1000,1:latest``."""
     if not re.fullmatch(r"\d+:(\d+|latest)(,\d+:(\d+|latest))*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r}: write offsets by partition as 0:1000,1:latest")
     pairs = (part.split(":") for part in text.split(","))
@@ -95,7 +98,7 @@ def _offsets(text: str) -> list[tuple[int, int]]:
 
 
 def _wanted(given: argparse.Namespace) -> list[_Partition]:
-    """Raises: InvalidCallError."""
+    """The requested offsets. Raises: InvalidCallError."""
     if given.offset_json_file is None:
         if given.before is None:
             raise InvalidCallError("no partitions were given: use --before, such as --before 0:1000,1:latest")

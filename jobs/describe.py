@@ -1,11 +1,11 @@
 """List every partition of the topics as a table. Changes nothing.
 
-  stratalog describe                   one row per partition; all of the cluster's own topics share one row
-  stratalog describe --topics flights  only these topics, which may be the cluster's own
+  stratalog describe                   one row per partition; all internal topics share one row
+  stratalog describe --topics flights  only these topics, which may be internal
   stratalog describe --trouble --sort lag:desc    only partitions whose state is not ok, the largest lag first
-  stratalog describe --wide            one row per replica, with all that is known of it (also with --json)
-end: the high watermark, up to which records can be read. lag: the number of records by which the slowest replica
-that answers is behind the leader. tiered: the offset up to which the remote tier holds the log.
+  stratalog describe --wide            one row per replica, with all details (also with --json)
+end: the high watermark, up to which records can be read. lag: the number of records by which the slowest available
+replica is behind the leader. tiered: the offset up to which the log is in the remote tier.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Row = Mapping[str, Value]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "looks.Looks.describe")
-    add_dry_run(parser, "no effect: this job only reads")
-    parser.add_argument("--wide", action="store_true", help="one row per replica, with all that is known of it")
+    add_dry_run(parser, "no effect: this job changes nothing anyway")
+    parser.add_argument("--wide", action="store_true", help="one row per replica, with all details")
     parser.add_argument("--trouble", action="store_true", help="only partitions whose state is not ok")
-    parser.add_argument("--exclude-internal", action="store_true", help="omit the engine's own topics")
+    parser.add_argument("--exclude-internal", action="store_true", help="omit internal topics")
     add_sort(parser)
 
 

@@ -1,16 +1,15 @@
-"""Elect leaders: by default the preferred replicas of partitions that another replica leads, to spread the load
-again.
+"""Elect leaders. By default, elect the preferred replicas where another replica leads, to balance the load again.
 
 --unclean elects, for each partition without a leader, the replica with the most records, even if the topic's
-unclean.leader.election.enable is false. Acknowledged records that only lost storage had are then lost for good.
-Look at the plan first (--dry-run), and bring that storage back if you can.
+unclean.leader.election.enable is false. Acknowledged records that exist only on lost storage are then lost for
+good. Read the plan first (--dry-run), and bring the lost storage back if you can.
 """
 
 import sys
 
 from stratalog.jobs.declared import operation_job
 
-_LOSES = "elect unclean leaders: acknowledged records that they lack will be lost"
+_LOSES = "elect unclean leaders: acknowledged records that the new leaders lack are lost"
 
 main = operation_job("elect", __doc__, confirm=lambda given: _LOSES if given.unclean else None)
 

@@ -1,7 +1,7 @@
 """How SIGTERM and SIGINT (Ctrl-C) end a process that runs a job.
 
 A job ends at once, which harms nothing: finished work stays done. A job that repeats itself (``--every``), or
-appends its input in batches, first finishes the run or batch in progress; a second signal ends it at once, too.
+appends its input in batches, first finishes the run or batch in progress; a second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Terminated(KeyboardInterrupt):
 class Ending:
     """Whether a signal has asked the process to end.
 
-    Waits also watch a pipe: a signal that arrives just before the system call of a sleep does not interrupt the
-    sleep, but Python has already written the number of the signal to the pipe.
+    Waits also watch a pipe. A signal that arrives just before the system call of a sleep does not interrupt the
+    sleep, but by then Python has written the signal's number to the pipe.
     """
 
     def __init__(self, pipe: int) -> None:
@@ -58,7 +58,8 @@ class Ending:
                 ready, _, _ = select.select([self._pipe, *sources], [], [], left_s)
                 if ready != [self._pipe]:
                     return bool(ready)
-                os.read(self._pipe, _MOST_SIGNALS)  # any signal writes here, not only one that ends us
+                # any signal writes to the pipe, not only one that ends the process
+                os.read(self._pipe, _MOST_SIGNALS)
             return False
         finally:
             self._waiting = False
@@ -70,12 +71,12 @@ class Ending:
         if not self._waiting:
             os.write(
                 2, b"ending after the work in progress; a second signal ends at once\n"
-            )  # not print: the signal may have interrupted one
+            )  # not print: the signal may have interrupted a print
 
 
 @contextmanager
 def after_the_work() -> Iterator[Ending]:
-    """A context whose ``Ending`` receives the signals from its first ``listen`` on."""
+    """A context that yields an ``Ending``, which receives signals from its first ``listen`` on."""
     reads, writes = os.pipe()
     try:
         os.set_blocking(writes, False)

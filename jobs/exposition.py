@@ -25,23 +25,23 @@ _OF_OPERATIONS = ("requests", "read_bytes", "written_bytes", "records")
 _COSTS = ("seconds", "requests", "read_bytes", "written_bytes")
 _AGE, _MS = "-age-ms", "-ms"
 FIGURES = {
-    "OfflinePartitionsCount": "Partitions without a leader that answers",
+    "OfflinePartitionsCount": "Partitions without an available leader",
     "UnderReplicatedPartitions": "Partitions with a replica that is not in sync",
     "UnderMinIsrPartitionCount": "Partitions with fewer replicas in sync than min.insync.replicas",
     "AtMinIsrPartitionCount": "Partitions with exactly min.insync.replicas replicas in sync",
     "GlobalTopicCount": "Topics, including internal ones",
     "GlobalPartitionCount": "Partitions, including those of internal topics",
     "ReassigningPartitions": "Partitions whose replicas are moving to other brokers",
-    "PreferredReplicaImbalanceCount": "Partitions that another broker leads than the preferred one",
-    "ActiveBrokerCount": "Brokers that are in service",
+    "PreferredReplicaImbalanceCount": "Partitions not led by their preferred replica",
+    "ActiveBrokerCount": "Brokers in service",
     "FencedBrokerCount": "Brokers that are fenced or do not answer",
     "OfflineLogDirectoryCount": "Brokers whose root does not answer, is damaged, or was replaced",
     "number-of-voters": "Voters of the metadata",
     "high-watermark": "End offset of the committed metadata",
     "current-epoch": "Leader epoch of the metadata",
-    "MaxLag": "Records that the follower furthest behind lacks",
-    "replication-lag-records": "Records that followers lack, summed over all of them",
-    "replication-lag-bytes": "Bytes that followers lack, summed over all of them",
+    "MaxLag": "Records that the slowest follower lacks",
+    "replication-lag-records": "Records that followers lack, in total",
+    "replication-lag-bytes": "Bytes that followers lack, in total",
     "replication-lag-ms": "Age of the oldest record that a follower lacks",
     "RemoteCopyLagBytes": "Bytes that are not in the remote tier yet",
     "remote-copy-lag-records": "Records that are not in the remote tier yet",
@@ -49,7 +49,7 @@ FIGURES = {
     "records-lag-max": "Greatest lag of a consumer group in a partition, in records",
     "records-lag-max-ms": "Greatest lag of a consumer group in a partition, in time",
     "PartitionsWithLateTransactionsCount": "Partitions with an open transaction that exceeded its timeout",
-    "scrub-lag-ms": "Time for which the scrub of the bytes has been overdue",
+    "scrub-lag-ms": "Time since the scrub became overdue",
 }
 """The meaning of each figure of health, apart from the ages of steps."""
 
@@ -90,7 +90,9 @@ class Exposition(Collector):
         }
 
     def look(self, found: HealthReport | None) -> None:
-        """Replace the gauges by those of this health check; None: the check failed, and the gauges are unknown."""
+        """Replace the gauges by those of this health check; None: the check has failed, and the gauges are
+        unknown.
+        """
         self._seen = found
 
     def add(self, report: Report) -> None:
@@ -120,7 +122,7 @@ class Exposition(Collector):
         )
         if seen is None:
             return
-        yield self._gauge("stratalog_healthy", "Whether no problem needs an operator", seen.ok)
+        yield self._gauge("stratalog_healthy", "1 if nothing needs an operator, 0 otherwise", seen.ok)
         findings = GaugeMetricFamily(
             "stratalog_findings",
             "Objects that each finding of health names",
@@ -152,7 +154,7 @@ class Exposition(Collector):
             lags.add_metric([self._cluster, group, topic], lag)
         yield lags
         disks = GaugeMetricFamily(
-            "stratalog_log_dir_used_ratio", "Used part of a broker's file system", labels=["cluster", "broker"]
+            "stratalog_log_dir_used_ratio", "Used fraction of a broker's file system", labels=["cluster", "broker"]
         )
         for broker, ratio in seen.used_ratios.items():
             disks.add_metric([self._cluster, str(broker)], ratio)

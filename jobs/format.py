@@ -1,5 +1,5 @@
 """Create the cluster that a cluster file describes: format the roots, begin the metadata log, register the
-brokers. (brokers add adds one to a cluster.)"""
+brokers. To add a broker to an existing cluster, use brokers add."""
 
 from __future__ import annotations
 

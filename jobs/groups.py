@@ -1,5 +1,5 @@
-"""List consumer groups, describe a group and its lag, commit or move its offsets, delete the group or its offsets
-of a topic.
+"""List consumer groups, describe a group and its lag, commit or move its offsets, delete a group or its offsets of
+a topic.
 
   stratalog groups list
   stratalog groups describe dashboard
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "metavar": "TOPIC:N:OFFSET,...",
         "type": topic_offsets,
         "required": True,
-        "help": "the offset of the next record to read, by topic and partition",
+        "help": "the offset of the next record to read in each partition",
     }
     add_command(command, "groups.Groups.commit", special={"offsets": offsets})
     reset = add_command(
@@ -44,16 +44,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("delete", "delete_offsets"):
         add_yes(add_command(command, f"groups.Groups.{name}"))
     place = reset.add_mutually_exclusive_group(required=True)
-    add_place = place.add_argument  # Kafka has an option for each kind of ``to``
+    add_place = place.add_argument  # Kafka has one option for each kind of ``to``
     add_place(
         "--to-earliest", action="store_const", const=OffsetSpec.EARLIEST, dest="to", help="move to the log start"
     )
     add_place(
         "--to-latest", action="store_const", const=OffsetSpec.LATEST, dest="to", help="move to the high watermark"
     )
-    add_place("--to-offset", metavar="N", type=number, dest="to", help="move to this offset")
+    add_place("--to-offset", metavar="N", type=number, dest="to", help="move to offset N")
     add_place(
-        "--to-datetime", metavar="T", type=time, dest="to", help="move to the first record at or after an ISO time"
+        "--to-datetime",
+        metavar="T",
+        type=time,
+        dest="to",
+        help="move to the first record at or after an ISO 8601 time",
     )
     add_declared(
         place, "groups.Groups.reset_offsets", only=_PLACES[1:], special={"shift_by": {"type": whole_number}}

@@ -1,8 +1,9 @@
-"""Hadoop's settings for the buckets of our stores. Spark reads Parquet and Delta through Hadoop's file systems.
+"""Hadoop's settings for the buckets of stratalog's stores. Spark reads Parquet and Delta through Hadoop's file
+systems.
 
-Resolved options contain the address of a bucket, so Hadoop looks up none. No setting contains a secret: S3A and
-Google's connector find credentials in the environment, the profile or the machine; Azure's setting names the
-environment variable that holds its key. A credentials provider is Python code, which Hadoop cannot call.
+Resolved options contain the endpoint of a bucket, so Hadoop does not look one up. No setting contains a secret:
+S3A and Google's connector find credentials in the environment, the profile or the machine; Azure's setting names
+the environment variable that holds its key. A credentials provider is Python code, which Hadoop cannot call.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PROVIDERS = (
     _PROFILE_PROVIDER,
     "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
 )
-"""S3A's default providers, with the profile at the place where the AWS SDK has it: S3A has no provider for
+"""S3A's default providers, with the profile in the same position as in the AWS SDK: S3A itself has no provider for
 profiles.
 """
 _AZURE = "org.apache.hadoop.fs.azurebfs"
@@ -48,11 +49,11 @@ _GOOGLE = {
 
 
 def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None:
-    """Let ``spark`` read the buckets among the addresses ``roots`` as ``open_store`` does with their options. Each
+    """Let ``spark`` read the buckets among the addresses ``roots``, with the same options as ``open_store``. Each
     bucket of S3 has its own options. For ``abfss://`` and ``gs://`` this needs stratalog's jars in the session
     (``stratalog.jobs.jars``); otherwise the platform's settings apply. Hadoop has no ``az://``.
 
-    Raises: UnsupportedStoreError, as ``resolved``.
+    Raises: UnsupportedStoreError; see ``resolved``.
 
     A bucket that this JVM has already opened keeps the options of that time (Hadoop's cache of file systems).
     """
@@ -75,8 +76,8 @@ def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None
 def s3a_settings(bucket: str, options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
     """Resolved ``options`` as Hadoop's S3A keys for a bucket, without Spark's prefix ``spark.hadoop.``.
 
-    A custom endpoint gets path-style addresses (its buckets have no host names). Keys of the environment take
-    precedence over a profile that it names.
+    A custom endpoint gets path-style addresses (its buckets have no host names). Keys in the environment take
+    precedence over a profile that the environment names.
     """
     settings: dict[str, str] = {}
     if options.endpoint_url is not None:
@@ -100,7 +101,7 @@ def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) 
     The key of the account stays in the environment of the JVM; a command prints it when Hadoop needs it.
     Identities use Hadoop's own settings (``fs.azure.account.auth.type``).
     """
-    # Hadoop's threads for these metrics are no daemons: a JVM of spark-submit would never end.
+    # Hadoop's threads for these metrics are not daemons: a JVM of spark-submit would never end.
     settings = {"fs.azure.metrics.collection.enabled": "false"}
     command = None
     if "AccountKey=" in environ.get(CONNECTION_STRING, ""):
@@ -110,9 +111,11 @@ def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) 
     if command is not None:
         settings[f"fs.azure.account.keyprovider.{host}"] = f"{_AZURE}.services.ShellDecryptionKeyProvider"
         settings[f"fs.azure.account.key.{host}"] = _NO_KEY
-        settings["fs.azure.shellkeyprovider.script"] = "sh -c " + command.replace(" ", "${IFS}")  # apart by spaces
+        # separated by spaces
+        settings["fs.azure.shellkeyprovider.script"] = "sh -c " + command.replace(" ", "${IFS}")
     scheme, _, server = (options.endpoint_url or "").partition("://")
-    if server not in {"", host, host.replace(".dfs.", ".blob.", 1)}:  # one's own, which speaks as blobs do
+    # a server of one's own, which supports both APIs
+    if server not in {"", host, host.replace(".dfs.", ".blob.", 1)}:
         settings["fs.abfss.impl"] = f"{_AZURE}.AzureBlobFileSystem"
         settings["fs.azure.abfs.endpoint"] = server.partition("/")[0]
         settings["fs.azure.account.hns.enabled"] = "false"

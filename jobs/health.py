@@ -1,10 +1,10 @@
-"""List the problems of the cluster, since when each exists, and the command that fixes it. Changes nothing.
+"""List the problems of the cluster, each with its start and the command that fixes it. Changes nothing.
 
-  ERROR    an operator must act now: the exit status is 1
-  WARNING  maintain should fix it by itself in its next runs, or it is the result of a manual change
+  ERROR    an operator must act now; the exit status is 1
+  WARNING  maintain should fix this in its next runs, or a manual change caused it
   INFO     worth knowing
 
-The cost is one listing per broker. Limits are configs of the cluster (health.upkeep.max.delay.ms and others).
+The job lists each broker once. Cluster configs set the limits (health.upkeep.max.delay.ms and others).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stratalog.partitions.errors import MetadataLostError, RetriableError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_dry_run(parser, "no effect: this job only reads")
+    add_dry_run(parser, "no effect: this job changes nothing anyway")
 
 
 def health(job: Job) -> Report:
     try:
         cluster = job.cluster()
-    except (RetriableError, MetadataLostError) as error:  # a wrong call is not a finding
+    except (RetriableError, MetadataLostError) as error:  # an invalid call is not a finding
         return unopened(job.arguments.cluster, error, SystemClock().now_ms())
     return cluster.health()
 

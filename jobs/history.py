@@ -1,14 +1,13 @@
-"""List the history of a cluster: which operations ran, when, by whom, and how they ended. Newest first; changes
-nothing.
+"""List the operations that ran on a cluster, newest first: when, by whom, and with what outcome. Changes nothing.
 
   stratalog history                                  the latest 100 events
   stratalog history --since 7d --operation tier      tier runs of the last seven days
-  stratalog history --topic flights --limit 20       events that name a topic, or have figures about it
+  stratalog history --topic flights --limit 20       events that name a topic or have figures about it
   stratalog history --json                           all columns
 
-Appends and commits of offsets leave no event: the log itself records them. A destructive operation also leaves an
-event before it acts. A process with STRATALOG_HISTORY=off leaves no events. The topic __operations holds the
-events.
+Appends and offset commits write no events, because the log itself records them. A destructive operation also
+writes an event before it acts. The topic __operations holds the events. STRATALOG_HISTORY=off turns them off for a
+process.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 
 _WIDEST = 80
-"""The longest cell, in characters; --json prints the whole text."""
+"""The maximum length of a cell, in characters; --json prints the whole text."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,9 @@
-"""A small HTTP server in threads of this process: what ``maintain`` serves while it runs.
+"""A small HTTP server in threads of this process: for the pages and metrics that ``maintain`` serves while it
+runs.
 
-It answers a WSGI application. A connection has one request, and a thread; more than ``MOST_CONNECTIONS`` at once
-are closed unanswered, and a client that sends or takes nothing for ``PATIENCE_S`` is cut off. Requests are not
-logged: their headers and addresses may hold secrets.
+It serves a WSGI application. Each connection has one request and one thread. Beyond ``MOST_CONNECTIONS``,
+connections are closed without an answer. A client that neither sends nor receives for ``PATIENCE_S`` is cut off.
+Requests are not logged: their headers and addresses may hold secrets.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _log = logging.getLogger("stratalog.http")
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """``host:port``, ``[::1]:port``, or a port alone, which is of 127.0.0.1. Raises: InvalidCallError."""
+    """``host:port``, ``[::1]:port``, or a port alone, which means 127.0.0.1. Raises: InvalidCallError."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit()) or int(port) >= 1 << 16:
         raise InvalidCallError(f"{text!r} is not an address: write it as host:port, such as 127.0.0.1:8080")
@@ -41,7 +42,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host. A name other than ``localhost`` may be any machine's."""
+    """Whether only this machine can reach the host. A name other than ``localhost`` may be any machine."""
     if host == "localhost":
         return True
     try:
@@ -71,7 +72,7 @@ def tls_context(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLCon
 
 
 def _no_password() -> str:
-    """An encrypted key is refused: OpenSSL would ask for its password on the terminal."""
+    """Refuses an encrypted key: OpenSSL would ask for its password on the terminal."""
     return ""
 
 
@@ -80,12 +81,12 @@ def read_token(path: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii").strip()
     except UnicodeDecodeError:
-        why: str | None = "it is not an ASCII text"
+        why: str | None = "it is not ASCII"
     except ValueError:
-        why = "no file has such a path"
+        why = "that is not a valid path"
     except OSError as error:
         why = error.strerror
-    raise InvalidCallError(f"the file of the token, {path!r}, cannot be read: {why}")
+    raise InvalidCallError(f"the token file, {path!r}, cannot be read: {why}")
 
 
 class HttpServer:
@@ -101,11 +102,11 @@ class HttpServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether it still accepts connections."""
+        """Whether the server still accepts connections."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Stop listening. Answers that have begun are sent."""
+        """Stop listening. Responses that have begun are sent."""
         if self.is_running:
             self._server.shutdown()
         self._server.server_close()
@@ -116,7 +117,7 @@ class _Handler(WSGIRequestHandler):
     server_version, sys_version = "stratalog", ""
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-        """Nothing: see above."""
+        """Log nothing: see the module."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -131,7 +132,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's asks the resolver for a name
+        TCPServer.server_bind(self)  # HTTPServer's method asks the resolver for a name
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
@@ -152,7 +153,9 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._slots.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """TLS begins here, in the connection's thread: a client that never begins it delays nobody."""
+        """The TLS handshake is here, in the connection's thread, so a client that never begins it delays no other
+        client.
+        """
         if self._tls is None:
             super().finish_request(request, client_address)
             return

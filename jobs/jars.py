@@ -31,7 +31,7 @@ CLOUDS = ("azure.xml", "gcs.xml")
 DELTA = "delta"
 """The set of Delta's jars."""
 WITH_DELTA = ("4.0", "4.1", "4.2")
-"""Versions of Spark for which the pinned Delta is built. Sessions of others get no Delta."""
+"""Versions of Spark for which the pinned Delta is built. Sessions of other versions get no Delta."""
 _FETCH_TIMEOUT_S = 900
 
 _unpacked = ExitStack()
@@ -59,7 +59,7 @@ def jar_folder() -> Path:
 
 def pinned_jars(pins: str = JARS) -> Sequence[Path]:
     """Every jar of a file of ``conf``, as a path below the jar folder (``delta/delta-storage-4.4.0.jar``), without
-    Delta's if it has no build for the installed pyspark.
+    Delta's jars if Delta has no build for the installed pyspark.
 
     Raises: EnvironmentUnusableError if pyspark is not installed.
     """
@@ -81,7 +81,7 @@ def with_delta() -> bool:
 
 
 def session_jars(folder: Path) -> Sequence[Path]:
-    """The jars of a session: those that every session needs, and the sets of ``CLOUDS`` that were fetched."""
+    """The jars of a session: the jars that every session needs, and those of the fetched sets of ``CLOUDS``."""
     there = [pins for pins in CLOUDS if not missing_jars(folder, pins)]
     return [folder / jar for pins in (JARS, *there) for jar in pinned_jars(pins)]
 
@@ -131,7 +131,7 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
                 f"cannot fetch the jars of {pins} from Maven Central: "
                 f"{'; '.join(problems[:3]) or f'Ivy exited with status {ivy.returncode}'}"
             )
-        # 2. Move each into place, atomically.
+        # 2. Move each jar into place, atomically.
         for jar in pinned_jars(pins):
             (folder / jar).parent.mkdir(exist_ok=True)
             os.replace(Path(scratch, jar), folder / jar)
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     pins = f"{next(iter(sys.argv[1:] if argv is None else argv), 'jars')}.xml"
     if not conf_file(pins).is_file():
         print(
-            f"no set of jars is called {pins.removesuffix('.xml')!r}: give azure, gcs, kafka or mirror-maker",
+            f"unknown set of jars {pins.removesuffix('.xml')!r}: give azure, gcs, kafka or mirror-maker",
             file=sys.stderr,
         )
         return 1

@@ -28,34 +28,34 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "append": "append anything that Spark can read to a topic, once or as a stream",
         "read": "show, count or write out a range of records",
         "tail": "print the latest records, and follow new ones",
-        "offsets": "find the offset of a position or a time in each partition",
+        "offsets": "print each partition's offset for a time, or for earliest, latest etc.",
         "delete_records": "delete records below given offsets",
     },
     "state of the cluster": {
-        "health": "list problems, since when they exist, and the command that fixes each",
+        "health": "list problems, their start, and the command that fixes each",
         "describe": "list partitions or replicas",
-        "metrics": "print all figures of health in OpenMetrics format",
+        "metrics": "print all health figures in OpenMetrics format",
         "history": "list past operations: who ran them, and how they ended",
         "verify": "compare all replicas and the remote tier",
     },
     "upkeep": {
         "maintain": "run the upkeep steps that are due: the only job you must schedule",
-        "replicate": "bring followers up to date, and back into the ISR",
-        "elect": "elect preferred leaders; --unclean if no replica in sync is left",
+        "replicate": "bring followers up to date, and return them to the ISR",
+        "elect": "elect preferred leaders; --unclean if no in-sync replica is left",
         "merge": "merge small appends into segments",
         "compact": "keep the last record of each key (cleanup.policy=compact)",
-        "tier": "copy sealed segments to the remote tier, a Delta table",
+        "tier": "copy sealed segments to the remote tier, as a Delta table",
         "retain": "apply total and local retention",
         "snapshot": "snapshot the metadata, and topics that keep the latest record of each key",
         "vacuum": "delete files that are no longer needed",
         "erase": "erase every record of given keys for good",
-        "heal": "replace damaged files on brokers by verified copies",
+        "heal": "replace damaged files on brokers with verified copies",
     },
     "topics, groups, transactions": {
         "topics": "list, describe, create, alter, configure, delete",
         "protect": "forbid every deletion of a topic or its records until a given time",
         "groups": "list, describe with lag, move offsets, delete",
-        "transactions": "list, describe, end abandoned ones, find hanging ones",
+        "transactions": "list, describe, end abandoned or hanging transactions",
     },
     "Kafka": {},
     "brokers and clusters": {
@@ -64,7 +64,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "bootstrap": "set up brokers that are new or have lost their storage",
         "reassign": "move replicas to other brokers",
         "brokers": "list and add brokers, take them out of service, bring them back",
-        "quorum": "describe the quorum of the metadata, change its voters",
+        "quorum": "describe the metadata quorum, change its voters",
         "restore": "restore a cluster from its remote tier; --drill only rehearses it",
         "recover": "export records that an unclean election has truncated",
         "package": "pack stratalog into one zip for --py-files",
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in JOBS:
         try:
             return int(job_of(name)(rest))
-        except EnvironmentUnusableError as error:  # of a bridge
+        except EnvironmentUnusableError as error:  # the error of a bridge
             print(f"stratalog {name}: {error}", file=sys.stderr)
             return 2
     if name in ("-h", "--help", ""):
@@ -117,7 +117,7 @@ def _complete() -> None:
 
     words = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     if len(words) > 2 and words[1] in JOBS:
-        os.environ["_ARGCOMPLETE"] = "2"  # its words begin with the second of the line
+        os.environ["_ARGCOMPLETE"] = "2"  # its words begin with the second word of the line
         parser = job_of(words[1]).parser()
         for action in parser._actions:
             if action.dest in ("topic", "topics"):

@@ -1,21 +1,21 @@
-"""Run the upkeep steps that are due, in this order, within the budget. It is the only job you must schedule.
+"""Run the upkeep steps that are due, in this order, within the budget. This is the only job you must schedule.
 
   replicate, elect, merge, tier, retain, snapshot, vacuum, scrub (a rolling heal)
 
   stratalog maintain                         one run, for a scheduler
-  stratalog maintain --every 30s             run in one process until interrupted; prints one line per round
+  stratalog maintain --every 30s             run repeatedly until interrupted; prints one line per run
   stratalog maintain --budget 5m             begin nothing after five minutes, not even the next segment of a
                                              partition; the next run continues there
   stratalog maintain --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: storage requests
   stratalog maintain --every 30s --metrics 9409    also serve health and the costs of the runs to Prometheus
-  stratalog maintain --every 30s --otlp URL        or push them by OTLP (see metrics --help)
+  stratalog maintain --every 30s --otlp URL        also push them by OTLP (see metrics --help)
   stratalog maintain --every 30s --page 8080       also serve the page of the cluster at http://127.0.0.1:8080/
   stratalog maintain --exclude scrub,vacuum  run the other steps
-  stratalog maintain --dry-run               list due steps with their partitions, and when the others are due
+  stratalog maintain --dry-run               list due steps with their partitions, and when the other steps are due
 
-One look at the brokers finds the partitions that have changed; only these are worked on. replicate and tier are
-part of every run; configs of the cluster set the intervals of the others (log.retention.check.interval.ms and
-others). Several runs at once do no harm. Each step is also a job of its own.
+A run lists the brokers once to find the partitions that have changed, and works only on these. replicate and tier
+are part of every run; cluster configs set the intervals of the other steps (log.retention.check.interval.ms and
+others). Concurrent runs are safe. Each step is also a job.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from stratalog.engine.health.finding import HealthReport
 
 _STEPS: Special = {
-    "only": {"metavar": "STEP,STEP", "help": "run only these steps, due or not (with --every: only when due)"},
+    "only": {"metavar": "STEP,STEP", "help": "run only these steps, due or not (with --every: when they are due)"},
     "exclude": {"metavar": "STEP,STEP"},
     "budget_requests": {"type": count},
 }
 
 _PAGE = {
-    "--page-token-file": "a file with the token that readers of the page must show",
-    "--page-tls-cert": "PEM file with the certificate of the page, and its key unless --page-tls-key is given",
-    "--page-tls-key": "PEM file with the key of --page-tls-cert",
-    "--page-tls-client-ca": "serve the page only to readers whose certificate this CA signed",
+    "--page-token-file": "file with the token that readers of the page must present",
+    "--page-tls-cert": "PEM file with the page's certificate, and with its key unless you give --page-tls-key",
+    "--page-tls-key": "PEM file with the key of the certificate",
+    "--page-tls-client-ca": "serve the page only to readers with a certificate signed by this CA",
 }
 
 
@@ -60,13 +60,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         metavar="[HOST:]PORT",
         type=_address,
-        help="with --every: check health after each run, and serve it to Prometheus (host: 127.0.0.1)",
+        help="with --every: check health after each run, and serve the metrics to Prometheus (default host: "
+        "127.0.0.1)",
     )
-    add_otlp(parser, "with --every: check health after each run, and push it by OTLP to this address")
+    add_otlp(parser, "with --every: check health after each run, and push the metrics by OTLP to this address")
     parser.add_argument(
         "--page",
         metavar="[HOST:]PORT",
-        help="with --every: look at the cluster after each run, and serve its page, read only (host: 127.0.0.1)",
+        help="with --every: serve the page of the cluster, updated after each run (default host: 127.0.0.1)",
     )
     for option, doc in _PAGE.items():
         parser.add_argument(option, metavar="FILE", help=doc)
@@ -102,8 +103,8 @@ def maintain(job: Job) -> Report:
 
 
 def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
-    """A function that shows a run as usual, and looks at the cluster after it: for the page, and for figures that
-    are served or pushed with the operations of all drivers. ``closed`` ends what is served.
+    """A function that shows a run as usual, and checks the cluster after it: for the page, and for figures that
+    are served or pushed with the operations of all drivers. ``closed`` stops the servers.
 
     Raises: InvalidCallError, EnvironmentUnusableError.
     """
@@ -122,10 +123,10 @@ def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
             found = look()
         except StratalogError as error:
             if given.page is not None:
-                warn([f"the page could not look at the cluster: {error}"])
+                warn([f"the page could not read the cluster's state: {error}"])
         except Exception:  # an error of ours must not end the upkeep
             traceback.print_exc()
-            warn(["the page could not look at the cluster; the upkeep continues"])
+            warn(["the page could not read the cluster's state (see the traceback); maintain continues"])
         if given.page is not None and not page.is_running:
             warn([f"the page at {page.url} is no longer served: start maintain again"])
         if tell is not None:
@@ -170,7 +171,7 @@ def _measured(job: Job) -> Callable[[Report, HealthReport | None], None]:
     def tell(report: Report, found: HealthReport | None) -> None:
         shown.add(report)
         shown.look(found)
-        with suppress(StratalogError):  # the next run tells these events, too
+        with suppress(StratalogError):  # the next run also reports these events
             shown.tell(new_events())
         job.show_line(report)
         if push is not None:

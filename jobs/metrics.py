@@ -6,9 +6,9 @@
                                                  without an address, OTEL_EXPORTER_OTLP_* apply
   stratalog maintain --every 30s --metrics 9409      served to Prometheus, with counters per step of maintain
 
-The cost is that of health. If the cluster cannot be opened, stratalog_up is 0 and the exit status 1.
-Needs prometheus-client: pip install 'stratalog[metrics]'; OTLP needs OpenTelemetry:
-pip install 'stratalog[metrics,otlp]'.
+The job costs as much as health. If the cluster cannot be opened, stratalog_up is 0 and the exit status is 1. Needs
+prometheus-client: pip install 'stratalog[metrics]'; OTLP needs OpenTelemetry: pip install
+'stratalog[metrics,otlp]'.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def add_otlp(parser: argparse.ArgumentParser, doc: str) -> None:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--textfile", metavar="FILE", help="write the metrics to this file, and print the report instead"
+        "--textfile", metavar="FILE", help="write the metrics to this file, and print a report instead"
     )
-    add_otlp(parser, "push the metrics to this address (default: from OTEL_EXPORTER_OTLP_*), and print the report")
+    add_otlp(parser, "push the metrics to this address (default: from OTEL_EXPORTER_OTLP_*), and print a report")
 
 
 def metrics(job: Job) -> Report:

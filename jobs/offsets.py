@@ -16,9 +16,9 @@ from stratalog.partitions.offsets import Answer
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    topics = {"flags": ("topics",), "type": names, "help": "one topic, or several: a,b"}
+    topics = {"flags": ("topics",), "type": names, "help": "one or more topics: a,b"}
     add_declared(parser, "client.Client.offsets", special={"topic": topics})
-    add_dry_run(parser, "no effect: this job only reads")
+    add_dry_run(parser, "no effect: this job changes nothing anyway")
 
 
 def offsets(job: Job) -> Report:

@@ -35,8 +35,9 @@ class OtlpPush:
     """Pushes an exposition to a receiver; each push contains all metrics."""
 
     def __init__(self, shown: Exposition, clock: Clock, endpoint: str | None) -> None:
-        """``endpoint`` is the address for metrics, such as ``http://collector:4318/v1/metrics``. None takes it
-        from the environment, else OpenTelemetry's default."""
+        """``endpoint`` is the address for metrics, such as ``http://collector:4318/v1/metrics``. None: from the
+        environment, else OpenTelemetry's default.
+        """
         if endpoint is not None:
             parse_server(endpoint, "--otlp")
         self._shown, self._clock = shown, clock
@@ -45,7 +46,7 @@ class OtlpPush:
         self._exporter = OTLPMetricExporter(endpoint=endpoint)
 
     def push(self) -> None:
-        """Push the current metrics. Raises: StorageError if the receiver did not accept them."""
+        """Push the current metrics. Raises: StorageError if the receiver did not accept the metrics."""
         now_ns = self._clock.now_ms() * _NS
         metrics = [self._metric(one, now_ns) for one in self._shown.registry.collect()]
         scope = ScopeMetrics(InstrumentationScope("stratalog", VERSION), [one for one in metrics if one], "")

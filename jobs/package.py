@@ -1,9 +1,9 @@
-"""Pack stratalog into one zip, which ``--py-files`` brings to the executors of a Spark cluster.
+"""Pack stratalog into one zip; --py-files distributes it to the executors of a Spark cluster.
 
   stratalog package --to stratalog.zip
   spark-submit --py-files stratalog.zip --properties-file conf/spark-defaults.conf jobs/tier.py --topics trips
 
-The Python of the executors must have the dependencies of stratalog. The same code gives the same zip, byte for
+The executors' Python must have the dependencies of stratalog. The same code always gives the same zip, byte for
 byte.
 """
 
@@ -34,19 +34,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         default=f"{NAME}.zip",
-        help=f"path of the zip, which is overwritten (default: {NAME}.zip in this folder)",
+        help=f"path of the zip; an existing file is overwritten (default: ./{NAME}.zip)",
     )
 
 
 def package(job: Job) -> Report:
-    """Raises: InvalidCallError if the zip cannot be written; an older zip then stays unchanged."""
+    """Pack the zip. Raises: InvalidCallError if it cannot be written; an older zip then stays unchanged."""
     to: Path = job.arguments.to
     began = SystemClock().monotonic_s()
     files = dict(sorted(_files(importlib.resources.files(NAME), NAME)))
     try:
         with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{NAME}-") as scratch:
             with zipfile.ZipFile(Path(scratch, to.name), "w") as packed:
-                for name, file in files.items():  # a ZipInfo without a time: the same bytes at any time
+                # a ZipInfo without a time, so that the zip has the same bytes at any time
+                for name, file in files.items():
                     packed.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
             os.replace(Path(scratch, to.name), to)
     except OSError as error:
@@ -58,7 +59,7 @@ def package(job: Job) -> Report:
 
 
 def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
-    """Every file of a folder with its name in the zip. In a checkout the folders are links."""
+    """Every file of a folder, with its name in the zip. (In a checkout the folders are links.)"""
     for child in folder.iterdir():
         if child.is_dir() and child.name != "__pycache__":
             yield from _files(child, f"{name}/{child.name}")

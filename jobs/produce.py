@@ -6,14 +6,14 @@ r"""Append lines of standard input or a file to a topic; needs no Spark.
   stratalog tail trips --format json | stratalog produce copy --format json
   stratalog produce trips --input day-7.txt --producer loader --sequence 7    once, however often it is run
 
-Each line is one value, taken as it is; for a typed topic it is JSON, or plain text if the type is STRING. With
---key-separator the text before the separator is the key, by the same rules. With --format json each line is a
+Each line is one value, unchanged; for a typed topic it is JSON, or plain text if the type is STRING. With
+--key-separator the text before the separator is the key, in the same form. With --format json each line is a
 record as tail prints it: an object with value, key, headers and timestamp, all optional; partition and offset are
-ignored. Bytes are text there, or {"base64": "..."}; a record without a timestamp gets the time of the append.
+ignored. Bytes are a string, or {"base64": "..."}. A record without a timestamp gets the time of the append.
 
-Lines are appended in batches: when --batch lines have been read, or when no more lines have come for --linger. An
-error names the line that does not fit, and nothing of its batch is appended. With --producer and --sequence all
-lines are one append.
+A batch is appended when it has --batch lines, or when no line has arrived for --linger. If a line does not fit the
+topic, the error names the line, and its whole batch is not appended. With --producer and --sequence all lines are
+one append.
 """
 
 from __future__ import annotations
@@ -41,19 +41,24 @@ _LONGEST = 64 * 1024 * 1024
 _METHOD = "producer.Producer.produce"
 _HOW = ("partition", "acks", "on_unknown_field", "producer", "sequence")
 _ASIDE = ("partition", "offset")
-"""The fields of a record as tail prints it that are ignored: its place in the other topic."""
+"""The fields of a record as printed by tail that are ignored: its place in the other topic."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, _METHOD, only=["topic"])
-    add_dry_run(parser, "check all lines, and count them; append nothing")
-    parser.add_argument("--input", metavar="FILE", help="default: standard input")
-    parser.add_argument("--format", choices=("lines", "json"), default="lines", help="default: lines")
+    add_dry_run(parser, "check and count all lines; append nothing")
+    parser.add_argument("--input", metavar="FILE", help="read lines from FILE (default: standard input)")
+    parser.add_argument(
+        "--format",
+        choices=("lines", "json"),
+        default="lines",
+        help="lines: each line is a value; json: each line is a record (default: lines)",
+    )
     parser.add_argument(
         "--key-separator",
         metavar="TEXT",
         type=separator,
-        help="separator between key and value of a line (escapes such as \\t, \\0 or \\x1f work)",
+        help="text between the key and the value of a line; may contain escapes such as \\t, \\0 or \\x1f",
     )
     add_declared(parser, _METHOD, only=_HOW, special={"partition": {"metavar": "N", "type": number}})
     parser.add_argument(
@@ -64,7 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=duration,
         default=0.5,
-        help="append when no line comes for TIME (default: 500ms)",
+        help="append the batch when no line has arrived for TIME (default: 500ms)",
     )
 
 
@@ -99,12 +104,14 @@ def produce(job: Job) -> Report:
 
 
 def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> Iterator[list[bytes]]:
-    """Batches of lines without line ends, at most ``most`` lines each (None: one batch of all). A batch ends when
-    it is full, or when no line has come for ``linger_s``. A signal to end yields the lines that were read.
+    """Batches of lines without line ends, at most ``most`` lines each (None: all lines are one batch). A batch
+    ends when it is full, or when no line has come for ``linger_s``. After a signal to end, the lines that were
+    read are yielded.
 
     Raises: InvalidRecordError for a line that is too long.
     """
-    rest, rest_bytes, lines = list[bytes](), 0, list[bytes]()  # pieces of a line are joined once, at its end
+    # the pieces of a line are joined once, at the end of the line
+    rest, rest_bytes, lines = list[bytes](), 0, list[bytes]()
     while True:
         patience = linger_s if lines and most is not None else None
         ready = ending.wait([source], patience)
@@ -171,7 +178,7 @@ class _Lines:
         return found
 
     def _check(self, row: dict[str, Any]) -> None:
-        """Raises: ValueError for a field that the topic's type lacks. The check is here to name the line."""
+        """Raises: ValueError for a field that the topic's type lacks. This check exists to name the line."""
         from stratalog.partitions.unknown_fields import refused, unknown_in_values
 
         for column in self._columns:
@@ -232,7 +239,7 @@ class _Total:
     """The reports of all batches as one report: one row per partition, with first offset and number of records."""
 
     def __init__(self, *, named: bool) -> None:
-        """``named``: --producer and --sequence were given, and all lines are one append."""
+        """``named``: --producer and --sequence were given, so all lines are one append."""
         self._named = named
         self._batches = 0
         self._in_part = False
@@ -262,7 +269,7 @@ class _Total:
 
     def report(self, lines: int) -> Report:
         """The report of all batches; ``lines`` is the number of lines in batches that were appended as a whole."""
-        if self.failures and not self._named:  # otherwise the notes of the append say what to do
+        if self.failures and not self._named:  # otherwise the notes of the append say how to proceed
             self._notes |= dict.fromkeys(self._after_failure(lines))
         rows = sorted(self._rows.values(), key=lambda row: (row["partition"] is None, int(row["partition"] or 0)))
         totals: dict[str, Value] = {"lines": lines, "batches": self._batches}
@@ -283,7 +290,7 @@ class _Total:
 
 
 def _opened(path: str | None) -> int:
-    """Raises: InvalidCallError."""
+    """Opens the input. Raises: InvalidCallError."""
     try:
         return os.dup(sys.stdin.fileno()) if path is None else os.open(path, os.O_RDONLY)
     except OSError as error:

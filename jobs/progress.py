@@ -1,8 +1,8 @@
 """A progress bar on a terminal: partitions done, bytes so far, bytes per second. Elsewhere it prints plain lines
-for work that takes long: a scheduler's log is not silent for hours, and short jobs print nothing.
+about long work, so that a scheduler's log is not silent for hours. Short jobs print nothing.
 
-Only the tasks know how many bytes there will be, since they list the logs. So the bar counts partitions, and the
-bytes are those really moved.
+Only the tasks know how many bytes there will be, because they list the logs. So the bar counts partitions, and
+shows the bytes moved so far.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def terminal_progress() -> Progress:
 
 
 def open_terminal() -> TextIO | None:
-    """Standard error, if it is a terminal. spark-submit gives its driver a pipe; then it is the standard error of
-    spark-submit itself, if the system shows which file that is.
+    """Standard error, if it is a terminal. spark-submit gives its driver a pipe; then the terminal is the standard
+    error of spark-submit itself, if the system shows which file that is.
     """
     if sys.stderr is not None and sys.stderr.isatty():
         return sys.stderr
@@ -76,7 +76,7 @@ class TerminalProgress:
                 return Text(f"{decimal(done)}{rate}")
 
         self.finish()
-        if items == 0:  # nothing to look at
+        if items == 0:  # no items, so no bar
             return
         self._bytes = 0
         self._bars = Bars(

@@ -1,11 +1,12 @@
-"""Protect a topic: before a given time no job deletes its records, nor the topic itself.
+"""Protect a topic: until a given time, no job deletes its records or the topic itself.
 
   stratalog protect trips --until 2030-01-01
   stratalog protect trips --days 365
 
-Retention deletes nothing; delete_records, snapshots, topics delete and the end of tiering are refused
-(POLICY_VIOLATION). The time can be moved later, never earlier. It is the config protect.until.ms of the topic. The
-storage itself does not enforce it: SECURITY.md, "Protected records", lists the settings of the storage that do.
+Until then retention deletes nothing; delete_records, snapshots, topics delete, and turning off tiering are refused
+(POLICY_VIOLATION). The config protect.until.ms of the topic holds the time; it can be moved later, never earlier.
+The storage does not enforce the protection by itself; SECURITY.md, "Protected records", lists the storage settings
+that do.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Describe the quorum of the metadata, shorten its log, change its voters.
+"""Describe the metadata quorum, take snapshots of its log, change its voters.
 
   stratalog quorum describe
   stratalog quorum replace-voter 3
-``quorum snapshot`` takes a snapshot on request, with one row per voter; the job ``snapshot`` keeps the log short
-by its policy, together with the logs of topics. To bring back a voter that lost its storage, run ``bootstrap
---brokers N`` and then ``replace-voter N``. Voters change one at a time. After ``add-voter`` and ``remove-voter``
-put the voters that the report lists into the cluster file.
+quorum snapshot takes a snapshot now, and reports one row per voter; the job snapshot takes one when the policy
+requires it. To bring back a voter that lost its storage, run bootstrap N, then quorum replace-voter N. Add or
+remove one voter at a time. After add-voter and remove-voter, write the voters that the report lists into the
+cluster file.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Read a range of topics, local and remote alike: show the first records, count them, or write them out.
+"""Read a range of topics from both tiers: show the first records, count them, or write them out.
 
   stratalog read flights --start 2013-06-01 --end 2013-07-01 --where "value.carrier = 'UA'"
   stratalog read flights --output flights.parquet
   stratalog read --pattern "flights-.*" --last 10 --explain
-Offsets and times are half open, [start, end); the end is at most the high watermark. A time bounds the timestamps
-of records, in whatever order the log has them: --start 2013-01-10 --end 2013-01-11 is that day (in UTC unless the
-time names a zone). Kafka's lookup is --start first-at:2013-06-01: everything from the first record at or after
+Ranges are half open, [start, end); the end is at most the high watermark. Times select records by timestamp,
+regardless of their order in the log: --start 2013-01-10 --end 2013-01-11 reads that day, in UTC unless the time
+names a zone. --start first-at:2013-06-01 is Kafka's lookup: it reads everything from the first record at or after
 that time.
 """
 
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--where", metavar="EXPR", help="read only the records that match")
     add_dry_run(parser, "list the files that would be scanned; needs no Spark")
     parser.add_argument(
-        "--explain", action="store_true", help="like --dry-run, but as a readable summary with totals"
+        "--explain", action="store_true", help="like --dry-run, but print a readable summary with totals"
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
@@ -115,7 +115,7 @@ def _carry_out(given: argparse.Namespace, frame: DataFrame) -> tuple[list[dict[s
 
 
 def _write(given: argparse.Namespace, frame: DataFrame) -> int:
-    """Write the records. Returns their number, which is counted while they are written."""
+    """Write the records, and count them on the way. Returns their number."""
     from pyspark.sql import Observation, functions
 
     counted = Observation("read")
@@ -126,8 +126,8 @@ def _write(given: argparse.Namespace, frame: DataFrame) -> int:
 
 
 def _readable(field: StructField) -> Column:
-    """The column of a field, as text made by Spark for times and nested values: Python would show times in the
-    zone of this machine.
+    """The column of a field. Spark converts times and nested values to text, because Python would show times in
+    the zone of this machine.
     """
     from pyspark.sql import functions
     from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType

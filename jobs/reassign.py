@@ -1,9 +1,8 @@
-"""Move replicas to other brokers: from a plan in Kafka's JSON format, or from options such as --drain. Shows
-progress, and can cancel.
+"""Move replicas to other brokers, by a plan in Kafka's JSON format or by options such as --drain. Also shows the
+progress of reassignments, and cancels them.
 
-New replicas are copied first (--throttle); the old ones are removed when all new ones are in sync. A run that
-stops half-way does no harm: the next replicate continues it, no faster than the throttle; --cancel reverts
-everything.
+New replicas are copied first, at the speed of --throttle; old replicas are removed when all new replicas are in
+sync. If a run stops halfway, the next replicate continues it at the same throttle; --cancel reverts everything.
 
   stratalog reassign --drain 3 --dry-run --write-plan plan.json     make a plan, look at it, keep it
   stratalog reassign --plan plan.json --throttle 50MiB              carry it out
@@ -36,22 +35,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.plan_replicas", only=["topics"])
     add_declared(parser, "jobs.Jobs.reassign", only=["dry_run"])
     add_yes(parser)
-    instead = parser.add_argument_group("action: one of")
+    instead = parser.add_argument_group("one action")
     instead.add_argument(
-        "--plan", metavar="FILE", type=Path, help="carry out a plan in the format of kafka-reassign-partitions"
+        "--plan",
+        metavar="FILE",
+        type=Path,
+        help="carry out the plan in FILE, in the format of kafka-reassign-partitions",
     )
     instead.add_argument("--status", action="store_true", help="list the reassignments in progress")
     instead.add_argument(
         "--cancel", action="store_true", help="cancel the reassignments in progress, and revert them"
     )
-    wish = parser.add_argument_group("or some of these changes")
+    wish = parser.add_argument_group("or one or more changes")
     add_declared(
         wish,
         "jobs.Jobs.plan_replicas",
         only=_WISHES,
         special={"move": {"metavar": "N:M", "type": moves}, "replication_factor": {"type": count}},
     )
-    how = parser.add_argument_group("how")
+    how = parser.add_argument_group("run")
     add_declared(how, "jobs.Jobs.reassign", only=["throttle_bytes_per_s", "force"])
     how.add_argument("--write-plan", metavar="FILE", type=Path, help="write the plan to FILE as JSON")
 

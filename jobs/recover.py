@@ -1,17 +1,17 @@
-"""Export truncated records that replicas still have, as Parquet files with all record columns.
+"""Export truncated records that replicas still have to Parquet files with all record columns.
 
   stratalog recover flights --to recovered
   stratalog recover flights --keep remote --dry-run
 
-This does not change the log, and may be repeated. verify --discarded lists the records. To put the records back
-into the log, append them: recovered/manifest.json explains how.
+An export does not change the log, and may be repeated. verify --discarded lists the files. To return the records
+to the log, append them; recovered/manifest.json explains how.
 
---keep is for partitions whose leader and remote log hold different records at the same offsets (verify, health and
-appends report this). It keeps one of the two, and discards the records of the other from the offset where they
+--keep is for partitions whose leader and remote log have different records at the same offsets (verify, health and
+appends report this). It keeps one of the two logs, and discards the other log's records from the offset where they
 differ. With --dry-run it shows the offsets of both.
 
---keep brokers is also for partitions that had records, but have none on any broker or in a remote log (LOG_LOST):
-the log begins again at the last known offset.
+--keep brokers is also for partitions whose records are lost on all brokers and in the remote log (LOG_LOST): the
+log restarts at the last known offset.
 """
 
 from __future__ import annotations

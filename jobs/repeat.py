@@ -13,7 +13,7 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 def once_or_every(
     operation: str, once: Callable[[], Report], show: Callable[[Report], None], every_s: float | None
 ) -> Report:
-    """The report of one run, or of ``repeat`` with ``every_s`` seconds between runs if that is given."""
+    """The report of one run or, if ``every_s`` is given, of ``repeat`` with that many seconds between runs."""
     return once() if every_s is None else repeat(operation, once, show, lambda _: every_s)
 
 
@@ -26,10 +26,10 @@ def repeat(
 ) -> Report:
     """Run, show the report, and sleep ``pause_s(report)`` seconds, until SIGTERM or SIGINT; the current run is
     finished first. A failed run is shown as a report of ``operation``, and the next run tries again: finished work
-    stays done. The same holds for an unexpected error, whose traceback is printed. ``sleep`` replaces the pause,
-    which signals interrupt. Returns a report with the number of runs.
+    stays done. An unexpected error is handled the same way, and its traceback is printed. ``sleep`` replaces the
+    default pause, which signals interrupt. Returns a report with the number of runs.
 
-    Raises: InvalidCallError, which every later run would raise, too; KeyboardInterrupt at a second signal.
+    Raises: InvalidCallError, which every later run would also raise; KeyboardInterrupt at a second signal.
     """
     runs = 0
     with after_the_work() as ending:

@@ -1,12 +1,12 @@
-"""Restore a cluster to empty brokers from its remote tier, or rehearse this beside the live cluster.
+"""Restore a cluster to empty brokers from its remote tier, or rehearse a restore while the cluster runs.
 
   stratalog restore --cluster new.toml --from flights     the file names the same remote, other brokers, another id
   stratalog restore --cluster cluster.toml --drill        restore to a temporary folder, compare, remove it again
 
 Restores topics, configs, records, leader epochs and producers as far as they were tiered. The report lists what is
-not restored: records that were not tiered yet, topics that were not tiered at all, offsets of consumer groups,
-transactions. Afterwards the former cluster can neither write to the remote tier nor read it. If a restore stops,
-run it again. A drill changes nothing.
+not restored: records that were not tiered yet, topics without tiering, offsets of consumer groups, and
+transactions. Afterwards the former cluster can neither write nor read the remote tier. If a restore stops, run it
+again. A drill changes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     add_declared(what, _METHOD, only=["former"], special={"former": {"flags": ("--from",), "metavar": "ID"}})
     what.add_argument(
-        "--drill", action="store_true", help="rehearse a restore beside this live cluster, and compare"
+        "--drill", action="store_true", help="rehearse a restore of this running cluster, and compare the result"
     )
     add_declared(
         parser,

@@ -10,7 +10,7 @@ ends, and the status of any other job stays the same. With ``--json`` the last l
 report object, also after failures. (spark-submit prints the driver's standard error on its own standard output,
 before that line.)
 
-Errors in the call are found before a JVM starts, as far as that is possible without one.
+Errors in the call are reported before a JVM starts, as far as they can be found without one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Job:
             image = cluster.image if named else None
             for name in named:
                 assert image is not None
-                if name != METADATA_TOPIC:  # not in the metadata: each job decides whether it accepts this name
+                # the metadata log is not a topic in the metadata: each job decides whether it accepts this name
+                if name != METADATA_TOPIC:
                     image.topic(name)
             self._opened = cluster
         return self._opened
@@ -95,7 +96,7 @@ class Job:
 
     def on_workers(self) -> stratalog.Cluster:
         """The cluster, with its work on executors if the caller uses Spark (spark-submit, ``--master``, a session
-        in this process) without ``--runner threads``, else in threads of this process.
+        in this process) and did not give ``--runner threads``; otherwise in threads of this process.
 
         Raises: see ``on_spark``.
         """
@@ -138,15 +139,17 @@ class Job:
             raise InvalidCallError("not confirmed: nothing was changed")
 
     def show(self, report: Report) -> None:
-        """Finish the progress bar, and show one of several reports after the time in UTC. Raises:
-        NobodyReadsError."""
+        """Finish the progress bar, and show one of several reports, preceded by the time in UTC. Raises:
+        NobodyReadsError.
+        """
         self.progress.finish()
         with printing():
             self.print(report, f"{utc_text(SystemClock().now_ms() // 1000 * 1000)} ")
 
     def print(self, report: Report, stamp: str = "") -> None:
-        """Print the table after ``stamp``, or with ``--json`` the object, on standard output; with ``--json`` also
-        the failures on standard error."""
+        """Print ``stamp`` and the table (with ``--json``, the object) on standard output; with ``--json`` also the
+        failures on standard error.
+        """
         if not self.arguments.json:
             text = report.text(terminal_width(sys.stdout))
             print(stamp + (coloured(text) if in_colour(sys.stdout) else text))
@@ -236,7 +239,7 @@ class JobMain:
 
 
 class NobodyReadsError(Exception):
-    """The reader of standard output has closed it, as ``| head`` does."""
+    """The reader of standard output has closed it, for example ``| head``."""
 
 
 @contextmanager
@@ -247,16 +250,17 @@ def printing() -> Iterator[None]:
     """
     try:
         yield
-        if sys.stdout is not None:  # None: standard output was closed from the start (``>&-``)
+        if sys.stdout is not None:  # None if standard output was closed from the start (``>&-``)
             sys.stdout.flush()
     except BrokenPipeError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or its last flush would fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise its last flush would fail again
         raise NobodyReadsError from error
 
 
 _NO_SUCH_FORMAT = "[DATA_SOURCE_NOT_FOUND]"
-"""The error of a missing format. A classic session raises it as a py4j error, Spark Connect not as an
-AnalysisException."""
+"""The error of a missing format. A classic session raises it as a py4j error. Spark Connect does not raise it as
+an AnalysisException.
+"""
 
 
 def explain(error: Exception) -> tuple[str, str, int] | None:

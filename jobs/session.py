@@ -3,13 +3,13 @@
 There are four cases; all but the last give the same session:
 
     stratalog append, a test       no JVM yet: one is started with absolute paths to jars and log settings
-    spark-submit jobs/append.py    the JVM and its settings are spark-submit's; ours fill the gaps
+    spark-submit jobs/append.py    the JVM and its settings are spark-submit's; those of conf fill the gaps
     a notebook, another job        the active session, unchanged
     a master sc://..., or $SPARK_REMOTE   a session of Spark Connect: its server has its own settings and jars
 
 No secret is ever put in a Spark setting: S3A reads the environment, the profile or the instance. Spark itself
-copies credentials from the environment into Hadoop's settings, which go to disks and executors with every scan;
-they are removed again from a session that is set up here.
+copies credentials from the environment into Hadoop's settings, which every scan writes to disks and sends to
+executors. In a session that is set up here, they are removed again.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _NOISE = (b"WARNING: Using incubator modules",)
 """Lines that the JVM itself prints about Spark's flags on every start, which log4j cannot suppress."""
 
 _ECHOES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Loggers with which PySpark prints an error as a page of JSON before it raises it."""
+"""Loggers with which PySpark prints an error as a page of JSON before raising the error."""
 
 _SERVER_TRACES = "spark.sql.connect.serverStacktrace.enabled"
-"""Whether an error on Spark Connect shows the JVM's stack. A classic session shows it only if asked to."""
+"""Whether an error on Spark Connect shows the JVM's stack. (A classic session shows it only on request.)"""
 
 _COPIED = (
     *("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"),
@@ -69,9 +69,9 @@ def spark_session(
     knows the format ``stratalog``.
 
     ``master`` overrides ``$SPARK_MASTER``, which overrides ``local[*]``; spark-submit has its own master.
-    ``$SPARK_REMOTE``, which all of PySpark follows, is refused together with a classic ``master``. ``settings``
-    override everything else. Both apply to a new session only; ``roots``, those of a cluster file
-    (``ClusterFile.roots``), are made accessible in any session.
+    ``$SPARK_REMOTE``, which PySpark always obeys, is refused together with a classic ``master``. ``settings``
+    override everything else. Both apply to a new session only. The ``roots`` of a cluster file
+    (``ClusterFile.roots``) are made accessible in any session.
 
     Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, a spark-submit
     without Delta's jars, or a master that ``$SPARK_REMOTE`` contradicts.
@@ -129,7 +129,9 @@ def _running_session() -> SparkSession | None:
 
 
 def _own_defaults() -> dict[str, str]:
-    """The settings of ``conf/spark-defaults.conf``, without Delta's if Delta has no build for this Spark."""
+    """The settings of ``conf/spark-defaults.conf``, without Delta's settings if Delta has no build for this
+    Spark.
+    """
     settings = read_properties(conf_file("spark-defaults.conf"))
     if with_delta():
         return settings
@@ -153,7 +155,7 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     folder = jar_folder()
     fetch_jars(folder)
 
-    # 2. Settings, weakest first: ours, this machine's, the user's own defaults, the caller's.
+    # 2. Combine the settings, weakest first: ours, this machine's, the user's own defaults, the caller's.
     stronger = dict(_user_defaults(os.environ)) | dict(settings)
     if master is not None:
         stronger["spark.master"] = master
@@ -167,7 +169,7 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     chosen["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"]
 
     if local_cores(chosen["spark.master"]) is not None:
-        # Spark then needs no name service, and no network address that may change.
+        # With this, Spark needs no name service, and no network address that may change.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
     spark_home = Path(pyspark.__file__).parent
@@ -200,10 +202,10 @@ def _placed_here(master: str, folder: Path) -> dict[str, str]:
     }
     cores = local_cores(master)
     if cores is None:
-        # Executors in other processes get copies; a single process needs none.
+        # Executors in other processes get copies of the jars; a single process needs no copies.
         return placed | {"spark.jars": ",".join(map(str, session_jars(folder)))}
     return placed | {
-        # No other machine talks to a local driver, and no host name needs to resolve.
+        # No other machine talks to a local driver, so no host name has to resolve.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         # In a local session the tasks of a shuffle cost more than its bytes; adaptive execution merges small
@@ -226,7 +228,7 @@ def _submitted_session(app_name: str, settings: Mapping[str, str]) -> SparkSessi
         if "spark.sql.shuffle.partitions" not in submitted:
             chosen["spark.sql.shuffle.partitions"] = str(max(4, 2 * cores))
     extensions = submitted.get(_EXTENSIONS, chosen.get(_EXTENSIONS, "")).split(",")
-    if not with_delta():  # the file that spark-submit read names Delta, whatever the version of Spark
+    if not with_delta():  # the file that spark-submit has read names Delta, whatever the version of Spark
         extensions = [each for each in extensions if not each.strip().startswith(_DELTA)]
         chosen[_EXTENSIONS] = ",".join(extensions)
         if submitted.get(_CATALOG, "").startswith(_DELTA_CATALOG):

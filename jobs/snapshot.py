@@ -1,5 +1,6 @@
-"""Take snapshots of topics with cleanup.policy=snapshot, including internal ones, and of the metadata log; copy
-them, and move log starts. Without --topics it works on all of these; the metadata log is named __cluster_metadata.
+"""Take snapshots of topics with cleanup.policy=snapshot, including internal topics, and of the metadata log; copy
+the snapshots to the other replicas, and advance log starts. Default: all of these. For --topics, the metadata log
+is named __cluster_metadata.
 """
 
 from __future__ import annotations

@@ -51,14 +51,14 @@ def append_stream(frame: DataFrame, checkpoint: str, append: AppendBatch) -> Rep
     else:
         batches.hear(frame)
     finally:
-        query.stop()  # after Ctrl-C it would continue in a session that is not ours
+        query.stop()  # otherwise, after Ctrl-C, it would continue in a session that this job did not start
         quiet.removeFilter(_is_unexpected)
     return summed(batches.reports, batches.stopped)
 
 
 class Batches:
-    """Appends batches, and keeps their reports. On Spark Connect a copy of this object does so, in a process
-    beside the server; it leaves the reports in the settings of the shared session, where ``hear`` finds them.
+    """Appends batches, and keeps their reports. On Spark Connect, a copy of this object does so in a process
+    beside the server, and leaves the reports in the settings of the shared session, where ``hear`` finds them.
     """
 
     def __init__(self, append: AppendBatch) -> None:
@@ -107,7 +107,9 @@ class Batches:
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:
-    """False for a log record of one of our errors, which py4j would show as a traceback."""
+    """Whether a log record is of an unexpected error. False for a stratalog error, which py4j would show as a
+    traceback.
+    """
     return record.exc_info is None or not isinstance(record.exc_info[1], StratalogError)
 
 
@@ -147,7 +149,7 @@ def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> 
 
 
 def _notes(report: Report) -> list[str]:
-    """The notes of a batch, with its bad records: a batch has only one row."""
+    """The notes of a batch, including its bad records, because a batch has only one row."""
     bad = [row for row in report.rows if row.get("outcome") == "bad"]
     said = [f"{row['records']} bad records of {row['topic']}: {row['reason']}" for row in bad]
     return [*report.notes, *said]

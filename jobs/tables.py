@@ -16,17 +16,18 @@ from stratalog.partitions.spelling import did_you_mean
 _LAST = ":desc"
 
 
-def add_sort(parser: argparse.ArgumentParser) -> None:
+def add_sort(parser: argparse._ActionsContainer) -> None:
     """``--sort COLUMN``."""
     parser.add_argument(
         "--sort",
         metavar="COLUMN",
-        help="sort the rows by a column; COLUMN:desc, the largest first",
+        help="sort the rows by COLUMN; COLUMN:desc sorts the largest first",
     )
 
 
 def arranged(report: Report, given: argparse.Namespace) -> Report:
-    """The report with its rows as ``--sort`` says; an absent value is last. Without the option it is unchanged.
+    """The report with its rows sorted by ``--sort``; absent values are last. Without the option, the report is
+    unchanged.
 
     Raises: InvalidCallError for a column that the table does not have.
     """

@@ -1,17 +1,17 @@
-"""Print the latest records of a topic, and with -f the records that are appended from now on; needs no Spark.
+"""Print the latest records of a topic, and with -f also new records as they are appended; needs no Spark.
 
   stratalog tail flights                       the last 10 records of each partition
   stratalog tail flights -f -n 0               records from now on
-  stratalog tail flights --start 2013-06-01    everything from the first record at or after that time
+  stratalog tail flights --start 2013-06-01    everything from the first record at or after a time
   stratalog tail flights -f --group dashboard  from the offsets of a consumer group; commits nothing
   stratalog tail flights --format json | stratalog produce copy --format json
-A line is partition, offset, timestamp, key and value, separated by tabs. In a key or value, \\t is a tab, \\n and
-\\r end a line, \\\\ is a backslash, and \\xff, \\u202e and the like are bytes that are not UTF-8 and characters
-that could control a terminal. A time beyond the year 9999 is a number of microseconds. --format hex and base64
-show keys and values as bytes; those of other types as the bytes of their JSON. --format json prints one object per
-line, in which bytes are text if they are UTF-8, else {"base64": "..."}. --format avro does the same with values
-decoded by --schema; confluent-avro expects the id of a schema before each value. The report goes to standard
-error; with --json it is the last line, and records are JSON unless --format says otherwise.
+A line has partition, offset, timestamp, key and value, separated by tabs. Keys and values are escaped: \\t is a
+tab, \\n and \\r end a line, \\\\ is a backslash; \\xff is a byte that is not UTF-8, and \\u202e is a character
+that could control a terminal. A time beyond the year 9999 is printed in microseconds. --format hex and base64
+print the bytes of keys and values; a typed value is printed as the bytes of its JSON. --format json prints one
+object per line; bytes are a string if they are UTF-8, else {"base64": "..."}. --format avro also decodes values
+with --schema; confluent-avro expects a schema id before each value. The report goes to standard error; with --json
+it is the last line, and records are printed as JSON unless you give --format.
 """
 
 from __future__ import annotations
@@ -141,15 +141,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, _METHOD, only=["topic", "follow"], special=_SPECIAL)
     begin = parser.add_mutually_exclusive_group()
     add_declared(begin, _METHOD, only=["last", "start"], special=_SPECIAL)
-    begin.add_argument("--group", metavar="NAME", help="begin at the offsets of a consumer group")
+    begin.add_argument("--group", metavar="NAME", help="begin at the committed offsets of a consumer group")
     add_declared(parser, _METHOD, only=_HOW, special=_SPECIAL)
-    parser.add_argument("--max-messages", metavar="N", type=count, help="end after N records")
+    parser.add_argument("--max-messages", metavar="N", type=count, help="stop after N records")
     parser.add_argument(
         "--format",
         choices=(*FORMATS, *decoded_formats()),
-        help="format of keys and values (default: text; json with --json)",
+        help="format of keys and values (default: text, or json with --json)",
     )
-    parser.add_argument("--schema", metavar="FILE", help="schema of values, for --format avro and confluent-avro")
+    parser.add_argument(
+        "--schema", metavar="FILE", help="Avro schema of the values, for --format avro and confluent-avro"
+    )
 
 
 def tail(job: Job) -> Report:
@@ -168,7 +170,7 @@ def tail(job: Job) -> Report:
         except KeyboardInterrupt:
             if not given.follow:
                 raise
-            shown = None  # the normal way to stop following
+            shown = None  # this is the normal way to stop following
     report = tailed.report()
     totals = report.totals if shown is None else {**report.totals, "records": shown}
     return replace(report, totals=totals, seconds=measure.seconds, counts=measure.counts)
@@ -191,7 +193,8 @@ def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in table.to_batches(max_chunksize=1000):
         try:
             rows = batch.to_pylist()
-        except (OverflowError, UnicodeDecodeError):  # Python has no times after 9999, and text must be UTF-8
+        # Python has no times after the year 9999, and text must be UTF-8
+        except (OverflowError, UnicodeDecodeError):
             names = batch.schema.names
             rows = [{name: as_it_is(batch.column(name)[row]) for name in names} for row in range(len(batch))]
         yield from rows

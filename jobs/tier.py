@@ -23,7 +23,7 @@ SHORTEST_PAUSE_S = 0.1
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.tier", leave_out=["due"])
-    often = add_every(parser, "tier due partitions at least this often (30s), until interrupted")
+    often = add_every(parser, "tier due partitions at least every TIME (30s), until interrupted")
     add_declared(often, "jobs.Jobs.tier", only=["due"])
 
 
@@ -41,8 +41,8 @@ def tier(job: Job) -> Report:
 
 
 def until_due_s(report: Report, every_s: float) -> float:
-    """The seconds to sleep after a run: until the next partition is due, at most ``every_s``, which bounds the
-    time until new partitions and moved leaders are noticed.
+    """The seconds to sleep after a run: until the next partition is due, at most ``every_s``. This limits the time
+    until new partitions and moved leaders are noticed.
     """
     next_ms = report.totals.get("next_ms")
     pause_s = every_s if next_ms is None else min(every_s, float(next_ms) / 1000)

@@ -1,8 +1,8 @@
 """List, describe, create, alter, configure and delete topics.
 
-stratalog topics create flights --value "carrier STRING, distance INT" --config retention.ms=-1
-stratalog topics describe flights        the types, and every config with its source
-stratalog topics list --under-replicated partitions with a replica that is not in sync, from the metadata alone
+stratalog topics create flights --value "carrier STRING, distance INT" --config retention.ms=-1 stratalog topics
+describe flights the types, and every config with its source stratalog topics list --under-replicated partitions
+with a replica outside the ISR; reads only the metadata
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.paths import METADATA_TOPIC
 
 _TROUBLES = (
-    ("unavailable", "only partitions without a leader"),
-    ("under-min-isr", "also partitions whose ISR is smaller than min.insync.replicas"),
-    ("under-replicated", "also partitions with a replica outside the ISR"),
+    ("unavailable", "list only partitions without a leader"),
+    ("under-min-isr", "list partitions whose ISR is smaller than min.insync.replicas, or that have no leader"),
+    ("under-replicated", "list partitions with a replica outside the ISR, or in a worse state"),
 )
 _CELL = 37
 """Characters of a type or of configs that the table shows of an internal topic; topics describe shows all."""
@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     command = commands_of(parser)
     listed = add_command(command, "topics.Topics.list", leave_out=["exclude_internal"])
     trouble = listed.add_mutually_exclusive_group()
-    for state, doc in _TROUBLES:  # Kafka has an option for each trouble
+    for state, doc in _TROUBLES:  # Kafka has one option for each state
         trouble.add_argument(f"--{state}", dest="trouble", action="store_const", const=state, help=doc)
     add_declared(trouble, "topics.Topics.list", only=["exclude_internal"])
     add_command(command, "topics.Topics.describe")
@@ -57,7 +57,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(
         of, "topics.Topics.alter_configs", only=["topic"], special={"topic": {"nargs": "?", "help": "the topic"}}
     )
-    of.add_argument("--cluster-wide", action="store_true", help="the configs of the cluster")
+    of.add_argument(
+        "--cluster-wide", action="store_true", help="change the configs of the cluster instead of a topic's"
+    )
     configs.add_argument(
         "--set", metavar="K=V", type=pair, action="append", default=[], help="set a config; repeatable"
     )
@@ -99,7 +101,9 @@ def topics(job: Job) -> Report:
 
 
 def _short(row: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The row of an internal topic with its long cells cut: they would widen the columns of all topics."""
+    """The row of an internal topic with its long cells cut, because they would widen the columns for all
+    topics.
+    """
     from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # imported here, as below
 
     if row["topic"] not in INTERNAL_TOPICS:

@@ -1,12 +1,12 @@
-"""List transactions, describe one, end abandoned ones, find those that hang in a log.
+"""List transactions, describe one, end abandoned transactions, and find transactions that hang in a log.
 
   stratalog transactions list
   stratalog transactions describe loader-1
   stratalog transactions finish
   stratalog transactions find-hanging --topics trips
   stratalog transactions abort loader-1
-Every replicate run includes ``finish``: it aborts transactions that have timed out, and completes those whose
-outcome was already decided.
+Every replicate run includes finish: it aborts transactions that have timed out, and completes those whose outcome
+is decided.
 """
 
 import sys

@@ -1,11 +1,11 @@
 """Compare all replicas and the remote tier with each other. Changes nothing.
 
-  stratalog verify                   check names, sizes, contiguity, footers, the remote table: reads no records
-  stratalog verify --deep            check every byte of every copy against its checksums
-  stratalog verify --discarded       list files that replicas have discarded but still hold (recover exports them)
+  stratalog verify                   check names, sizes, contiguity, footers and the remote table; reads no records
+  stratalog verify --deep            check every byte of every copy against the checksums
+  stratalog verify --discarded       list discarded files that replicas still have (recover exports them)
   stratalog verify --erased FILE     read every copy again, and look for the keys of the certificate of an erasure
 
-Damage is a failure in the report, with its offsets; the job heal repairs it.
+The report lists damage as failures, with its offsets; the job heal repairs it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from stratalog.jobs.run import Job, JobMain, renamed
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.verify")
     add_dry_run(parser, "list the files to read; read none")
-    parser.add_argument(
-        "--discarded", action="store_true", help="list files that replicas have discarded but still hold"
-    )
+    parser.add_argument("--discarded", action="store_true", help="list discarded files that replicas still have")
     parser.add_argument(
         "--erased",
         metavar="FILE",

@@ -9,7 +9,8 @@ Purpose
 Rooms
     Names and numbers: ``paths`` (every name in storage), ``identity`` (ids), ``numbers``, ``offsets``,
     ``isolation``, ``spelling``, ``printable``, ``html_table``, ``amounts`` (bytes and times to and from text),
-    ``version``, ``errors`` (every error, grouped by what the caller must do), ``unwritable`` (one of them).
+    ``version``, ``errors`` (every error, grouped by what the caller must do), ``unwritable`` (the error of a root
+    that refuses writes).
 
     The folder of a replica: ``listing`` (live files, chain, ends), ``lineage`` (which epoch wrote what),
     ``replica`` (one replica on one root), ``known_log`` (a log updated from an earlier listing), ``root``
@@ -23,9 +24,9 @@ Rooms
 
     Several files together: ``producers`` and ``producer_changes`` (in footers), ``transactions``, ``lookup`` (by
     time), ``merge`` (which files become one segment) and ``rewrite`` (writing it). Removing records from a log:
-    ``compaction`` (when), ``removal`` (the rule and its protocol), ``removing`` (carrying it out on a replica),
+    ``compaction`` (when), ``removal`` (the rule and its protocol), ``removing`` (applies a rule to a replica),
     ``superseded`` (the records that a rule removes, by key), ``comparable_keys``. Erasing: ``erasure`` (the rule
-    and its protocol), ``erasing`` (carrying it out on a replica), ``wanted_keys`` (the records of given keys).
+    and its protocol), ``erasing`` (applies it to a replica), ``wanted_keys`` (the records of given keys).
 
     Work: ``runner`` (threads), ``probing`` (calls that may hang), ``backoff``, ``group_commit``,
     ``clock``, ``agreed_time`` (deletion by time needs two clocks that agree). Memory:
@@ -43,14 +44,14 @@ Checksums
     (``isal``) in a tenth of zlib's time: they add almost nothing to the cost of a copy.
 
 Bytes of unknown origin
-    Any writer may have written the bytes, with correct checksums. Before Arrow decodes anything, a small reader of
-    our own reads a segment's footer (``thrift``, ``parquet_footer``) and inspects its pages (``parquet_pages``).
-    This bounds the memory that a row group takes; a form that our writers never produce counts as damage. Arrow's
-    own description of a column chunk is not used: a contradictory one crashes the process. So decoding needs no
-    child process, which would cost half a second and a copy of the decoded data, and every reader refuses the same
-    files. Arrow only gets pages of known sizes whose checksums match. Spark's executors decode the same files by
-    themselves: a hostile file costs them the memory that its pages claim, which Spark has to bound (the task
-    fails, or the executor is lost, and the query with it).
+    Any writer may have written the bytes, with correct checksums. Before Arrow decodes anything, a small reader in
+    this package reads a segment's footer (``thrift``, ``parquet_footer``) and inspects its pages
+    (``parquet_pages``). This bounds the memory that a row group takes; a form that our writers never produce
+    counts as damage. Arrow's own description of a column chunk is not used: a contradictory one crashes the
+    process. So decoding needs no child process, which would cost half a second and a copy of the decoded data, and
+    every reader refuses the same files. Arrow only gets pages of known sizes whose checksums match. Spark's
+    executors decode the same files by themselves: a hostile file costs them the memory that its pages claim, which
+    Spark has to bound (the task fails, or the executor is lost, and the query with it).
 
 May not know
     pyspark, Delta, the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``, ``merge``,

@@ -1,12 +1,12 @@
 """The time for deletion by time, on which two clocks must agree: the clock of the driver and that of the storage.
 
-Any notebook is a driver, so nobody maintains its clock. A clock that is days ahead would expire fresh records,
-producers and groups. A clock that is days behind would date its present work days back, and the next driver would
+Any notebook may be a driver, and nobody maintains its clock. A clock that is days ahead would expire fresh
+records, producers and groups. A clock that is days behind would date new work days back, and the next driver would
 expire it. A storage has its own time (``Store.now_ms``). If the two differ by more than ``MOST_APART_MS``, one of
 them is wrong, and nothing is deleted by time.
 
-A driver deletes by the earlier of the two times, and records the later one for others. So whichever clock is
-wrong, the only effect is that things are kept longer.
+A driver deletes by the earlier of the two times, and records the later one for other drivers. So whichever clock
+is wrong, the only effect is that data is kept longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_APART_MS = 5 * 60 * 1000
 
 
 class TellsTime(Protocol):
-    """The part of a storage that reports its time."""
+    """A storage that reports its time."""
 
     def now_ms(self) -> int | None:
         """See ``Store.now_ms``."""
@@ -35,28 +35,32 @@ def agree(driver_ms: int, storage_ms: int | None) -> bool:
 
 def agreed_by_most(driver_ms: int, told: Iterable[int | None]) -> int | None:
     """The time for all deletion by time, given the times ``told`` by several roots: the earliest of the driver's
-    and those that agree with it. None unless more than half of the known times agree: one root with a wrong clock
-    does not stop the others."""
+    time and the root times that agree with it. None unless more than half of the known times agree: one root with
+    a wrong clock does not stop the others.
+    """
     known = [storage_ms for storage_ms in told if storage_ms is not None]
     agreeing = [storage_ms for storage_ms in known if agree(driver_ms, storage_ms)]
     return min(driver_ms, *agreeing) if 2 * len(agreeing) > len(known) else None
 
 
 def agreed_ms(clock: Clock, store: TellsTime) -> int | None:
-    """The time for all deletion by time from a storage: the earlier of the driver's and its own. None if they
-    disagree, or the storage reports none: then nothing may be deleted by time."""
+    """The time for all deletion by time from a storage: the earlier of the driver's time and the storage's. None
+    if they disagree, or the storage reports no time: then nothing may be deleted by time.
+    """
     return agreed_by_most(clock.now_ms(), [store.now_ms()])
 
 
 def stamp_ms(clock: Clock, store: TellsTime) -> int:
-    """The time to record for a present event, for which others expire it: the later of the driver's time and the
-    storage's."""
+    """The time to record for an event that happens now, by which others will expire it: the later of the driver's
+    time and the storage's.
+    """
     driver_ms, storage_ms = clock.now_ms(), store.now_ms()
     return driver_ms if storage_ms is None else max(driver_ms, storage_ms)
 
 
 def earlier_ms(clock: Clock, store: TellsTime) -> int:
-    """The time to record for a present event, for which others expire earlier events: the earlier of the driver's
-    time and the storage's."""
+    """The time to record for an event that happens now, by which others will expire earlier events: the earlier of
+    the driver's time and the storage's.
+    """
     driver_ms, storage_ms = clock.now_ms(), store.now_ms()
     return driver_ms if storage_ms is None else min(driver_ms, storage_ms)

@@ -1,8 +1,8 @@
 """Objects of storage, read into memory up to a bound and decoded by one decoder.
 
-Any writer to a root may leave gigabytes, or a thousand nested brackets, under one of our names. So a small
-file is read by one request that ends at the bound of its kind, however large the file is. Its JSON is decoded here
-and nowhere else, which the linter checks. Any problem with size or content is one error, which names the file.
+Any writer to a root may leave gigabytes, or a thousand nested brackets, under a name of the log. So a small file
+is read by one request that ends at the bound of its kind, however large the file is. Its JSON is decoded here and
+nowhere else, which the linter checks. Any problem with size or content is one error, which names the file.
 
 The interpreter's recursion limit, which the decoder respects, bounds depth: types that name their fields allow
 nesting only in fields that are ignored. Integers are bounded if their type says so

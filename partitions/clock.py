@@ -26,7 +26,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Seconds from an arbitrary start; never moves backward."""
         ...
 
     def sleep(self, seconds: float) -> None:

@@ -1,9 +1,9 @@
 """The key of a cluster: its holders distinguish their own files from those of others.
 
 Storage does not hold the key, so write access to a root is not enough to sign. A tag is the hexadecimal
-HMAC-SHA-256 of the cluster's id, the kind and the name of the object, and the SHA-256 of its bytes: an object
-copied to another name, or to another cluster with the same key, is not signed there. An object restored under its
-own name *is* signed: no tag can show that storage presents an earlier state of itself.
+HMAC-SHA-256 of the cluster's id, the kind and the name of the object, and the SHA-256 of its bytes: an object that
+is copied to another name, or to another cluster with the same key, does not count as signed there. An object
+restored under its own name *is* signed: no tag can show that storage presents an earlier state of itself.
 
 The object itself contains the tag, so that one write or read suffices: in the footer of a data file
 (``segment_signature``), as the last field of a JSON object (here), in the name of a claim.
@@ -48,7 +48,7 @@ class ClusterKey:
         return ClusterKey(cluster_id, self._secrets, trusting=self.trusting)
 
     def trusting_what_is_there(self) -> ClusterKey:
-        """The same key, but without verification."""
+        """The same key, which signs but does not verify."""
         return ClusterKey(self.cluster_id, self._secrets, trusting=True)
 
     def tag(self, kind: str, name: str, digest: bytes) -> str:
@@ -71,8 +71,8 @@ class ClusterKey:
         wrong = "its signature is wrong" if tag else "it is not signed"
         raise UnsignedError(
             f"{what}: {wrong}: it was written or changed without the key of cluster "
-            f"{self.cluster_id!r}; it is ignored and left unchanged (to sign a cluster that "
-            "had no key, or another one, run stratalog quorum sign)"
+            f"{self.cluster_id!r}; it is ignored and left unchanged (to sign a cluster that had no key, or "
+            "another key, run stratalog quorum sign)"
         )
 
     def _tag(self, secret: bytes, kind: str, name: str, digest: bytes) -> str:
@@ -89,7 +89,8 @@ def signed_json(key: ClusterKey | None, kind: str, name: str, body: bytes) -> by
 
 
 def unsigned_json(key: ClusterKey | None, kind: str, name: str, data: bytes, what: str) -> bytes:
-    """The body that was passed to ``signed_json``; without a key it is not verified. ``what`` names it in errors.
+    """The body that was passed to ``signed_json``; without a key the body is not verified. ``what`` names the
+    object in errors.
 
     Raises: UnsignedError.
     """

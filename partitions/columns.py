@@ -1,8 +1,8 @@
 """Columns of Python values and of numpy arrays.
 
 ``pyarrow.array`` and ``pyarrow.scalar``, Arrow's functions with a Python number as argument, and ``to_numpy`` and
-``numpy.asarray`` of Arrow columns import pandas if it is installed, as it is beside Spark: 50 MB and half a second
-per process. Only ``engine.spark`` needs it.
+``numpy.asarray`` of Arrow columns import pandas if it is installed, as it usually is with Spark: that costs 50 MB
+and half a second per process. Only ``engine.spark`` needs it.
 """
 
 from __future__ import annotations

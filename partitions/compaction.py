@@ -1,7 +1,7 @@
 """When a log is compacted, and up to which offset: Kafka's conditions (KIP-58, KIP-354). Pure.
 
-The *clean* part of a log is what its last rule of removal has rewritten, the *dirty* part the sealed segments
-behind it. The active tail stays as it is, and so does everything above the last stable offset.
+The *clean* part of a log consists of the files that its last removal rule has rewritten, the *dirty* part of the
+sealed segments after them. The active tail stays as it is, and so does everything above the last stable offset.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Cleanable:
     """The time (ms) of the first append of the dirty part; None without one."""
 
     next_ms: int = FOREVER_MS
-    """The time (ms) before which an unchanged log is not due, if it is not."""
+    """The time (ms) before which an unchanged log does not become due, if it is not due."""
 
     @property
     def dirty_ratio(self) -> float:
-        """The fraction of the bytes that was never compacted."""
+        """The fraction of the bytes that has never been compacted."""
         return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes) if self.dirty_bytes else 0.0
 
     def is_due(self, policy: CompactionPolicy, now_ms: int) -> bool:
@@ -70,8 +70,9 @@ def cleanable(
     *,
     compacted_to: int = 0,
 ) -> Cleanable:
-    """The part that may be compacted of a log whose last rule, up to offset ``compacted_to``, is carried out.
-    ``now_ms`` is a time on which clocks agree."""
+    """The part that may be compacted of a log to which its last rule, up to offset ``compacted_to``, has been
+    applied. ``now_ms`` is a time on which clocks agree.
+    """
     start = max(min(log.removed_to, compacted_to), log.local_start)
     clean = sum(link.file.object.size_bytes for link in log.over(log.local_start, start))
     dirty: list[Link] = []

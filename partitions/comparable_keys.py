@@ -15,7 +15,7 @@ def is_comparable(data_type: pa.DataType) -> bool:
 
 
 def flat_keys(key: pa.Array) -> Iterator[pa.Array]:
-    """Columns without structs that are equal exactly when the keys are. (Arrow groups by no others.)"""
+    """Columns without structs that are equal exactly when the keys are. (Arrow cannot group by structs.)"""
     if isinstance(key, pa.ChunkedArray):
         key = pa.concat_arrays(key.chunks) if key.num_chunks else pa.array([], key.type)
     if not pa.types.is_struct(key.type):

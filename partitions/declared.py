@@ -19,7 +19,7 @@ from stratalog.partitions.records import MOST_NESTED, type_from_json
 from stratalog.partitions.spelling import did_you_mean
 
 LONGEST = 1_000_000
-"""The greatest number of characters of a declared type."""
+"""The maximum number of characters of a declared type."""
 
 _COLLATIONS = "__COLLATIONS"
 """Spark's key for the collations of texts, in the metadata of a field."""
@@ -58,7 +58,7 @@ def declared(text: str) -> str:
     """The JSON text of a declared type for the metadata: Spark's, reduced to the parts that a topic keeps. Of a
     field's metadata these are the comment, and that the field was added later.
 
-    Raises: InvalidCallError for a text that is no type, or one that no topic can have.
+    Raises: InvalidCallError for a text that is not a type, or a type that no topic can have.
     """
     if len(text) > LONGEST:
         raise InvalidCallError(f"a declared type has at most {LONGEST:,} characters: {text[:_SHOWN]!r}...")
@@ -90,7 +90,7 @@ def ddl(schema: str | None) -> str:
 def fields_of(schema: str | None) -> dict[str, str]:
     """The fields of a declared struct, names and types as DDL; empty for another type.
 
-    Raises: InvalidCallError for a text that is no schema.
+    Raises: InvalidCallError for a text that is not a schema.
     """
     if schema is None:
         return {}
@@ -202,7 +202,7 @@ class _Ddl:
             if self._taken("comment"):
                 kind, said = self._next()
                 if kind != "text":
-                    raise self._no_type("a comment must be a text in ', without a \\")
+                    raise self._no_type("a comment must be a string in ', without a \\")
                 comment = {"comment": said}
             yield _of_struct(name, made, nullable, comment)
             if not self._taken(","):

@@ -27,13 +27,13 @@ from stratalog.partitions.records import RECORD_COLUMNS, same_type
 _U64 = npt.NDArray[np.uint64]
 
 _SLICE_ROWS = 8192
-"""Rows of a batch to hash at once, so that intermediate arrays stay in the processor's caches."""
+"""The number of rows of a batch to hash at once, so that intermediate arrays stay in the processor's caches."""
 _DAY_US = np.int64(86_400_000_000)
 _SHORT_BYTES = 32
 """Average length up to which a column's values are deduplicated before hashing."""
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, so that places differ
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)  # these, and the shifts, are SplitMix64's
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, so that places get different multiples
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)  # this constant, the next ones, and the shifts are SplitMix64's
 _SECOND = np.uint64(0x94D049BB133111EB)
 _BYTES, _STRUCT, _LIST, _MAP, _NUMBER, _ROW = (np.uint64(kind) for kind in range(1, 7))
 
@@ -67,7 +67,8 @@ class RecordsDigest:
             index = batch.schema.get_field_index(field.name)
             if index >= 0:
                 column = batch.column(index)
-                if not same_type(column.type, field.type):  # Arrow 19 casts no nullable field to a required one
+                # Arrow 19 cannot cast a nullable field to a required one
+                if not same_type(column.type, field.type):
                     column = column.cast(field.type)
                 rows += _placed(_hashes(column), place)
         return int(_mixed(rows).sum())
@@ -141,7 +142,7 @@ def _bounds(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _sums(parts: _U64, bounds: npt.NDArray[np.int64]) -> _U64:
-    """The sums of the parts between adjacent bounds."""
+    """The sum of each part between adjacent bounds."""
     upto = np.zeros(len(parts) + 1, np.uint64)
     np.cumsum(parts, out=upto[1:])
     return upto[bounds[1:]] - upto[bounds[:-1]]

@@ -1,11 +1,11 @@
 """Files that a replica still holds but its log does not use: the reason, and the time. Pure.
 
 A file leaves a log in three ways: the local log start passes it, a merged segment covers it, or another history
-replaces it (a truncation; here the file itself stays). Deletion is delayed in each case
+replaces it (a truncation, after which the file itself stays). Deletion is delayed in each case
 (``file.delete.delay.ms``); a file of a lost history is deleted only when it can never become live again.
 
-The lineage decides first which case applies: a file of another history is truncated wherever the log starts, since
-a replica that follows a tiered history starts again above its former log.
+The lineage decides first which case applies: a file of another history is truncated wherever the log starts,
+because a replica that follows a tiered history starts again above its former log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stratalog.partitions.paths import DataName
 
 @dataclass(frozen=True, slots=True)
 class BelowLocalStart:
-    """The local log start offset passed the file."""
+    """The local log start offset has passed the file."""
 
     local_start: int
 
@@ -42,7 +42,7 @@ class HiddenBy:
 @dataclass(frozen=True, slots=True)
 class Truncated:
     """The history of this replica continued from ``offset`` with another epoch than the file's, and the file
-    extends beyond it: its records from there on are nowhere in the log.
+    extends beyond it: the log has none of its records from there on.
     """
 
     epoch: int
@@ -62,11 +62,12 @@ class Discarded:
     file: DataFile
     why: Why
     since_ms: int | None
-    """The start of the deletion delay, in ms. None while the file must stay: above the high watermark it may
-    become live again under a later leader, or lose the segment that covers it."""
+    """The start of the deletion delay, in ms. None while the file must stay: a file above the high watermark may
+    become live again under a later leader, or lose the segment that covers it.
+    """
 
     def deletable_ms(self, delay_ms: int) -> int | None:
-        """The time from which retention deletes the file; None if that is not known."""
+        """The time from which on retention may delete the file; None if it is not known."""
         return None if self.since_ms is None else self.since_ms + delay_ms
 
 
@@ -84,7 +85,8 @@ def _dead(log: ReplicaLog, file: DataFile) -> Discarded:
     decides = _epoch_offset(file.name)
     epoch = log.lineage.epoch_at(decides)
     if epoch == file.name.epoch or (epoch is None and decides < log.local_start):
-        # The first register that starts the log above the file; later ones change nothing for it.
+        # The first register that starts the log above the file counts; later registers make no difference to the
+        # file.
         written = [stored.modified_ms for name, stored in log.listing.local_starts if decides < name.offset]
         return Discarded(file, BelowLocalStart(log.local_start), min(written, default=None))
     why = _truncation(log.lineage, file.name)
@@ -107,8 +109,8 @@ def truncated_by(listing: Listing, lineage: Lineage) -> list[Discarded]:
 
 
 def _truncation(lineage: Lineage, name: DataName) -> Truncated:
-    """The point where a history diverges from that of a dead file: the first epoch above the file's, or, if this
-    history never had the file's epoch, the start of the epoch that has the offset.
+    """The point where a history diverges from that of a dead file: the start of the first epoch above the file's
+    or, if this history never had the file's epoch, of the epoch that has the offset.
     """
     later = next((entry for entry in lineage if entry.epoch > name.epoch), None)
     if later is not None and later.start_offset <= _epoch_offset(name):
@@ -118,7 +120,7 @@ def _truncation(lineage: Lineage, name: DataName) -> Truncated:
 
 def _first_hidden_ms(log: ReplicaLog) -> dict[DataName, int]:
     """The time since which appends are hidden by a merged segment that is itself hidden. A tail of small appends
-    is merged again and again: if each merge restarted their delay, it would never end.
+    is merged again and again. If each merge restarted the delay of the appends, it would never end.
     """
     appends = [file for file in log.hidden if not file.name.merged]
     bases = [file.name.base_offset for file in appends]
@@ -137,7 +139,7 @@ def _first_hidden_ms(log: ReplicaLog) -> dict[DataName, int]:
 def _hidden(
     log: ReplicaLog, starts: list[int], file: DataFile, first_hidden_ms: Mapping[DataName, int]
 ) -> Discarded:
-    """The files hidden by merged segments. ``starts`` are those of the chain."""
+    """The files hidden by merged segments. ``starts`` are the start offsets of the chain."""
     name = file.name
     first = max(bisect_right(starts, name.base_offset) - 1, 0)
     covering = log.chain[first : bisect_left(starts, name.least_end)]

@@ -47,16 +47,18 @@ class StorageError(RetriableError):
 
 
 class StorageRefusedError(StorageError):
-    """A store answers, but refuses a call until an operator fixes the cause; nothing was changed."""
+    """A store answers, but will refuse this call until an operator fixes the cause; nothing was changed."""
 
 
 class StorageAuthorizationError(StorageRefusedError):
-    """A store denies the caller this action; nothing was changed. The caller needs other rights or credentials."""
+    """A store denies the caller this action; nothing was changed. The caller needs other permissions or
+    credentials.
+    """
 
     code = "CLUSTER_AUTHORIZATION_FAILED"
 
     def __init__(self, message: str, right: Right | None = None, path: str | None = None) -> None:
-        """``right`` is the missing right, on the address ``path``, if that is known."""
+        """``right`` is the missing permission, on the address ``path``, if known."""
         super().__init__(message)
         self.right, self.path = right, path
 
@@ -74,7 +76,9 @@ class StoreTimeoutError(RetriableError):
 
 
 class BrokerUnreachableError(RetriableError):
-    """A broker's root cannot be listed or carries no ``broker.json`` (an unmounted volume, say)."""
+    """A broker's root cannot be listed or has no ``broker.json`` (because its volume is not mounted, for
+    example).
+    """
 
     code = "BROKER_NOT_AVAILABLE"
 
@@ -104,7 +108,7 @@ class NotEnoughReplicasAfterAppendError(RetriableError):
 
 
 class RemoteNotReadyError(RetriableError):
-    """The remote log does not yet hold the data from which the follower would start (KIP-1023)."""
+    """The remote log does not have the data yet from which the follower would start (KIP-1023)."""
 
     code = "REMOTE_NOT_READY"
 
@@ -146,7 +150,7 @@ class OffsetNotAvailableError(RetriableError):
 
 
 class UnknownLeaderEpochError(RetriableError):
-    """The caller knows a newer leader epoch than the answering side, which will learn of it, too."""
+    """The caller knows a newer leader epoch than the answering side, which will learn it later."""
 
     code = "UNKNOWN_LEADER_EPOCH"
 
@@ -167,7 +171,7 @@ class FencedLeaderEpochError(StaleMetadataError):
 
 
 class SnapshotNotFoundError(StaleMetadataError):
-    """The leader does not have the requested snapshot, or no longer has it: ask for its present one (KIP-630)."""
+    """The leader does not have the requested snapshot, or no longer has it: request its current one (KIP-630)."""
 
     code = "SNAPSHOT_NOT_FOUND"
 
@@ -179,7 +183,7 @@ class PositionOutOfRangeError(StaleMetadataError):
 
 
 class InvalidUpdateVersionError(StaleMetadataError):
-    """The caller's partition epoch is not the present one."""
+    """The caller's partition epoch is not the current one."""
 
     code = "INVALID_UPDATE_VERSION"
 
@@ -197,19 +201,21 @@ class StaleBrokerError(StaleMetadataError):
 
 
 class LeaderNotAvailableError(StaleMetadataError):
-    """The partition has no leader at present."""
+    """The partition currently has no leader."""
 
     code = "LEADER_NOT_AVAILABLE"
 
 
 class PreferredLeaderNotAvailableError(LeaderNotAvailableError):
-    """The preferred (first) replica is fenced or not in the ISR; it cannot be elected at present."""
+    """The preferred (first) replica is fenced or not in the ISR; it cannot be elected now."""
 
     code = "PREFERRED_LEADER_NOT_AVAILABLE"
 
 
 class EligibleLeadersNotAvailableError(LeaderNotAvailableError):
-    """No replica is eligible for the election: unfenced, and in the ISR unless it is unclean."""
+    """No replica is eligible for the election. (An eligible replica is unfenced and, unless the election is
+    unclean, in the ISR.)
+    """
 
     code = "ELIGIBLE_LEADERS_NOT_AVAILABLE"
 
@@ -251,7 +257,7 @@ class NotControllerError(FencedError):
 
 
 class InvalidCallError(StratalogError):
-    """The call cannot succeed as it is; nothing was changed."""
+    """The call cannot succeed in this form; nothing was changed."""
 
     code = "INVALID_REQUEST"
 
@@ -300,7 +306,7 @@ class TopicAlreadyExistsError(InvalidCallError):
 
 
 class InvalidPartitionsError(InvalidCallError):
-    """The number of partitions is below one, or below the topic's present number."""
+    """The number of partitions is below one, or below the topic's current number."""
 
     code = "INVALID_PARTITIONS"
 
@@ -312,7 +318,7 @@ class InvalidReplicationFactorError(InvalidCallError):
 
 
 class InvalidReplicaAssignmentError(InvalidCallError):
-    """The requested replicas are empty, name a broker twice or a fenced one, or leave no replica in sync."""
+    """The requested replicas are empty, name a broker twice, name a fenced broker, or leave no replica in sync."""
 
     code = "INVALID_REPLICA_ASSIGNMENT"
 
@@ -352,7 +358,7 @@ class InconsistentClusterIdError(InvalidCallError):
 
 
 class UnsupportedStoreError(InvalidCallError):
-    """The store lacks a guarantee that safety requires, exclusive create above all."""
+    """The store lacks a guarantee that safety requires, most importantly exclusive create."""
 
     code = "UNSUPPORTED_STORE"
 
@@ -371,11 +377,15 @@ class LogTruncationError(OffsetOutOfRangeError):
     def __init__(self, message: str, divergent_offset: int) -> None:
         super().__init__(message)
         self.divergent_offset = divergent_offset
-        """The offset up to which the log equals the records that the consumer has read; replaced from here on."""
+        """The offset up to which the log equals the records that the consumer has read. From there on the records
+        were replaced.
+        """
 
 
 class DuplicateSequenceNumberError(InvalidCallError):
-    """The producer has already appended later sequences; whether this one, or with which records, is unknown."""
+    """The producer has already appended later sequences; it is unknown whether it has appended this one, or with
+    which records.
+    """
 
     code = "DUPLICATE_SEQUENCE_NUMBER"
 
@@ -387,7 +397,9 @@ class OutOfOrderSequenceNumberError(InvalidCallError):
 
 
 class ChangedReplayError(OutOfOrderSequenceNumberError):
-    """The producer has already appended this sequence with other records; the present ones were not stored."""
+    """The producer has already appended this sequence with other records; the records of this call were not
+    stored.
+    """
 
 
 class InvalidGroupIdError(InvalidCallError):
@@ -427,7 +439,7 @@ class TransactionalIdNotFoundError(InvalidCallError):
 
 
 class InvalidTxnStateError(InvalidCallError):
-    """The transaction cannot change from its present state to the requested one."""
+    """The transaction cannot change from its current state to the requested one."""
 
     code = "INVALID_TXN_STATE"
 
@@ -465,7 +477,7 @@ class CorruptionError(StratalogError):
 
 
 class CorruptSegmentError(CorruptionError):
-    """A data file is truncated, bit-flipped, foreign, or has no footer."""
+    """A data file is truncated, has flipped bits, is foreign, or has no footer."""
 
     code = "CORRUPT_SEGMENT"
 

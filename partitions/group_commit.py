@@ -1,4 +1,4 @@
-"""Group commit: combines waiting requests of a process's threads into one commit."""
+"""Group commit: combines waiting requests of several threads of a process into one commit."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class GroupCommit(Generic[W]):
     """
 
     def __init__(self, most: int) -> None:
-        """``most``: the greatest number of requests per commit."""
+        """``most``: the maximum number of requests per commit."""
         self._most = most
         self.turn = threading.Lock()
-        """Held during a commit, and by other work that must not overlap with one."""
+        """A lock that is held during a commit, and by other work that must not overlap with a commit."""
         self._door = threading.Lock()
         self._waiting: list[W] = []
 
@@ -44,9 +44,9 @@ class GroupCommit(Generic[W]):
             return len(self._waiting)
 
     def commit(self, wanted: W, commit: Callable[[Sequence[W]], None]) -> None:
-        """Return when ``wanted`` is over. ``commit`` gives outcomes to the requests that it receives; the call of
-        another thread may have handled this one. A request that an interruption leaves without an outcome waits
-        for another turn.
+        """Return when ``wanted`` has its outcome. ``commit`` gives outcomes to the requests that it receives; a
+        call by another thread may handle this request. A request that an interruption leaves without an outcome
+        waits for another turn.
 
         Raises: errors of ``commit``.
         """
@@ -57,7 +57,7 @@ class GroupCommit(Generic[W]):
                 while not wanted.over:
                     self._commit_waiting(commit)
         finally:
-            with self._door:  # interrupted: no thread waits for it any more
+            with self._door:  # after an interruption, this thread no longer waits for the request
                 self._waiting = [one for one in self._waiting if one is not wanted]
 
     def _commit_waiting(self, commit: Callable[[Sequence[W]], None]) -> None:

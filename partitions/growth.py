@@ -2,8 +2,8 @@
 wider types of fields of the value. Pure.
 
 Nothing else about a schema ever changes. So of any two schemas that a topic has had, one grew from the other. A
-file of the narrower one reads as if it held nulls in the fields that it lacks, and its values in the wider types,
-which hold them all; the wider schema holds the records of both.
+file of the narrower schema reads as if it had nulls in the fields that it lacks, and its values in the wider
+types. So the wider schema can hold the records of both.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ADDED = "stratalog.added"
 
 def grown_schema(present: str, wanted: str, column: str) -> tuple[str, list[str]]:
     """The declared type after growing from ``present`` to ``wanted`` (both Spark's JSON text), and the dotted
-    names of the fields of ``column`` that this adds or widens, in order. Without any: ``present`` and no names.
-    Keys are not widened, as the hash of a key, which selects its partition, depends on its type.
+    names of the fields of ``column`` that this adds or widens, in order. If nothing changes: ``present`` and no
+    names. Keys are not widened, as the hash of a key, which selects its partition, depends on its type.
 
-    Raises: InvalidCallError for a type that no topic can have, or a change that ``present`` cannot grow by.
+    Raises: InvalidCallError for a type that no topic can have, or a change of ``present`` that is not growth.
     """
     type_from_json(wanted)
     added: list[str] = []
@@ -80,8 +80,9 @@ _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
 def widened(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether each value of ``narrow`` is one of ``wide``, and Delta's type widening allows the change. A DECIMAL
-    is not widened: Spark's Parquet reader fails if a filter's number has more bytes than an older file's column.
+    """Whether each value of ``narrow`` is also a value of ``wide``, and Delta's type widening allows the change. A
+    DECIMAL is not widened: Spark's Parquet reader fails if a filter's number has more bytes than an older file's
+    column.
     """
     if narrow in _WHOLE and wide in _WHOLE:
         return _WHOLE.index(narrow) < _WHOLE.index(wide)
@@ -126,7 +127,7 @@ def grew(narrow: pa.DataType, wide: pa.DataType) -> bool:
 def widest(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
     """The schema, of at least one, that all others grew to, so that it can hold all of their records.
 
-    Raises: CorruptionError, which names ``what``, if two schemas did not grow from one another.
+    Raises: CorruptionError, which names ``what``, if neither of two schemas grew from the other.
     """
 
     def wider(one: pa.Schema, two: pa.Schema) -> pa.Schema:
@@ -142,7 +143,8 @@ def widest(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
 
 
 def fitted(records: Records, schema: pa.Schema, what: str) -> Records:
-    """Records in the columns of ``schema``, which equals or grew from theirs; fields that they lack are null.
+    """The records with the columns of ``schema``, which equals or grew from the records' schema. Fields that the
+    records lack are null.
 
     Raises: StaleMetadataError if they have a field that ``schema`` lacks: then ``schema`` is outdated, and no
         value may be dropped.

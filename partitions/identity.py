@@ -1,4 +1,4 @@
-"""Identifiers: topics, directories (incarnations of a root), claims, producers without a name."""
+"""Identifiers of topics, directories (incarnations of a root), claims, and producers without a name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TopicIdPartition(NamedTuple):
 
 
 def random_id() -> str:
-    """A new random id. No other place of the product creates random ids."""
+    """A new random id. Nothing else in the product creates random ids."""
     return uuid.uuid4().hex  # noqa: TID251 - the one place
 
 

@@ -1,4 +1,4 @@
-"""The isolation level of a reader, by the names of callers and command lines. Pure."""
+"""The isolation level of a reader, and its names in calls and on command lines. Pure."""
 
 from __future__ import annotations
 

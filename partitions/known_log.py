@@ -1,7 +1,7 @@
 """The log of a replica, updated from an earlier listing: only new files are parsed and resolved. Pure.
 
 A file in both listings is the same object in both. A file of the log always holds the same records under one
-lineage: the chain changes only from the first new file on, or if one of its own files is gone.
+lineage: the chain changes only from the first new file on, or if one of its files is gone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KnownLog:
     log: ReplicaLog | None = None
     """The log that was resolved last, from this listing or an earlier one."""
     looked: int = 0
-    """The number of the look at the folder; see ``replica.LookMark``."""
+    """The number of the listing of the folder; see ``replica.LookMark``."""
 
     @property
     def memory_bytes(self) -> int:
@@ -62,8 +62,9 @@ def known_again(
     uri_of: Callable[[str], str],
     generation: int = 0,
 ) -> KnownLog:
-    """The known log after a new listing ``answer`` of the folder; ``generation``: as ``parse``, and that of
-    ``before``. Raises: see ``parse``."""
+    """The known log after a new listing ``answer`` of the folder. ``generation``: see ``parse``; ``before`` must
+    have the same. Raises: see ``parse``.
+    """
     if before is None:
         return KnownLog(answer, answer, parse(folder, answer, uri_of, generation=generation))
     if answer is before.answer:

@@ -68,7 +68,7 @@ class Lineage:
 
     def end_of(self, epoch: int) -> int | None:
         """The end offset of ``epoch``: the start of the first entry with a greater epoch, whether or not ``epoch``
-        is an entry itself; None if no greater epoch follows (it ends at the log end).
+        is itself an entry; None if no greater epoch follows (it ends at the log end).
         """
         index = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
         return self.entries[index].start_offset if index < len(self.entries) else None
@@ -87,14 +87,14 @@ class Lineage:
 
     def continued_by(self, epoch: int, log_end_offset: int) -> Lineage:
         """The lineage of a leader that takes over as ``epoch`` at its log end: entries that start at or above the
-        log end wrote nothing and are removed.
+        log end have no records, and are removed.
         """
         return Lineage([*self.below(log_end_offset), EpochStart(epoch, log_end_offset)])
 
     def truncated_from_start(self, log_start_offset: int) -> Lineage:
-        """The lineage without the entries that are wholly below the log start; the entry that covers it is kept
-        unchanged. (Kafka's epoch cache moves its start to the log start.) The epochs of offsets below the first
-        entry are unknown.
+        """The lineage without the entries that are wholly below the log start; the entry that covers the log start
+        is kept unchanged. (Kafka's epoch cache moves its start to the log start.) The epochs of offsets below the
+        first entry are unknown.
         """
         return Lineage(self.entries[max(bisect_right(self._starts, log_start_offset) - 1, 0) :])
 

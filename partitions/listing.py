@@ -51,8 +51,9 @@ class Listing:
     chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
     """Pieces of snapshots whose fetch is in progress, or was interrupted."""
     late: frozenset[WatermarkName] = frozenset()
-    """High watermarks that were written during the listing, and may be above the listed log: those records are
-    committed, and nothing is lost (``StoredObject.late``)."""
+    """High watermarks that were written during the listing. They may be above the listed log; then records are
+    committed that the listing does not show, and nothing is lost (``StoredObject.late``).
+    """
 
     @property
     def joined_epoch(self) -> int:
@@ -85,8 +86,8 @@ def parse(
     gives the address for errors. ``generation`` is that of the partition's last rule of removal (0: none): a
     file of a greater one is foreign, as no rule has made it.
 
-    Raises: CorruptionError if one of our names is not a regular file: a reader by path, such as Spark, would
-        follow it.
+    Raises: CorruptionError if a name of the log is not a regular file: a reader by path, such as Spark, would
+    follow it.
     """
     data: list[DataFile] = []
     epochs: list[tuple[EpochName, StoredObject]] = []
@@ -132,8 +133,8 @@ def parse(
 @dataclass(frozen=True, slots=True)
 class Link:
     """The part ``[start, end)`` of the log in one file. ``start`` is above the file's base offset if the file
-    overlaps the previous one, or the local log start. ``end`` is below the file's if a file of a greater
-    generation begins there.
+    overlaps the previous one, or the local log start. ``end`` is below the file's end if a file of a greater
+    generation begins at ``end``.
     """
 
     start: int
@@ -168,7 +169,7 @@ class ReplicaLog:
     dead: tuple[DataFile, ...]
     """Files of other histories, or below the local start."""
     hidden: tuple[DataFile, ...]
-    """Live files that the chain skips because a merged segment, or one of a greater generation, covers them."""
+    """Live files that the chain skips because a merged segment, or a file of a greater generation, covers them."""
     stranded: tuple[DataFile, ...]
     """Live files after a gap."""
 
@@ -251,10 +252,11 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
 
 
 def _greatest_generations(rewritten: list[DataFile], position: int) -> Iterator[Link]:
-    """The parts of rewritten segments from a position on, ascending, of which no two overlap: at each offset the
-    segment of the greatest generation, and of these the one that reaches furthest."""
+    """The parts of rewritten segments from a position on, ascending, of which no two overlap. At each offset, the
+    segment of the greatest generation counts; of several, the one that reaches furthest.
+    """
     rewritten.sort(key=lambda file: file.name.base_offset)
-    reaching: list[tuple[int, int, int]] = []  # generation and end, both negative, and the file's number
+    reaching: list[tuple[int, int, int]] = []  # the generation and the end, both negated, and the file's number
     upcoming = 0
     while True:
         while upcoming < len(rewritten) and rewritten[upcoming].name.base_offset <= position:
@@ -288,7 +290,7 @@ def _chain_of_one_generation(
     chain: list[Link] = []
     reaching: list[tuple[int, int, DataFile]] = []  # merged segments that start at or below the position
     upcoming = 0
-    # In each round ``chain`` covers all up to the position without a gap or an overlap.
+    # In each round, ``chain`` covers everything up to the position without a gap or an overlap.
     while until is None or position < until:
         while upcoming < len(merged) and merged[upcoming].name.base_offset <= position:
             file = merged[upcoming]
@@ -335,7 +337,7 @@ def log_of_chain(
     )
 
 
-# The end of an append is inferred from the next file, so a listing alone cannot show that a file between them is
+# The end of an append is inferred from the next file, so a listing alone cannot show that a file in between is
 # lost: readers compare the end with the footer's (``segment.end_of_file``), and logs of one history are compared.
 
 
@@ -408,7 +410,8 @@ def _high_watermark(listing: Listing, lineage: Lineage, local_start: int, log_en
 
 def claimed_high_watermark_of(listing: Listing, lineage: Lineage) -> int:
     """The offset up to which the high-watermark files of a folder say that a history was committed; 0 if there are
-    no such files. Late files do not count: their records may have been written with them, after the listing."""
+    no such files. Late files do not count: their records may also have been written after the listing.
+    """
     known = {entry.epoch for entry in lineage}
     claims = (name for name in listing.watermarks if name.epoch in known and name not in listing.late)
     return max((_bounded(name, lineage) for name in claims), default=0)

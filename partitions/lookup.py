@@ -1,5 +1,6 @@
-"""Lookups by time, by footers, row-group statistics and one column, which read no data that cannot match; and the
-files that may hold records of a time range."""
+"""Lookups by time, from footers, row-group statistics and one column, without reading data that cannot match; and
+the choice of files that may hold records of a time range.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class FileSlice:
     start: int
     end: int
     max_timestamp_us: int | None = field(default=None, compare=False)
-    """An upper bound of the file's timestamps; None if only the file has it."""
+    """An upper bound of the file's timestamps; None if only the file itself has it."""
     min_timestamp_us: int | None = field(default=None, compare=False)
     """A lower bound of the file's timestamps; known if ``max_timestamp_us`` is."""
 
@@ -122,7 +123,7 @@ def _upper_bound(piece: FileSlice) -> float:
 
 
 def _rank(found: FoundOffset) -> tuple[int, int]:
-    """A rank by which later timestamps come first, and among equal ones the lower offset."""
+    """A rank that puts later timestamps first, and the lower offset first among equal timestamps."""
     assert found.timestamp_us is not None
     return found.timestamp_us, -found.offset
 
@@ -133,7 +134,7 @@ def _largest_in(piece: FileSlice) -> FoundOffset | None:
         return None
     if piece.start <= footer.max_timestamp_offset < piece.end:
         return FoundOffset(footer.max_timestamp_offset, footer.max_timestamp_us)
-    best: FoundOffset | None = None  # the footer's record is cut off, so look at the others
+    best: FoundOffset | None = None  # the footer's record may be cut off, so look at the other files
     for first, timestamps in _timestamps(piece, minimum_us=None):
         largest = pc.max(timestamps).as_py()
         if largest is not None and (best is None or largest > (best.timestamp_us or 0)):
@@ -151,7 +152,7 @@ def _first_in(piece: FileSlice, timestamp_us: int) -> FoundOffset | None:
 
 
 def _timestamps(piece: FileSlice, minimum_us: int | None) -> Iterable[tuple[int, pa.Array]]:
-    """``(first offset, timestamps in microseconds)`` of each row group that may hold a match."""
+    """Yields ``(first offset, timestamps in microseconds)`` for each row group that may hold a match."""
 
     def may_match(group: RowGroup) -> bool:
         largest = _largest_by_statistics(group)
@@ -163,7 +164,7 @@ def _timestamps(piece: FileSlice, minimum_us: int | None) -> Iterable[tuple[int,
 
 
 def _largest_by_statistics(group: RowGroup) -> int | None:
-    """The largest timestamp of a row group in microseconds; None if the file does not contain it."""
+    """The largest timestamp of a row group in microseconds; None if the file has no statistics."""
     for chunk in group.chunks:
         if chunk.path == ("timestamp",):
             return None if chunk.bounds is None else int(chunk.bounds[1])

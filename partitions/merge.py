@@ -11,7 +11,7 @@ Each append is its own file, however small. Below the high watermark, neighborin
 Merges never cross the end of the remote log, so the remote table holds every offset once.
 
 A merged segment has no open transaction: merges stop at the last stable offset, and a merged record says whether
-its transaction was aborted. So an append in a transaction, even a single large one, must be rewritten to be
+its transaction was aborted. So an append in a transaction, even a single large append, must be rewritten to be
 sealed, and all tiered records have a known outcome.
 """
 
@@ -49,7 +49,7 @@ class Run:
     aborted: frozenset[DataName] = frozenset()
     """The files whose transaction was aborted."""
     partial_state: bool = False
-    """Whether the run is one file that lacks the state of some producers, and will leave the log."""
+    """Whether the run is one file that will leave the log, but lacks the state of some producers."""
 
     @property
     def start(self) -> int:
@@ -71,7 +71,7 @@ class Run:
         """Whether the run is already one whole file, so that nothing has to be merged, cut or decided."""
         return (
             len(self.links) == 1
-            and not self.links[0].name.generation  # the remote tier has no rules
+            and not self.links[0].name.generation  # the remote tier does not know removal rules
             and self.links[0].start == self.links[0].name.base_offset
             and not self.transactional
             and not self.partial_state
@@ -115,9 +115,9 @@ def sealed_runs(
 ) -> list[Run]:
     """The sealed runs at or above ``from_offset``, in order. ``from_offset`` is the end of the remote log; a link
     that straddles it is cut there. ``transactions`` are those of the log from there on; None if it has none. An
-    active tail that ``has_expired`` completely is sealed, as Kafka rolls it. ``oldest_ms`` gives the time of a
-    link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail would be
-    rewritten for every few appends that join it.
+    active tail that ``has_expired`` completely is sealed, just as Kafka rolls it. ``oldest_ms`` gives the time of
+    a link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail would be
+    rewritten every time that a few appends join it.
     """
     sealed, _ = _sealed(_mergeable(log, from_offset, transactions), policy, now_ms, has_expired, oldest_ms)
     return [with_outcomes(run, transactions) for run in sealed]
@@ -136,7 +136,8 @@ def _sealed(
         now_ms - oldest_of(active, oldest_ms) >= policy.segment_ms or all(map(has_expired, reversed(active)))
     ):
         first, rest = active[0], active[1:]
-        # It is as large as all later files together: rewriting it every segment.ms would make the cost quadratic.
+        # The first file is as large as all later files together. Rewriting it every segment.ms would make the cost
+        # quadratic.
         dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))
         sealed.append(Run((first,) if dwarfs else tuple(active)))
         active = rest if dwarfs else []
@@ -153,8 +154,8 @@ def plan_merges(
     compacted_to: int = 0,
 ) -> list[Run]:
     """The runs to merge now: sealed runs of several files or with transactions, and crowded runs of the active
-    tail. Merges leave alone what a rule of removal has rewritten. ``compacted_to`` is the bound of the last
-    compaction: they also leave alone what lies before a segment below it, which the next one rewrites.
+    tail. Merges leave alone the files that a removal rule has rewritten. ``compacted_to`` is the bound of the last
+    compaction: merges also leave alone the files before a segment below it, which the next compaction rewrites.
     """
     merges: list[Run] = []
     for rewritten, links in groupby(_unruled(log, from_offset, transactions, compacted_to), key=_is_rewritten):
@@ -248,7 +249,7 @@ def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[L
 
     for link in links:
         size = _size(link)
-        large = size * 2 >= policy.segment_bytes  # a segment of its own, so that merging ends
+        large = size * 2 >= policy.segment_bytes  # a separate segment, so that merging ends
         if large or run_bytes + size > policy.segment_bytes:
             close()
         run.append(link)
@@ -259,7 +260,9 @@ def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[L
 
 
 def _crowds(links: Sequence[Link], policy: MergePolicy) -> list[Run]:
-    """Disjoint runs of at least ``min_files`` neighbours that together belong to a higher tier than each."""
+    """Disjoint runs of at least ``min_files`` neighbours that together belong to a higher tier of sizes than each
+    of them.
+    """
     return _crowds_up_to(max((_tier(_size(link), policy) for link in links), default=0), links, policy)
 
 

@@ -15,9 +15,9 @@ from msgspec import Meta
 from stratalog.partitions.errors import InvalidCallError
 
 GREATEST = (1 << 63) - 1
-"""The greatest 64-bit integer; the least one is ``-GREATEST - 1``."""
+"""The maximum of a 64-bit integer; the minimum is ``-GREATEST - 1``."""
 GREATEST_EPOCH = 10**10 - 1
-"""The greatest epoch of leaders and of the metadata: ten digits, as in names."""
+"""The maximum epoch of leaders and of the metadata: ten digits, as in names."""
 
 Int64 = Annotated[int, Meta(ge=-GREATEST - 1, le=GREATEST)]
 """A 64-bit integer, for decoders."""
@@ -39,7 +39,7 @@ def whole(given: object, what: str, least: int | None = None, greatest: int = GR
             number = operator.index(given)
             if (-GREATEST - 1 if least is None else least) <= number <= greatest:
                 return number
-    except TypeError:  # an array of several numbers, say
+    except TypeError:  # for example an array of several numbers
         pass
     until = "on" if greatest == GREATEST else f"to {greatest}"
     span = "of 64 bits" if least is None else f"from {least} {until}"

@@ -28,8 +28,8 @@ class OffsetSpec(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """A position: the offset, the timestamp of the record (in microseconds) if the request was for a time, and the
-    leader epoch of the offset if it is known.
+    """A position: the offset; if the request was for a time, the timestamp of the record in microseconds; and the
+    leader epoch of the offset, if known.
     """
 
     offset: int
@@ -39,7 +39,7 @@ class FoundOffset:
 
 @dataclass(frozen=True, slots=True)
 class UnknownOffset:
-    """The reason why a position does not exist or is not known."""
+    """The reason why a position does not exist or is unknown."""
 
     reason: str
 

@@ -6,7 +6,7 @@ groups whose records take a known amount of memory (``parquet_pages``). Arrow's 
 or threads, that does not count as damage, and only this one file fails.
 
 The calling thread decodes a file itself: if a thread of Arrow releases Python bytes while the process exits, just
-after the read returned, it aborts the process (it cannot take the interpreter lock, and is ended inside C++).
+after the read has returned, it aborts the process (it cannot take the interpreter lock, and is ended inside C++).
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from stratalog.partitions.parquet_pages import Read, check_row_group
 from stratalog.partitions.store.reader import RangeReader, read_range
 
 TAIL_BYTES = 64 * 1024
-"""The first read, from a file's end. A footer of this size cannot harm Arrow, whatever its content."""
+"""The size of the first read, from a file's end. A footer of this size cannot harm Arrow, whatever its content."""
 
 _MOST_BYTES = 256 * 1024 * 1024
 _DECODING = Room(_MOST_BYTES)
 """The memory for all row groups that this process decodes at once: compressed bytes, and records. For a moment
-Arrow takes twice that."""
+Arrow takes twice as much.
+"""
 _PIECE_BYTES = 16 * 1024 * 1024
 
 if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
     # Spark limits the address space of Python workers (``spark.executor.pyspark.memory``). Arrow's own allocator
-    # keeps freed address space, the system's returns it.
+    # keeps freed address space; the system's allocator returns it.
     pa.set_memory_pool(pa.system_memory_pool())
 
 
@@ -56,7 +57,7 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{what} was deleted since it was listed") from error
+        raise SourceChangedError(f"{what} has been deleted since it was listed") from error
     except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
         if not is_of_this_process(error):
             raise CorruptSegmentError(f"{what} cannot be read: {error}") from error
@@ -67,19 +68,19 @@ def translated(what: str) -> Iterator[None]:
 
 def is_of_this_process(error: Exception) -> bool:
     """Whether an Arrow error is unrelated to the bytes: Arrow lacked memory or a thread, or the system refused a
-    call. Then no file is replaced and no replica blamed. (The file's memory was checked before, so it has not
-    asked for too much.)
+    call. Then no file is replaced and no replica blamed. (The memory that the file needs was checked before, so
+    the file is not the cause.)
     """
     return (
         _lacked_memory(error)
         or type(error) is pa.ArrowException  # "Unknown error: Failed to launch worker thread"
-        or (isinstance(error, OSError) and error.errno is not None)  # errors about content have no errno
+        or (isinstance(error, OSError) and error.errno is not None)  # an error about content has no errno
     )
 
 
 def _lacked_memory(error: Exception) -> bool:
-    # ArrowMemoryError is a MemoryError, too. Arrow reports lack of memory for a page header as an OSError, as it
-    # does a damaged header.
+    # ArrowMemoryError is also a MemoryError. Arrow reports lack of memory for a page header as an OSError, like a
+    # damaged header.
     return isinstance(error, MemoryError) or "bad_alloc" in str(error)
 
 
@@ -108,8 +109,9 @@ def decoded(
     part: Read,
     kept: list[str] | None = None,
 ) -> pa.Table:
-    """The records of a row group, in these columns; ``part`` gives the bytes of their chunks. With ``kept`` all
-    columns are decoded, in pieces of about ``_PIECE_BYTES``, to check them, but only these returned.
+    """The records of a row group, in these columns; ``part`` gives the bytes of their chunks. With ``kept``, all
+    columns are decoded in pieces of about ``_PIECE_BYTES``, to check them, but only the ``kept`` ones are
+    returned.
 
     Raises: ValueError, and any Arrow error, if they cannot be decoded, or take too much memory.
     """
@@ -127,7 +129,7 @@ def decoded(
             pre_buffer=False,
             coerce_int96_timestamp_unit="us",
         )
-        # Files are read in parallel, so the columns of one file need not be.
+        # Files are read in parallel, so the columns of one file are not.
         if kept is None:
             return file.read_row_group(index, columns=columns, use_threads=False)
         rows = max(1, group.num_rows * _PIECE_BYTES // max(size_bytes, _PIECE_BYTES))
@@ -140,7 +142,7 @@ def decoded(
     except Exception as error:
         if not _lacked_memory(error):
             raise
-        with _DECODING.of(_MOST_BYTES):  # try again with no other row group in memory
+        with _DECODING.of(_MOST_BYTES):  # try again while no other row group is in memory
             table = decode()
     if table.num_rows != group.num_rows:
         raise ValueError(f"row group {index} has {table.num_rows} records, not {group.num_rows}")

@@ -1,9 +1,10 @@
 """Parses the parts of a Parquet footer that a segment needs, within bounds, before Arrow sees it.
 
-For each byte of a malicious footer Arrow takes some hundred bytes, and it crashes the process when Python requests
-a column chunk with a wrong histogram of levels, so this product never requests one. The invariants of a segment's
-writer are checked here: column chunks are contiguous from the first byte after the magic to the page index, and
-match the schema; there is one page index, and no encryption, bloom filter, or chunk in another file.
+For each byte of a malicious footer Arrow allocates some hundred bytes. It also crashes the process when Python
+requests a column chunk with a wrong histogram of levels, so this product never requests column chunks from Arrow.
+The invariants of a segment's writer are checked here: column chunks are contiguous from the first byte after the
+magic to the page index, and match the schema; there is one page index, and no encryption, bloom filter, or chunk
+in another file.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ MAGIC = b"PAR1"
 SUFFIX_BYTES = 8
 """Bytes at the end of a file: the length of the footer, and the magic."""
 MOST_FOOTER_BYTES = 64 * 1024 * 1024
-"""The greatest size of a footer: it takes about 250 bytes per column chunk and 120 per producer, so that of a 1
-GiB segment with 30 columns has 100 kB."""
+"""The maximum size of a footer. A footer takes about 250 bytes per column chunk and 120 per producer, so a 1 GiB
+segment with 30 columns has a footer of 100 kB.
+"""
 MOST_CHUNKS = 128 * 1024
-"""The greatest number of column chunks: 500 row groups with 256 columns."""
+"""The maximum number of column chunks: 500 row groups with 256 columns."""
 MOST_ROWS = 2 * 1024 * 1024
-"""The greatest number of rows of a row group: a record counts for more than 50 bytes, so 100 MB hold fewer."""
+"""The maximum number of rows of a row group. A record counts for more than 50 bytes, so 100 MB have fewer rows."""
 MOST_GROUP_BYTES = 192 * 1024 * 1024
-"""The greatest compressed size of a row group, and of its records in memory: twice what ``segment_writer`` puts
-into one."""
+"""The maximum compressed size of a row group, and the maximum size of its records in memory: twice what
+``segment_writer`` puts into one.
+"""
 NOT_OURS = "stratalog never writes such a file; run heal, or restore it from a backup"
 MOST_LEAVES = 16 * 1024
 MOST_DEPTH = 200
-"""The greatest nesting of groups in a schema; each list takes two."""
+"""The maximum nesting of groups in a schema; each list takes two levels."""
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)
 """Physical types, by Parquet's numbers."""
 _BITS = {BOOLEAN: 1, INT32: 32, INT64: 64, INT96: 96, FLOAT: 32, DOUBLE: 64, BYTE_ARRAY: 32}
-"""Bits of a value in memory; for variable-length values, those of its end offset."""
+"""Bits of a value in memory; for a variable-length value, the bits of its end offset."""
 _DECIMAL_BITS = 128
 _MOST_FIXED = 16
 _CONVERTED = {5: _DECIMAL_BITS, 11: 8, 12: 16, 15: 8, 16: 16}
@@ -56,7 +59,7 @@ class Leaf:
     bits: int
     """Bits of a value in memory, including its null bit, without the content of variable-length values."""
     definition: int
-    """How many of its groups, including itself, are nullable."""
+    """The number of nullable groups that contain it, including itself."""
     repetition: int
     """The number of lists that contain it."""
 
@@ -132,7 +135,7 @@ class Layout:
 
 def footer_start(end: bytes | bytearray, size_bytes: int, most_bytes: int = MOST_FOOTER_BYTES) -> int:
     """The start of a file's Parquet footer; ``end`` is the file's last bytes, at least ``SUFFIX_BYTES``. Footer
-    and suffix have at most ``most_bytes``.
+    and suffix together have at most ``most_bytes``.
 
     Raises: ValueError for a file that does not end as Parquet, or claims a larger footer.
     """
@@ -149,7 +152,7 @@ def footer_start(end: bytes | bytearray, size_bytes: int, most_bytes: int = MOST
 def parse_layout(footer: bytes, records_end: int) -> Layout:
     """The layout in the Parquet footer of a segment whose column chunks end at byte ``records_end``.
 
-    Raises: ValueError for anything that no segment's writer writes.
+    Raises: ValueError for anything that the segment writer never writes.
     """
     layout = _parse(footer)
     if tuple(dict.fromkeys(leaf.path[0] for leaf in layout.leaves)) != COLUMNS:
@@ -183,7 +186,7 @@ def parse_foreign_layout(footer: bytes, footer_at: int) -> Layout:
 
 
 def key_values(footer: bytes) -> dict[bytes, bytes]:
-    """The key-value metadata of a Parquet footer. Raises: ValueError for bytes that are no such footer."""
+    """The key-value metadata of a Parquet footer. Raises: ValueError for bytes that are not a Parquet footer."""
     found, _ = CompactReader(footer, 16 * MOST_CHUNKS).struct(0, _KEY_VALUES)
     return {entry.get(1, b""): entry.get(2, b"") for entry in found.get(5, ())}
 
@@ -204,7 +207,7 @@ def _parse(footer: bytes) -> Layout:
 
 
 def _check_group(group: RowGroup, leaves: tuple[Leaf, ...]) -> None:
-    """Raises: ValueError."""
+    """Check the structure of a row group. Raises: ValueError."""
     if not 1 <= group.num_rows <= MOST_ROWS:
         raise ValueError(f"it has a row group of {group.num_rows} rows")
     if len(group.chunks) != len(leaves):

@@ -2,7 +2,7 @@
 
 A few bytes of a page can encode any number of values: a dictionary repeats a long one, a run of levels counts
 nulls, a codec unpacks zeros. So each page header is read, within bounds, and what it claims is what Arrow would
-allocate. If a dictionary may be the cause, its values are measured, and finally the indices into it are read: that
+allocate. If a dictionary may be the cause, its values are measured, and finally the indices into it are read: this
 gives the column's exact size instead of a bound.
 """
 
@@ -31,10 +31,10 @@ from stratalog.partitions.parquet_footer import (
 from stratalog.partitions.thrift import BINARY, I32, I64, STRUCT, TRUE, CompactReader, Field, varint
 
 LEVELS_BYTES = 8
-"""Bytes per value in a list and per enclosing list: its levels, and the end offset of the list."""
+"""Bytes per value in a list and per enclosing list: for the levels, and the end offset of the list."""
 
 _DATA, _DICTIONARY = 0, 2
-"""Types of pages: of version 1, for segments have no others."""
+"""Types of pages: only those of version 1, because segments have no others."""
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTAS, _RLE_DICTIONARY = 0, 2, 3, 5, 8
 _INDEXED = (_PLAIN_DICTIONARY, _RLE_DICTIONARY)
 _ENCODINGS = (_PLAIN, _RLE, _DELTAS)
@@ -45,9 +45,9 @@ _USUAL = re.compile(
 )
 """The header of nearly all pages: the fields of ``_HEADER`` in order, no statistics, small numbers."""
 _HEAD_BYTES = 5
-"""The greatest size of the head of a run of indices, which has 32 bits."""
+"""The maximum size of the head of a run of indices, which has 32 bits."""
 _AT_ONCE = 64 * 1024
-"""Indices to unpack at once; a multiple of eight."""
+"""The number of indices to unpack at once; a multiple of eight."""
 
 Read = Callable[[int, int], bytes]
 """Reads the bytes ``[start, end)`` of the file."""
@@ -74,7 +74,7 @@ class _Column:
 
     @property
     def fixed_bytes(self) -> int:
-        """The memory of its values apart from dictionary content, including plain variable-length ones."""
+        """The memory of the column's values without dictionary content, but with plain variable-length values."""
         bits = self.leaf.bits + 8 * LEVELS_BYTES * self.leaf.repetition
         plain = sum(page.unpacked_bytes for page in self.pages if page.encoding not in _INDEXED)
         return bits * self.chunk.values // 8 + (plain if self.leaf.physical == BYTE_ARRAY else 0)
@@ -92,7 +92,7 @@ def check_row_group(
 ) -> int:
     """An upper bound of the memory of the leaves ``columns`` of a row group, in bytes: at most ``most_bytes``.
 
-    Raises: ValueError for more, and for pages that no segment's writer writes; see ``read``.
+    Raises: ValueError for more, and for pages that the segment writer never writes; see ``read``.
     """
     chunks = [(layout.leaves[index], group.chunks[index]) for index in columns]
     found = [_pages(leaf, chunk, read) for leaf, chunk in chunks]
@@ -161,7 +161,7 @@ def _header(data: bytes, at: int, leaf: Leaf) -> tuple[int, int, int, int, int, 
     what = header.get({_DATA: 5, _DICTIONARY: 7}.get(kind, 0))
     if what is None:
         raise ValueError(f"a page has type {kind}, which segments do not use")
-    # Some writers name another encoding for levels although a page has none.
+    # Some writers name another encoding for levels even if a page has no levels.
     levels = ((leaf.definition, 3), (leaf.repetition, 4))
     if kind == _DATA and any(there and what.get(number) != _RLE for there, number in levels):
         raise ValueError("a page has levels with an encoding that segments do not use")
@@ -177,12 +177,12 @@ def _zigzag(text: bytes) -> int:
 
 
 def _by_the_longest(column: _Column, read: Read) -> int:
-    """An upper bound of the bytes of dictionary-encoded values: all as long as the longest."""
+    """An upper bound of the bytes of dictionary-encoded values: as if all were as long as the longest."""
     return column.repeats * int(_lengths(column, read).max(initial=0))
 
 
 def _by_places(column: _Column, read: Read) -> int:
-    """The exact bytes of dictionary-encoded values; a null has none."""
+    """The exact number of bytes of dictionary-encoded values; a null has 0."""
     lengths = _lengths(column, read)
     return sum(_in_page(column, page, lengths, read) for page in column.pages if page.encoding in _INDEXED)
 
@@ -208,7 +208,7 @@ def _lengths(column: _Column, read: Read) -> npt.NDArray[np.int64]:
     if count > len(data) // 4:
         raise ValueError(f"a dictionary has {len(data)} bytes for {count} values")
     alike = int.from_bytes(data[:4], "little")
-    if count and count * (4 + alike) == len(data):  # keys often have equal lengths
+    if count and count * (4 + alike) == len(data):  # all keys often have the same length
         rows = np.frombuffer(data, np.uint8).reshape(count, 4 + alike)[:, :4]
         found: npt.NDArray[np.int64] = np.ascontiguousarray(rows).view("<u4").ravel().astype(np.int64)
         if bool((found == alike).all()):
@@ -224,8 +224,8 @@ def _lengths(column: _Column, read: Read) -> npt.NDArray[np.int64]:
 
 
 def _in_page(column: _Column, page: _Page, lengths: npt.NDArray[np.int64], read: Read) -> int:
-    """The sum of the lengths at the indices of a page: runs of one index, or of bit-packed ones (Parquet's
-    RLE).
+    """The sum of the lengths at the indices of a page, which are runs of one index or of bit-packed indices
+    (Parquet's RLE).
     """
     data, at = _unpacked(column, page, read), 0
     for levels in (column.leaf.repetition, column.leaf.definition):

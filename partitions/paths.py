@@ -1,4 +1,4 @@
-"""Every name in storage: built and parsed here, and nowhere else (protocol section 1).
+"""Every name in storage: built and parsed only in this module (protocol section 1).
 
     broker.json                                                     the owner of a root
     <incarnation>/<topic>-<topic_id>/<partition>.<assignment>/             the folder of one replica
@@ -55,10 +55,12 @@ REPLICATION_THROTTLE = "__replication_throttle"
 SCHEDULES = (REMOTE_LOG_MANAGER, MAINTENANCE)
 """The jobs that store the times of their last runs."""
 MAX_TOPIC_LENGTH = 222
-"""Kafka's limit is 249, with room for a partition number. Here a folder name also has 33 characters for the topic
-id, and file systems allow 255. Object storage allows more, but a restore may move a topic to folders."""
+"""The maximum length of a topic name. Kafka's limit is 249, with room for a partition number. Here a folder name
+also has 33 characters for the topic id, and file systems allow 255. Object storage allows more, but a restore may
+move a topic to folders.
+"""
 GREATEST_OFFSET = 9 * 10**18 - 1
-"""The greatest offset in a name: 64 bits."""
+"""The maximum offset in a name: 64 bits."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+\Z")
 _OFFSET = "0[0-8][0-9]{18}"
@@ -87,7 +89,7 @@ class DataName:
     next_offset: int | None
     epoch: int
     generation: int = 0
-    """The number of the rule of removal that a merged segment follows (``partitions.removal``); 0: none."""
+    """The number of the removal rule that a merged segment follows (``partitions.removal``); 0: none."""
 
     @property
     def merged(self) -> bool:
@@ -96,7 +98,7 @@ class DataName:
 
     @property
     def least_end(self) -> int:
-        """The end of its records; for an append a lower bound."""
+        """The end of the file's records; for an append, a lower bound."""
         return self.base_offset + 1 if self.next_offset is None else self.next_offset
 
     def __lt__(self, other: DataName) -> bool:
@@ -116,7 +118,7 @@ class DataName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class EpochName:
-    """A register: the replica has joined this leader epoch."""
+    """A register that says: the replica has joined this leader epoch."""
 
     epoch: int
 
@@ -126,7 +128,7 @@ class EpochName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class WatermarkName:
-    """A register: under ``epoch`` the high watermark reached ``offset``."""
+    """A register that says: under ``epoch`` the high watermark reached ``offset``."""
 
     offset: int
     epoch: int
@@ -137,7 +139,7 @@ class WatermarkName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LocalStartName:
-    """A register: the local log start offset reached ``offset``."""
+    """A register that says: the local log start offset reached ``offset``."""
 
     offset: int
 
@@ -179,7 +181,7 @@ class ChunkName:
 
     @property
     def checkpoint(self) -> CheckpointName:
-        """The snapshot that this is a part of."""
+        """The snapshot of which this is a part."""
         return CheckpointName(self.end_offset, self.epoch)
 
     def __str__(self) -> str:
@@ -230,7 +232,9 @@ def parse_name(text: str) -> Name | None:
 
 
 def may_be_ours(text: str) -> bool:
-    """A cheap test whether a file name (without folder) looks like ours, so that foreign ones need no request."""
+    """A cheap test whether a file name (without folder) looks like a name of the log, so that foreign files need
+    no request.
+    """
     return text.endswith(_OURS) and text[0].isdigit()
 
 
@@ -252,7 +256,7 @@ def topic_folder(topic: str, topic_id: str) -> str:
 
 
 def parse_topic_folder(folder: str) -> tuple[str, str] | None:
-    """``(topic, topic_id)`` of a topic's folder, or None when it is no such folder."""
+    """``(topic, topic_id)`` of a topic's folder, or None if it is not the folder of a topic."""
     topic, dash, topic_id = folder[: -ID_LENGTH - 1], folder[-ID_LENGTH - 1 : -ID_LENGTH], folder[-ID_LENGTH:]
     return (topic, topic_id) if topic and dash == "-" and is_id(topic_id) else None
 
@@ -266,8 +270,9 @@ def incarnation_folder_of(directory_id: str, root: str) -> str:
 
 
 def is_top_folder(folder: str) -> bool:
-    """Whether a folder directly below a root may be ours: that of an incarnation, of a topic in the remote tier,
-    of the descriptions, or of the tables of snapshots. A bucket may have other content beside them."""
+    """Whether a folder directly below a root may belong to the product: to an incarnation, to a topic in the
+    remote tier, to the descriptions, or to the tables of snapshots. A bucket may also have other content.
+    """
     incarnation, _, digest = folder.partition(".")
     return (
         folder in (DESCRIPTIONS, SNAPSHOT_TABLES)
@@ -277,8 +282,8 @@ def is_top_folder(folder: str) -> bool:
 
 
 def probe_name(probe_id: str) -> str:
-    """The name of an object that tests a store and is then deleted: directly below a root, or beside hints. It
-    differs from all our folders, as a crash may leave it.
+    """The name of an object that tests a store and is then deleted: directly below a root, or beside hints. The
+    name differs from all folders of the product, as a crash may leave the object.
     """
     return probe_id + _PROBE
 
@@ -299,7 +304,7 @@ def replica_path(incarnation_folder: str, topic: str, topic_id: str, partition: 
 
 
 def parse_replica_path(path: str) -> tuple[str, str, str, int, int] | None:
-    """The arguments of ``replica_path`` that give this path; None if it is no folder of a replica."""
+    """The arguments of ``replica_path`` that give this path; None if it is not the folder of a replica."""
     incarnation_folder, _, rest = path.partition("/")
     folder, _, last = rest.partition("/")
     topic = parse_topic_folder(folder)
@@ -322,7 +327,7 @@ def voter_path(directory_id: str) -> str:
 
 
 def is_log_folder(path: str) -> bool:
-    """Whether a path is the folder of a replica or voter, which contains only our files."""
+    """Whether a path is the folder of a replica or voter, which should contain only files of the log."""
     return base_name(path) == METADATA_TOPIC or parse_replica_path(path) is not None
 
 
@@ -337,14 +342,14 @@ def schedule_path(incarnation_folder: str, of: str, version: int) -> str:
 
 
 def parse_schedule_name(text: str) -> int | None:
-    """The version in a file name (without folder), or None when it is no schedule."""
+    """The version in a file name (without folder), or None if it is not a schedule."""
     m = _SCHEDULE.match(text)
     return None if m is None else int(m[1])
 
 
 def remote_segment_path(partition: int, name: DataName, rebuilt: int = 0) -> str:
     """A segment in the remote tier, relative to the topic's folder there; ``rebuilt`` is 0 for the first upload,
-    and counts the objects that replace a damaged one, or one with other content.
+    and counts the objects that have replaced a damaged object, or one with other content.
     """
     return f"{partition}/{rebuilt}/{name}" if rebuilt else f"{partition}/{name}"
 
@@ -368,7 +373,7 @@ def published_path(partition: int, snapshot: CheckpointName, file_id: str) -> st
 
 
 def parse_published_path(path: str) -> tuple[int, CheckpointName, str] | None:
-    """The arguments of ``published_path`` that give this path; None if it is no such file."""
+    """The arguments of ``published_path`` that give this path; None if it is not such a file."""
     partition, _, name = path.partition("/")
     m = _PUBLISHED.match(name)
     if m is None or not _PARTITION.match(partition):
@@ -377,8 +382,8 @@ def parse_published_path(path: str) -> tuple[int, CheckpointName, str] | None:
 
 
 def parse_file_path(path: str) -> tuple[str, int, DataName | CheckpointName] | None:
-    """``(topic, partition, name)`` of a data file or snapshot, whose path ends with the folder of a replica, or of
-    a partition in the remote tier, and its name; None for another path.
+    """``(topic, partition, name)`` of a data file or snapshot, from a path that ends with the folder of a replica
+    (or of a partition in the remote tier) and a name; None for any other path.
     """
     *_, folder, place, file = "/", "/", *path.split("/")
     topic, name = parse_topic_folder(folder), parse_name(file)
@@ -402,8 +407,8 @@ def segment_owner(path: str) -> tuple[str, int] | None:
 
 
 def descriptions_path(cluster_id: str) -> str:
-    """The folder with the descriptions of a cluster in the remote tier. (No topic's folder has such a name, as it
-    would end with an id.)
+    """The folder with the descriptions of a cluster in the remote tier. (No topic's folder has such a name,
+    because folders of topics end with an id.)
     """
     return f"{DESCRIPTIONS}/{cluster_id}"
 
@@ -420,7 +425,7 @@ def parse_description(name: str) -> tuple[int, str] | None:
 
 
 def recovered_path(topic: str, partition: int, epoch: int, base_offset: int) -> str:
-    """The file for exported records that no log has any more, relative to the export's folder."""
+    """The file for exported records that no log has any longer, relative to the export's folder."""
     return f"{topic}/{partition}/epoch-{_epoch_digits(epoch)}/{_digits(base_offset)}.parquet"
 
 
@@ -436,8 +441,8 @@ def base_name(name: str) -> str:
 
 def name_in(folder: str, name: str) -> str:
     """A name in storage relative to a folder above it (without ``/`` at its ends): the last part for a direct
-    child. A deeper name keeps its ``/``, so that no parser here accepts it: a copy inside one of our folders is
-    not ours.
+    child. A deeper name keeps its ``/``, so that no parser here accepts it: a copy inside a folder of the log is
+    not part of the log.
     """
     return name.removeprefix(f"{folder}/")
 

@@ -1,4 +1,4 @@
-"""Makes foreign text safe to show: escapes characters that control a terminal, or forge a log line."""
+"""Makes foreign text safe to show: escapes characters that control a terminal or forge a log line."""
 
 from __future__ import annotations
 

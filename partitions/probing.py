@@ -1,4 +1,4 @@
-"""Many small calls at once, without waiting for those that do not return.
+"""Makes many small calls at once, without waiting for calls that do not return.
 
 A call into a file system whose server is gone does not return, and cannot be cancelled. So calls run in daemon
 threads, which are abandoned after a deadline.
@@ -25,7 +25,7 @@ class NoAnswerError(StoreTimeoutError):
 
 
 class Prober(Protocol):
-    """Asks a question of items."""
+    """Calls a function for each of many items."""
 
     def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
         """One outcome per item, in order; ``Failed`` with StoreTimeoutError for an item that did not answer within
@@ -42,7 +42,7 @@ class SerialProber:
 
 
 Wait = Callable[[threading.Condition, Callable[[], int], float], object]
-"""Waits on a held condition until no answer is missing, or the given seconds have passed."""
+"""Waits on a held condition until all items have answered, or the given seconds have passed."""
 
 
 def until_all_have_answered(answered: threading.Condition, missing: Callable[[], int], deadline_s: float) -> None:
@@ -52,10 +52,10 @@ def until_all_have_answered(answered: threading.Condition, missing: Callable[[],
 
 class ThreadProber:
     """One thread per item. An item whose abandoned thread still hangs is not called again: a driver that probes
-    for weeks leaves one thread per dead item, not one per probe. An unpickled prober knows no such items.
+    for weeks leaves one thread per dead item, not one per probe. An unpickled prober starts without such items.
 
-    While all items answer quickly, one thread asks them all: threads that take turns cost more processor time than
-    the answers. The others start if it has not ended after ``QUICK_S``.
+    While all items answer quickly, one thread calls them all, because threads that take turns cost more CPU time
+    than the answers. The other threads start if the first one has not ended after ``QUICK_S``.
     """
 
     def __init__(self, wait: Wait = until_all_have_answered) -> None:
@@ -77,7 +77,7 @@ class ThreadProber:
         asked, threads = len(waiting), dict[T, threading.Thread]()
 
         def ask() -> None:
-            with suppress(IndexError):  # the other threads ask the others
+            with suppress(IndexError):  # the other threads call the other items
                 while True:
                     with answered:
                         item = waiting.popleft()

@@ -1,8 +1,8 @@
-"""The part of the producer state that a footer holds: all of it, or the changes since an earlier file.
+"""The part of the producer state that a footer holds: all producers, or the changes since an earlier file.
 
 A partition may know ten thousand producers, and an append changes one. So its footer holds only the producers
-touched since an earlier offset (``since``), each with its entry, or without one if it was dropped. Some earlier
-file holds all producers.
+touched since an earlier offset (``since``), each with its entry, or without an entry if it was dropped. Some
+earlier file holds all producers.
 
     touched   every producer whose entry changed at or behind ``since``, or whose transaction is open
     rule      the state after the file is the state at *any* offset from ``since`` up to the file's end, updated by
@@ -12,7 +12,7 @@ file holds all producers.
               state is in three files (four, if replicas merged separately), and a footer has some dozens of
               producers
 
-An open transaction is in each footer: merged segments, the remote tier and snapshots have none open. Segments in
+Each footer has all open transactions. (Merged segments, the remote tier and snapshots have none open.) Segments in
 the remote tier, snapshots and ``.local`` registers leave their log, so they hold the complete state. Pure.
 """
 
@@ -24,12 +24,15 @@ from typing import NamedTuple
 from stratalog.partitions.producers import ProducerEntry, ProducerState
 
 _FEW = 16
-"""A number of producers that costs little in a footer. A level with more is followed by another one."""
+"""A number of producers that costs little in a footer. A level with more producers is followed by another
+level.
+"""
 _SMALL = 32
 """Up to this number of producers, all are written."""
 _PART_OF_ALL = 16
-"""The complete state is written if this fraction of it was touched, or it takes less than this fraction of the
-file."""
+"""The complete state is written if this fraction of it was touched, or if it takes less than this fraction of the
+file.
+"""
 _ENTRY_BYTES = 64
 
 Changes = Mapping[str, ProducerEntry | None]
@@ -44,7 +47,9 @@ class Level(NamedTuple):
 
 
 Levels = tuple[Level, ...]
-"""The levels that the state of the last file rests on, least ``since`` first; empty if it is complete."""
+"""The levels on which the state of the last file is based, lowest ``since`` first; empty if that state is
+complete.
+"""
 
 
 class ProducerPart(NamedTuple):
@@ -60,8 +65,8 @@ def whole(state: ProducerState, _: int) -> ProducerPart:
 
 
 def part_of(level: Level, state: ProducerState, file_bytes: int) -> ProducerPart:
-    """The touched producers of a state, for the footer of a file of ``file_bytes``; all, if they are few, or small
-    beside the file.
+    """The touched producers of a state, for the footer of a file of ``file_bytes``; all producers if they are few,
+    or small compared with the file.
     """
     few = len(state) <= max(_SMALL, 2 * len(level.names))
     if few or len(state) * _ENTRY_BYTES * _PART_OF_ALL <= file_bytes:
@@ -70,9 +75,9 @@ def part_of(level: Level, state: ProducerState, file_bytes: int) -> ProducerPart
 
 
 def next_level(levels: Levels | None, touched: Iterable[str], producers: int, log_end: int) -> Level | None:
-    """The producers that the next file's footer must hold, for a log whose last file rests on ``levels`` and ends
-    at ``log_end``; ``producers`` is the number of all. None: all producers, as if there is no earlier file
-    (``levels`` is None).
+    """The producers that the next file's footer must hold, for a log whose last file is based on ``levels`` and
+    ends at ``log_end``; ``producers`` is the number of all producers. None: all producers, as when there is no
+    earlier file (``levels`` is None).
     """
     names = frozenset(touched)
     if levels is None:
@@ -100,9 +105,9 @@ def levels_after(levels: Levels | None, part: ProducerPart) -> Levels:
 
 
 def told_together(files: Sequence[tuple[int, ProducerPart]], start: int) -> ProducerPart:
-    """The combined part of neighboring files, given ``(base offset, part)`` of each in order: the last one's,
-    updated from the earlier ones that it rests on, back to a complete one, or one that rests on an offset before
-    ``start``.
+    """The combined part of neighboring files, given ``(base offset, part)`` of each in order: the last part,
+    combined with the earlier parts on which it is based, back to a complete part, or a part based on an offset
+    before ``start``.
     """
     _, part = files[-1]
     entries, since = part
@@ -122,8 +127,8 @@ def part_after(
     state: ProducerState,
     file_bytes: int,
 ) -> ProducerPart:
-    """The part of ``state`` for the footer of an append: its producer has appended at the end of a log that rests
-    on ``levels`` with the state ``before``; other producers may have been dropped.
+    """The part of ``state`` for the footer of an append: its producer has appended at the end of a log that is
+    based on ``levels`` and has the state ``before``; other producers may have been dropped.
     """
     touched = {producer_id}
     if len(state) < len(before) + (producer_id not in before):

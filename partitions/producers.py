@@ -1,18 +1,20 @@
-"""Producer state, by which a retried, speculative or repeated append is stored once (KIP-98's idempotence).
+"""Producer state, which ensures that a retried, speculative or repeated append is stored once (KIP-98's
+idempotence).
 
 It is cumulative: per producer the epoch, the last sequence and the offsets of that sequence. The footer of every
 data file contains the state, or its changes (``producer_changes``). One sequence is one append to the partition;
 gaps are allowed, since a micro-batch may have no records for a partition. Pure.
 
-For named producers the state contains more, since their appends are repeated: a scheduler reruns a day, a stream
-continues from a checkpoint. Offsets and digests of the last five appends (as in Kafka) show whether it is the same
-append. Runs of sequences, which stay small for long, show whether an older sequence was appended at all. If it
-was, but its records can no longer be compared, it is refused as well. An append that comes too late is refused,
-and the answer never claims more than is known.
+For named producers the state contains more, because their appends may be repeated much later: a scheduler reruns a
+day, a stream continues from a checkpoint. Offsets and digests of the last five appends (as in Kafka) show whether
+it is the same append. Runs of sequences, which stay small for a long time, show whether an older sequence was
+appended at all. If it was, but its records can no longer be compared, the append is refused. An append that comes
+too late is also refused. The answer never claims more than is known.
 
 For a transactional producer the state also contains the start of its open transaction. Each transaction has its
 own producer epoch (KIP-890): the decision to end it raises the epoch by one, and the marker has the raised epoch.
-From then on a late append of the ended transaction has an outdated epoch, and a late marker finds a later one.
+From then on, a late append of the ended transaction has an outdated epoch, and a late marker finds that the
+producer has a later epoch.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ MOST_RUNS = 128
 Acks = Literal["all", "leader"]
 """The replicas that must have the records of an append before it is acknowledged."""
 OnChangedReplay = Literal["refuse", "accept"]
-"""The treatment of a sequence that is repeated with other records."""
+"""The policy for a sequence that is repeated with other records."""
 
 
 class PastAppend(msgspec.Struct, frozen=True, array_like=True):
@@ -70,7 +72,7 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     """The start of its open transaction in this partition (Kafka's currentTxnFirstOffset); None if none is
     open."""
     partition_count: Int64 | None = None
-    """The number of partitions among which keys distributed the records; None if the partitions were given."""
+    """The partition count by which keys were assigned to partitions; None if the caller gave the partitions."""
     digest: bytes | None = None
     """The digest of the records (``stratalog.partitions.digest``); None if they are not compared."""
     earlier: tuple[PastAppend, ...] = ()
@@ -117,13 +119,15 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     partition_count: int | None = None
     """See ``ProducerEntry``; for a retry of the append when the topic has grown."""
     on_changed_replay: OnChangedReplay | None = None
-    """How a repeated sequence of a named producer is treated. None: the engine made up its sequences, which are
-    repeated soon and with the same records, or never."""
+    """The policy for a repeated sequence of a named producer. None: the engine numbers the sequences itself; they
+    are repeated soon and with the same records, or never.
+    """
     late: bool = False
-    """Whether other partitions have later sequences: then partitions without this sequence do not get it."""
+    """Whether other partitions have later sequences: then partitions without this sequence must not get it."""
     base_offset: int | None = None
     """The source offset of the first record, for a mirror. The append gets exactly this offset or fails, and keeps
-    the timestamps and gaps (``records.GAP``) of the source. None: the log end, wherever that is."""
+    the timestamps and gaps (``records.GAP``) of the source. None: the log end, whatever it is.
+    """
 
     def __post_init__(self) -> None:
         try:
@@ -136,9 +140,10 @@ class ProducerAppend(msgspec.Struct, frozen=True):
 
 
 UNNAMED_EXPIRATION_MS = 24 * 60 * 60 * 1000
-"""The state of producers named by the engine expires after a day (Kafka's producer.id.expiration.ms), or earlier
-if the topic says so. Each process, even a short one, leaves one behind; only the caller of an append with an
-unknown outcome knows its name, and will retry soon."""
+"""The state of producers that the engine has named expires after a day (Kafka's producer.id.expiration.ms), or
+earlier if the topic says so. Each process, even a short one, leaves such a producer behind. Only the caller of an
+append with an unknown outcome knows its name, and will retry soon.
+"""
 
 _UNNAMED = "unnamed-"
 
@@ -149,7 +154,7 @@ def unnamed(new_id: NewId) -> str:
 
 
 def is_unnamed(producer_id: str) -> bool:
-    """Whether the engine made up the producer id."""
+    """Whether the engine has generated the producer id."""
     return producer_id.startswith(_UNNAMED) and is_id(producer_id.removeprefix(_UNNAMED))
 
 
@@ -169,17 +174,17 @@ class EarlierAttempt(msgspec.Struct, frozen=True):
     next_offset: int
     """The end of its records; an upper bound if ``base_offset`` is None."""
     base_offset: int | None = None
-    """The first offset; None if it was too long ago to be known."""
+    """The first offset; None if the attempt was too long ago for it to be known."""
     digest: bytes | None = None
     """The digest of its records; None if unknown."""
 
 
 def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> EarlierAttempt | None:
-    """The outcome of an earlier attempt of the same append; None for a new append. A marker was already written if
-    the producer has its epoch, or a later one.
+    """The outcome of an earlier attempt of the same append; None for a new append. A marker has already been
+    written if the producer has the marker's epoch, or a later one.
 
     Raises: InvalidProducerEpochError if a newer instance has appended. If later sequences of the producer are in
-        the log: OutOfOrderSequenceNumberError if this one never was, DuplicateSequenceNumberError if that is
+        the log: OutOfOrderSequenceNumberError if this sequence never was, DuplicateSequenceNumberError if that is
         unknown.
     """
     last = state.get(append.producer_id)
@@ -207,11 +212,12 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     if appended is None:
         raise DuplicateSequenceNumberError(
             f"{what}: producer {append.producer_id!r} has already appended sequence {last.sequence}, and it is "
-            f"not known whether it appended {append.sequence}, which is too old: search the log for its records"
+            f"unknown whether it appended sequence {append.sequence}, which is too old: search the log for its "
+            "records"
         )
     raise OutOfOrderSequenceNumberError(
         f"{what}: sequence {append.sequence} of producer {append.producer_id!r} was never appended here, and "
-        f"comes too late: sequence {last.sequence} was appended already; give new records a new sequence"
+        f"comes too late: sequence {last.sequence} was already appended; give new records a new sequence"
     )
 
 
@@ -237,7 +243,7 @@ def check_same_records(
     raise ChangedReplayError(
         f"{sequence} was appended before with other records ({known} at offsets [{earlier.base_offset}, "
         f"{earlier.next_offset}), {'now' if records != known else 'now others, also'} "
-        f"{records}); the present records were not stored: give new records a new sequence"
+        f"{records}); the new records were not stored: give new records a new sequence"
     )
 
 
@@ -249,7 +255,9 @@ def after_append(
     now_ms: int,
     digest: bytes | None = None,
 ) -> dict[str, ProducerEntry]:
-    """The state after ``append`` got the offsets ``[base_offset, next_offset)``, for records of a ``digest``."""
+    """The state after ``append`` has received the offsets ``[base_offset, next_offset)``, for records of a
+    ``digest``.
+    """
     last = state.get(append.producer_id)
     txn_first_offset = None if last is None or append.control is not None else last.txn_first_offset
     if txn_first_offset is None and append.transactional and append.control is None:
@@ -269,8 +277,8 @@ def after_append(
 
 
 def _longer(before: ProducerEntry, sequence: int) -> tuple[int, ...]:
-    """The runs with one more sequence, which is greater than all."""
-    runs = before.runs or (1, 0)  # only the last append of an old entry is known
+    """The runs with one more sequence, which is greater than all earlier ones."""
+    runs = before.runs or (1, 0)  # an old entry knows only its last append
     missing = sequence - before.sequence - 1
     return ((1, missing, *runs) if missing else (runs[0] + 1, *runs[1:]))[:MOST_RUNS]
 
@@ -284,8 +292,9 @@ def without_transactions(state: ProducerState) -> dict[str, ProducerEntry]:
 
 
 def unexpired(state: ProducerState, now_ms: int, expiration_ms: int) -> dict[str, ProducerEntry]:
-    """The state without expired producers: those without an open transaction that have not appended for
-    ``expiration_ms`` (producer.id.expiration.ms), or ``UNNAMED_EXPIRATION_MS``."""
+    """The state without expired producers. A producer expires if it has no open transaction and has not appended
+    for ``expiration_ms`` (producer.id.expiration.ms), or ``UNNAMED_EXPIRATION_MS``.
+    """
     unnamed_ms = min(expiration_ms, UNNAMED_EXPIRATION_MS)
     return {
         name: entry
@@ -322,5 +331,5 @@ def encode(state: ProducerState) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, ProducerEntry]:
-    """Raises: ValueError (the caller knows which file to name)."""
+    """Parse the content of a ``.local`` file. Raises: ValueError (the caller knows which file to name)."""
     return parse_json(unsealed(data), dict[str, ProducerEntry])

@@ -5,9 +5,9 @@ columns and skips row groups inside the log. Declared schemas are stored as Spar
 Delta tables), so the metadata needs neither Spark nor Arrow.
 
 Producers may choose any field names, except names that are empty, contain a NUL, differ from another one only in
-case, or share a Parquet column with another. Parquet and Delta's protocol do not restrict names. Delta's Spark
-connector does, without column mapping, when *it* writes: it forbids ``,;{}()=``, blanks and ends of lines. It
-reads all names.
+case, or share a Parquet column with another field. Parquet and Delta's protocol do not restrict names. Without
+column mapping, Delta's Spark connector does restrict names when *it* writes: it forbids ``,;{}()=``, blanks and
+ends of lines. It reads all names.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _GIVEN_COLUMNS = frozenset((*RECORD_COLUMNS, "partition"))
 
 def columns_of_records(names: Collection[str], declared: Collection[str]) -> dict[str, str]:
     """A mapping of each name to itself, if rows have the columns of a record by name, as Kafka clients and Spark's
-    Kafka sink expect. Empty if the rows have no ``value``, or another column, or if the declared fields of the
-    value (``declared``; none unless the value is a struct) include one of the names.
+    Kafka sink expect. Empty if the rows have no ``value``, or have another column, or if the declared fields of
+    the value (``declared``; none unless the value is a struct) include one of the names.
     """
     given = set(names)
     if "value" not in given or not given <= _GIVEN_COLUMNS or not given.isdisjoint(declared):
@@ -49,15 +49,17 @@ def columns_of_records(names: Collection[str], declared: Collection[str]) -> dic
 ABORT, COMMIT = 0, 1
 """``control`` of a marker, which ends a transaction in its partition: Kafka's types of control records."""
 GAP = -1
-"""``control`` of a row for an offset without a record, in a mirror: the source has a marker there, a record of an
-aborted transaction, or one that compaction removed. All columns except the partition and the offset are null."""
+"""``control`` of a row for an offset without a record, in a mirror: the source has a marker at this offset, a
+record of an aborted transaction, or a record that compaction has removed. All columns except the partition and the
+offset are null.
+"""
 ABORTED = 2
 """``control`` of a record whose transaction was aborted; only merged segments contain it. All other records have
 null: in merged segments ``control IS NULL`` selects the committed records (``stratalog.partitions.transactions``).
 """
 
 MOST_NESTED = 64
-"""The greatest nesting depth of types in a declared schema."""
+"""The maximum nesting depth of types in a declared schema."""
 
 _SHOWN = 1000
 """The number of characters of an invalid type to show in a message."""
@@ -99,7 +101,7 @@ def physical_schema(key: pa.DataType | None = None, value: pa.DataType | None = 
 def schema_of(key_schema: str | None, value_schema: str | None) -> pa.Schema:
     """All columns of the segments of a topic with these declared types of keys and values; None means binary.
 
-    Raises: InvalidCallError, as ``type_from_json``.
+    Raises: InvalidCallError; see ``type_from_json``.
     """
     key, value = (None if text is None else type_from_json(text) for text in (key_schema, value_schema))
     return physical_schema(key, value)
@@ -181,8 +183,8 @@ def check_columns(
     what: str,
     fits: Callable[[pa.DataType, pa.DataType], bool] | None = None,
 ) -> None:
-    """Compare the record columns of a batch with those of the topic: the types must be the same, or satisfy
-    ``fits(given, wanted)`` if that is given.
+    """Compare the record columns of a batch with those of the topic: the types must be the same or, if ``fits`` is
+    given, satisfy ``fits(given, wanted)``.
 
     Raises: InvalidRecordError, which names the first column that is missing or has another type.
     """
@@ -227,7 +229,7 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
 def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """The leaf columns by their dotted Parquet paths, in file order.
 
-    Raises: InvalidCallError if two have the same path, such as ``a.b`` and a field ``b`` of ``a``: Parquet
+    Raises: InvalidCallError if two leaves have the same path, such as ``a.b`` and a field ``b`` of ``a``: Parquet
         settings of one would apply to the other.
     """
 

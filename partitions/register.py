@@ -10,7 +10,7 @@ from isal import isal_zlib
 from stratalog.partitions.errors import InvalidCallError
 
 REGISTER_BYTES = 16 * 1024 * 1024
-"""The size limit: a hundred thousand producers of one partition."""
+"""The size limit of a register: a hundred thousand producers of one partition."""
 EPOCH_BYTES = 1024 * 1024
 """The size limit of an ``.epoch`` register: forty thousand elections of one partition, 12 MB in memory."""
 

@@ -119,8 +119,9 @@ def next_rule(
 
 def still_needed(earlier: Sequence[CommittedRule], rule: Rule) -> tuple[CommittedRule, ...]:
     """The earlier rules that a ``next_rule`` after ``rule`` needs: their tombstones are not removed yet, and each
-    has the time when the one before it was carried out. At most ``MOST_KEPT``, the oldest: tombstones between the
-    bounds of others only stay for longer."""
+    records when the rule before it had been applied. At most ``MOST_KEPT`` rules, the oldest: without the others,
+    tombstones only stay longer.
+    """
     return tuple(one for one in earlier if one.rule.bound > rule.tombstones_before)[:MOST_KEPT]
 
 
@@ -131,5 +132,5 @@ def to_rewrite(log: ReplicaLog, rule: Rule) -> tuple[Link, ...]:
 
 
 def carried_out(log: ReplicaLog, rule: Rule) -> bool:
-    """Whether a replica holds nothing that the rule removes, except in a file that crosses its bound."""
+    """Whether a replica holds no record that the rule removes, except in a file that crosses the rule's bound."""
     return not to_rewrite(log, rule)

@@ -1,4 +1,5 @@
-"""Carries out a rule of removal on one replica: finds what it removes, and rewrites the files, in ascending order.
+"""Applies a removal rule to one replica: finds the records that it removes, and rewrites the files in ascending
+order.
 
 A run that ends half-way leaves a log that is whole (``partitions.removal``). The next one continues.
 """
@@ -36,7 +37,7 @@ class Removed:
     read_bytes: int = 0
     written_bytes: int = 0
     keyless: int = 0
-    """The number of records without a key below the bound, in all files that were left to rewrite."""
+    """The number of records without a key below the bound, in all files that still had to be rewritten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +47,17 @@ class RemovingOptions:
     segment_bytes: int
     compression: str
     memory_bytes: int
-    """The bound of a table of keys."""
+    """The memory bound of a table of keys."""
     folder: Path | None = None
-    """Where keys go that exceed the bound; None: the system's folder for temporary files."""
+    """The folder for keys that exceed the bound; None: the system's folder for temporary files."""
     most: int | None = None
-    """The most segments to make; None: all."""
+    """The maximum number of segments to make; None: all."""
 
 
 def carry_out(
     replica: Replica, log: ReplicaLog, transactions: LogTransactions, rule: Rule, options: RemovingOptions
 ) -> Removed:
-    """Carry out ``rule`` on the replica, whose log and transactions these are.
+    """Apply ``rule`` to the replica, which has this log and these transactions.
 
     Raises: RetriableError for a rule above the last stable offset, as an elected leader may know it;
         SourceChangedError when files left the log meanwhile; CorruptSegmentError; StorageError when the folder
@@ -89,7 +90,7 @@ def carry_out(
 
 
 def _runs(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
-    """Neighbours of together at most ``segment_bytes``, or single links, ascending."""
+    """Runs of neighbouring links of at most ``segment_bytes`` in all, or single links; ascending."""
     runs: list[list[Link]] = []
     size = 0
     for link in links:
@@ -103,7 +104,9 @@ def _runs(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
 
 
 def _name(log: ReplicaLog, run: Run, rule: Rule) -> DataName:
-    """The epoch is that of the last record, also where a rewritten segment has cut the last file."""
+    """The name of a run's segment. The epoch is that of the last record, even if a rewritten segment has cut the
+    last file.
+    """
     epoch = log.lineage.epoch_at(run.end - 1)
     assert epoch is not None  # the last file of the run is live
     return DataName(run.start, run.end, epoch, rule.generation)
@@ -112,8 +115,9 @@ def _name(log: ReplicaLog, run: Run, rule: Rule) -> DataName:
 def _keys(
     replica: Replica, log: ReplicaLog, transactions: LogTransactions, rule: Rule
 ) -> Iterator[pa.RecordBatch]:
-    """The keys of all records below the bound, as ``Superseded.find`` takes them. Values are read only where a
-    tombstone may be removed."""
+    """The keys of all records below the bound, as ``Superseded.find`` takes them. Values are read only if a
+    tombstone may be removed.
+    """
     links = log.over(log.local_start, rule.bound)
     schemas = (replica.segment(link.file).schema for link in links)
     key = pa.schema([widest(schemas, str(replica)).field("key")])

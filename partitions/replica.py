@@ -40,14 +40,14 @@ LINEAGES_BYTES = 64 * 1024 * 1024
 """Memory for cached lineages; one of ten elections takes 2 KB."""
 
 remembered_lineages: BoundedCache[tuple[Store, StoredObject], Lineage] = BoundedCache(LINEAGES_BYTES)
-"""Cached by the listed object, so a replaced register is read again."""
+"""Lineages, cached by the listed object, so that a replaced register is read again."""
 KNOWN_LOGS_BYTES = 64 * 1024 * 1024
 """Memory for cached logs: about 60,000 files. A larger log is listed from scratch each time."""
 
 known_logs: BoundedCache[tuple[Store, str, int], KnownLog] = BoundedCache(KNOWN_LOGS_BYTES)
-"""By the folder of the replica, and the generation that it is listed for."""
+"""Logs, by the folder of the replica and the generation for which it is listed."""
 _DECODED = Room(REGISTER_BYTES)
-"""Memory for registers that are decoded at once, which takes many times their bytes."""
+"""Memory for registers that are being decoded, which takes many times their size in bytes."""
 
 
 _looks = itertools.count(1)
@@ -57,7 +57,9 @@ _PROCESS = random_id()
 
 @dataclass(frozen=True, slots=True)
 class LookMark:
-    """A moment between two looks at replicas by this process. In another process no look is later."""
+    """A moment between two listings of replicas by this process. In another process, no listing is later
+    than it.
+    """
 
     process: tuple[int, str]
     number: int
@@ -74,7 +76,7 @@ R = TypeVar("R")
 
 @contextmanager
 def errors_of(replica: Replica) -> Iterator[None]:
-    """A context that attributes corruption to this replica, unless the error names another."""
+    """A context that attributes corruption to this replica, unless the error names another replica."""
     try:
         yield
     except CorruptionError as error:
@@ -125,7 +127,7 @@ class EndState:
 
 
 ANY_GENERATION = (1 << 63) - 1
-"""The generation of a replica whose rules of removal are unknown: the footer of each file has its rule."""
+"""The generation of a replica whose removal rules are unknown: the footer of each file has its rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +135,11 @@ class Replica:
     """One incarnation of one replica: a folder under the root of a broker.
 
     Every listing is followed by one ``stat`` of the root's ``broker.json``. It detects a root that was wiped and
-    formatted again, and one that was restored from an older copy by ``cp``, ``rsync`` or object copies, whose
+    formatted again, and a root that was restored from an older copy by ``cp``, ``rsync`` or object copies, whose
     history ends too early. It does not detect changes that leave that file alone: a volume or bucket rolled back
-    as a whole, files removed in place (``rsync --delete``). In return a root moved to another disk counts as
-    another incarnation, unless registered as a trusted copy, and a file system must show the same inodes on all
-    machines and after a remount (NFS does, some FUSE file systems do not).
+    as a whole, or files removed in place (``rsync --delete``). The price is that a root that was moved to another
+    disk counts as another incarnation, unless it is registered as a trusted copy. And a file system must show the
+    same inodes on all machines and after a remount (NFS does, some FUSE file systems do not).
     """
 
     broker_id: int
@@ -152,7 +154,7 @@ class Replica:
     incarnation_folder: str = ""
     """The folder of this incarnation below the root; empty for the directory id."""
     generation: int = 0
-    """The generation of the partition's last rule of removal; 0: none. Files of a greater one are foreign."""
+    """The generation of the partition's last removal rule; 0: none. Files of a later generation are foreign."""
 
     @property
     def folder(self) -> str:
@@ -171,8 +173,8 @@ class Replica:
         """The files of the replica. The root is checked afterwards, so the listing is that of the registered
         incarnation.
 
-        Files seen before may be taken as unchanged (``Store.list``); ``anew`` asks about each, for checks of the
-        storage.
+        Files seen before may be taken as unchanged (``Store.list``). With ``anew`` every file is queried again
+        (for storage checks).
 
         Raises: StaleBrokerError when the root is another incarnation, by directory id or identity;
             BrokerUnreachableError without a ``broker.json``; ListingUnstableError; CorruptionError if a folder or
@@ -202,8 +204,8 @@ class Replica:
 
     @_own
     def list_behind(self, last: DataName) -> Listing:
-        """The changes since a full look: files whose names sort behind ``last``, and all registers of epochs above
-        its own. The cost does not grow with the log. The root is not checked.
+        """The changes since a full listing: files whose names sort after ``last``, and all registers of epochs
+        above that of ``last``. The cost does not grow with the log. The root is not checked.
 
         Raises: see ``list``.
         """
@@ -233,18 +235,18 @@ class Replica:
             )
         if self.root:
             raise StaleBrokerError(
-                f"{self}: {self.store.uri} is not the registered root, although its directory "
-                "id is the same: an older copy was restored, or the root was moved; register the broker first"
+                f"{self}: {self.store.uri} is not the registered root, although it has the same directory id: an "
+                "older copy was restored, or the root was moved; register the broker first"
             )
 
     @_own
     def log(
         self, footer_of: FooterOf | None = None, *, anew: bool = False, since: LookMark | None = None
     ) -> ReplicaLog:
-        """The present log: one listing, and reads of content that is not cached. ``footer_of`` reads the footer of
-        its last file, which has its end, from another source. ``anew``: see ``list``. Returns the same object
-        while nothing changes. ``since``: return the log as this process last saw it, if that was after this mark.
-        Use it only to decide that there is nothing to do.
+        """The current log, from one listing, and reads of content that is not cached. ``footer_of`` reads the
+        footer of the last file, which has the log's end, from another source. ``anew``: see ``list``. Returns the
+        same object while nothing changes. ``since``: return the log as this process last saw it, if that was after
+        this mark. Use ``since`` only to decide that there is nothing to do.
 
         Raises: see ``list``; CorruptionError, CorruptSegmentError.
         """
@@ -253,7 +255,7 @@ class Replica:
             since = None
             if known.resolved is not None and not anew:
                 return known.resolved
-            with suppress(SourceChangedError):  # deleted since the listing: list again
+            with suppress(SourceChangedError):  # a file has been deleted since the listing: list again
                 log = log_again(
                     known.log,
                     known.listing,
@@ -288,8 +290,8 @@ class Replica:
         return self.end_state(log).producers
 
     def end_state(self, log: ReplicaLog) -> EndState:
-        """The state for an append at the log end: from the last file, otherwise from the local start. The latter
-        does not have the last transactional append, which may be in any remote file below it.
+        """The state for an append at the log end: from the last file, otherwise from the local start. The local
+        start does not have the last transactional append, which may be in any remote file below it.
         """
         if log.chain:
             producers, levels = self._producers_after(log, len(log.chain) - 1)
@@ -323,7 +325,7 @@ class Replica:
             if part.since <= log.local_start:
                 state = self.producers_at_local_start(log)
                 break
-            # The file that ended there, or a merged segment over it, ends no later than this file.
+            # The file that ended at ``since``, or a merged segment that covers it, ends no later than this file.
             index = bisect_left(log.chain, part.since, hi=index, key=lambda link: link.end)
         levels: Levels = ()
         for part in reversed(parts):
@@ -363,7 +365,7 @@ def _read_lineage(store: Store, register: StoredObject) -> Lineage:
         try:
             data = read_bounded(store, register.name, REGISTER_BYTES)
         except FileNotFoundError as error:
-            raise SourceChangedError(f"{what} was deleted since it was listed") from error
+            raise SourceChangedError(f"{what} has been deleted since it was listed") from error
         with _DECODED.of(len(data)):
             found = Lineage.from_json(data, what)
         remembered_lineages.put((store, register), found, found.memory_bytes)

@@ -40,7 +40,7 @@ class LogFile:
 
     def latest_ms(self, now_ms: int) -> int:
         """The time from which the age of the file counts: its largest timestamp, unless that is in the future. No
-        record can be that young, so then the time of writing counts.
+        record can be that young, so in that case the time of writing counts.
         """
         max_timestamp_ms = self.max_timestamp_ms
         return max_timestamp_ms if max_timestamp_ms <= now_ms else min(max_timestamp_ms, self.written_ms)
@@ -111,7 +111,7 @@ def next_expiry_ms(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: 
 
 def in_future(extents: Sequence[LogFile], keep_from: int, now_ms: int) -> LogFile | None:
     """The first file with a timestamp in the future. If timestamps have to be read, only the files up to the first
-    kept one, and the last file, are checked: the others are checked when they are next to expire.
+    kept one, and the last file, are checked: the other files are checked when they are the next to expire.
     """
     for extent in extents:
         cheap = isinstance(extent.max_timestamp, int) or extent.start <= keep_from or extent is extents[-1]
@@ -122,7 +122,7 @@ def in_future(extents: Sequence[LogFile], keep_from: int, now_ms: int) -> LogFil
 
 def local_start_for(log: ReplicaLog, wanted: int) -> int:
     """The offset for a ``.local`` register: the greatest file boundary of the chain at or below ``wanted`` and the
-    high watermark, and at least the present local start, so that no live append straddles it.
+    high watermark, but at least the current local start. So no live append straddles the local start.
     """
     bound = min(wanted, log.high_watermark)
     boundaries = [link.end for link in log.chain if link.end <= bound]
@@ -130,8 +130,9 @@ def local_start_for(log: ReplicaLog, wanted: int) -> int:
 
 
 KEPT_EPOCHS = 17
-"""The number of leader epoch registers to keep: the last, which counts, and those that show whether it is
-foreign."""
+"""The number of leader epoch registers to keep: the last one, which counts, and earlier ones that show whether it
+is foreign.
+"""
 
 
 def removable(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int | None = None) -> list[str]:
@@ -139,8 +140,8 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int | N
     committed leader epoch of its partition is ``leader_epoch`` or later.
 
     - files that left the log at least ``delay_ms`` ago (``discarded`` knows when): below the local start, hidden
-      by a merged segment, or of another history; of the last kind only files below the high watermark, since those
-      above it may become live again;
+      by a merged segment, or of another history; of the last kind only files below the high watermark, because
+      files above it may become live again;
     - registers without meaning: local starts below one that is as old as the delay, so that a start that moves
       more often does not keep files forever; leader epochs before the last ``KEPT_EPOCHS`` up to the committed
       epoch, all of them as old as the delay. (A register above that epoch belongs to no leader, and does not
@@ -186,6 +187,6 @@ def superseded(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
 
 
 def _lasting_local_start(listing: Listing, until_ms: int) -> int:
-    """The greatest local start that was written at or before ``until_ms``; 0 without any."""
+    """The greatest local start that was written at or before ``until_ms``; 0 if there is none."""
     written = (name.offset for name, stored in listing.local_starts if stored.modified_ms <= until_ms)
     return max(written, default=0)

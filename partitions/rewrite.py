@@ -1,14 +1,15 @@
 """Merging: reads the records of a run and writes them as one segment, under the rules for copies.
 
-The only step of the engine that decodes and encodes records again. The name appears at once or not at all; the
-merged files stay until a later vacuum.
+This is the only step of the engine that decodes and re-encodes records. The name appears at once or not at all;
+the merged files stay until a later vacuum.
 
 Files of a run may have schemas of which one grew from the other (``stratalog.partitions.growth``). The segment has
-the widest of them, not the topic's present one: so it depends on the files alone, and the same files always merge
-into the same bytes. A transaction's outcome follows from its marker, which is already in the log.
+the widest of them, not the topic's current schema. So the segment depends on the files alone, and the same files
+always merge into the same bytes. A transaction's outcome follows from its marker, which is already in the log.
 
-A segment has the combined producer part of its files: all, or those touched since an earlier offset
-(``producer_changes``). It has the complete state if it is large beside it, or is to leave the log.
+A segment has the combined producer part of its files: all producers, or those touched since an earlier offset
+(``producer_changes``). It has the complete state if the segment is much larger than the state, or is to leave the
+log.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def check_in_log(replica: Replica, run: Run) -> None:
 def state_after(replica: Replica, run: Run) -> ProducerState:
     """The producer state at the end of a run of the replica's log.
 
-    Raises: SourceChangedError when files of it left the log meanwhile; see ``Replica.producers_at``.
+    Raises: SourceChangedError when files of the run left the log meanwhile; see ``Replica.producers_at``.
     """
     log = replica.log()
     if all(link.end != run.end for link in log.chain):
@@ -158,8 +159,8 @@ def stage_run(
     removal: Removal | None = None,
 ) -> tuple[Staged, SegmentFooter]:
     """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``. ``state``
-    gives the producer state at its end, if the files do not have it. A segment that ``leaves`` its log has the
-    complete state. With a ``removal`` it follows that rule.
+    gives the producer state at the segment's end if the files do not have it. A segment that ``leaves`` its log
+    has the complete state. With a ``removal`` it follows that rule.
 
     Raises: CorruptSegmentError, SourceChangedError, LogGapError; errors of ``state``.
     """
@@ -182,7 +183,7 @@ def stage_run(
         markers = _markers((segment.footer for segment in segments), run.start)
         latest = last.last_transactional_offset
         if latest is not None and segments[0].footer.may_hold_control:
-            latest = max(latest, run.start)  # it may begin in the part that was cut off
+            latest = max(latest, run.start)  # the transaction may begin in the part that was cut off
         oldest_ms = min(segment.footer.oldest_ms for segment in segments)
         told = told_together(
             [(file.footer.base_offset, file.footer.producer_part) for file in segments], run.start
@@ -252,7 +253,7 @@ def _write(
 
     if gaps:
         last_transactional_offset = max(last_transactional_offset or 0, run.start)
-    # Write nothing that depends on the present moment: the same files must merge into the same bytes.
+    # Write nothing that depends on the current time: the same files must merge into the same bytes.
     return writer.close(
         lineage=Lineage(last.lineage),
         producers=lambda _: producers,
@@ -270,7 +271,7 @@ def _with_gaps(batch: pa.RecordBatch, removed: npt.NDArray[np.bool_]) -> pa.Reco
     """The records, with a gap in place of each removed one."""
     if not removed.any():
         return batch
-    # Taken by null places, nothing is left of a removed value: the same rule writes the same bytes again.
+    # Taking rows by null indices leaves nothing of a removed value, so the same rule always writes the same bytes.
     kept = numbers(0, len(removed)).buffers()[1]
     places = pa.Array.from_buffers(pa.int64(), len(removed), [booleans(~removed).buffers()[1], kept])
     gap = scalar(GAP, pa.int32())

@@ -58,8 +58,9 @@ def _decode_broker_file(store: Store, data: bytes) -> BrokerFile:
 
 
 def root_identity(broker_file: StoredObject) -> str:
-    """An identity that distinguishes this root from every other one that ever has its address: that of the object
-    ``broker.json``, from ``Store.stat``. The file is written once, with the root."""
+    """An identity that distinguishes this root from every other one that ever has its address: the identity of the
+    object ``broker.json``, from ``Store.stat``. The file is written once, when the root is formatted.
+    """
     born = f"+{broker_file.born}" if broker_file.born else ""
     return f"{broker_file.version}@{broker_file.modified_ms}{born}"
 
@@ -73,8 +74,8 @@ class Root:
 
 
 def inspect_root(store: Store) -> Root | None:
-    """The present root; None without a description (unmounted, or never formatted). Looks up ``broker.json``, and
-    reads exactly the object that was found.
+    """The root as it is now; None without a description (unmounted, or never formatted). Looks up ``broker.json``,
+    and reads exactly the object that was found.
 
     Raises: CorruptionError as ``read_broker_file``; SourceChangedError, StorageError.
     """
@@ -112,7 +113,9 @@ def _fields(file: BrokerFile) -> dict[str, object]:
 
 
 def check_broker_file(found: BrokerFile, store: Store, cluster_id: str, broker_id: int) -> None:
-    """Raises: InconsistentClusterIdError, LogDirError if the root belongs to another cluster or broker."""
+    """Check the owner of a root. Raises: InconsistentClusterIdError, LogDirError if it belongs to another cluster
+    or broker.
+    """
     if found.cluster_id != cluster_id:
         raise InconsistentClusterIdError(
             f"log dir {store.uri} of broker {broker_id} belongs to cluster {found.cluster_id!r}, "
@@ -128,7 +131,7 @@ def check_broker_file(found: BrokerFile, store: Store, cluster_id: str, broker_i
 def format_root(
     store: Store, cluster_id: str, broker_id: int, new_id: NewId, key: ClusterKey | None = None
 ) -> BrokerFile:
-    """Format the root for a broker, unless it already is. With ``key`` its ``broker.json`` is signed.
+    """Format the root for a broker, unless it is already formatted. With ``key`` its ``broker.json`` is signed.
 
     Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError; then nothing is changed.
     """
@@ -140,6 +143,8 @@ def format_root(
             return fresh
         found = read_broker_file(store)
         if found is None:
-            raise BrokerUnreachableError(f"{store.uri}: broker.json was created and deleted meanwhile; try again")
+            raise BrokerUnreachableError(
+                f"{store.uri}: broker.json was created and deleted at the same time; try again"
+            )
     check_broker_file(found, store, cluster_id, broker_id)
     return found

@@ -1,4 +1,4 @@
-"""Runners of independent pieces of work: one after the other, in threads, or (in ``engine``) by Spark."""
+"""Runners of independent pieces of work: one after the other, in threads, or (in ``engine``) on Spark."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 QUICK_S = 0.001
-"""No storage behind a network answers within this time, and few disks make a file durable."""
+"""Storage behind a network never answers within this time, and few disks make a file durable in it."""
 QUICK_RUNS = 10
-"""A disk answers some calls within that time, but not those of ten runs in a row during appends."""
+"""The number of runs in a row that must be quick. (A disk answers some calls that fast, but not those of ten runs
+in a row during appends.)
+"""
 
 
 SPARK, THREADS = "spark", "threads"
@@ -58,9 +60,9 @@ class Runner(Protocol):
     def run(
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
     ) -> Iterator[Outcome[T, R]]:
-        """One outcome per item, in any order, as they finish. A ``StratalogError`` is the outcome of its item and
-        stops no other; any other exception is a bug and is raised. ``weigh`` gives the amount of work of an item,
-        for runners that pack items together.
+        """Yields one outcome per item, in the order in which they finish. A ``StratalogError`` is the outcome of
+        its item and does not stop other items; any other exception is a bug and is raised. ``weigh`` gives the
+        amount of work of an item, for runners that pack items together.
         """
         ...
 
@@ -74,14 +76,16 @@ def attempt(function: Callable[[T], R], item: T) -> Outcome[T, R]:
 
 
 def side_by_side(runner: Runner, *works: Callable[[], object]) -> None:
-    """Do all of these. Raises: the error of the first, in their order, that failed; the others have ended."""
+    """Run all of the calls side by side. Raises: the error of the first call, in their order, that failed, after
+    all calls have ended.
+    """
     outcomes = list(runner.run(lambda number: works[number](), range(len(works))))
     for failed in sorted((one for one in outcomes if isinstance(one, Failed)), key=lambda one: one.item):
         raise failed.error
 
 
 class SerialRunner:
-    """One after the other, in order: deterministic, for tests and small work."""
+    """Runs items one after the other, in order: deterministic, for tests and small work."""
 
     def run(
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
@@ -93,13 +97,13 @@ class SerialRunner:
 class ThreadRunner:
     """Runs items in up to ``threads`` threads, including the caller's.
 
-    The others wait in a pool as long as the runner lives, so a run of a few small items needs no new threads.
-    Because the caller works as well, an item may itself run others on the same runner, however many threads are
-    busy. An unpickled runner has a new pool.
+    The other threads wait in a pool as long as the runner lives, so a run of a few small items needs no new
+    threads. Because the caller also works, an item may itself run other items on the same runner, however many
+    threads are busy. An unpickled runner has a new pool.
 
     Small items of a file system in memory end before another thread has begun, and threads that take turns cost
-    more processor time than the items. So the caller runs items alone if each item of the latest ``QUICK_RUNS``
-    runs has ended within ``QUICK_S``, until one takes longer.
+    more CPU time than the items. So the caller runs the items alone if each item of the latest ``QUICK_RUNS`` runs
+    ended within ``QUICK_S``, until an item takes longer.
     """
 
     def __init__(self, threads: int) -> None:
@@ -178,11 +182,11 @@ class _Run(Generic[T, R]):
     def end(self) -> None:
         """Start no more items, and wait for those that have started."""
         self._waiting.clear()
-        # A helper that has not started may itself wait for threads of runs that wait here.
+        # Wait only for helpers that have started: another may itself wait for threads of runs that wait here.
         wait([helper for helper in self._called if not helper.cancel()])
 
     def _help(self) -> None:
-        with suppress(IndexError):  # nothing is waiting any more
+        with suppress(IndexError):  # no item is waiting
             while True:
                 item = self._waiting.popleft()
                 try:

@@ -49,13 +49,13 @@ class Segment:
     index_start: int
     """The end of the column chunks, where the page index begins."""
     crc32: int
-    """The CRC-32 of the file's bytes as written, which a copy must have, too."""
+    """The CRC-32 of the file's bytes as written; a copy must have the same."""
     what: str
     """The file's address, for messages."""
 
     @property
     def memory_bytes(self) -> int:
-        """Its approximate memory, with its layout."""
+        """The approximate size in memory, including the layout."""
         return 4 * 1024 + 5 * len(self.stored)
 
     @property
@@ -73,7 +73,7 @@ class Segment:
 
     @property
     def row_groups(self) -> tuple[RowGroup, ...]:
-        """At least one. Raises: see ``layout``."""
+        """The row groups, at least one. Raises: see ``layout``."""
         return self.layout.row_groups
 
     @property
@@ -92,7 +92,7 @@ class Segment:
 _Key = tuple[Readable, str, int, int, str]
 _remembered: BoundedCache[_Key, Segment] = BoundedCache(REMEMBERED_BYTES)
 _ENDS = 8192
-"""The ends of appends; they take at most 8 MB, and stay longer than the footers."""
+"""The ends of appends. They take at most 8 MB, and stay cached longer than the footers."""
 _ends: BoundedCache[tuple[Readable, StoredObject], int] = BoundedCache(_ENDS)
 
 
@@ -103,8 +103,9 @@ def forget() -> None:
 
 
 def forget_files(store: Readable, files: Iterable[DataFile]) -> None:
-    """Clear the cached footers of files that this process hardly reads again, as a process that appends for hours
-    would fill the cache with them. Their ends stay cached."""
+    """Clear the cached footers of files that this process will hardly read again. Otherwise a process that appends
+    for hours would fill the cache with them. Their ends stay cached.
+    """
     for file in files:
         _remembered.take(_key(store, file.object))
 
@@ -117,7 +118,7 @@ def _key(store: Readable, stored: StoredObject) -> _Key:
 def read_segment(store: Readable, file: DataFile, *, remembered: bool | None = None) -> Segment:
     """The footers of a data file, usually by one ranged read of its end. They are cached if the object has a
     version, or the caller knows that the name is never reused (``remembered`` True); ``remembered`` False reads
-    the present content.
+    the current content.
 
     Raises: CorruptSegmentError for a truncated or foreign file, a missing footer, or one that does not match the
         file's name; SourceChangedError when the file is gone.
@@ -207,8 +208,8 @@ def _open(store: Readable, file: DataFile) -> Segment:
 def _read_parquet_footer(
     store: Readable, stored: StoredObject, what: str
 ) -> tuple[pq.FileMetaData, bytes, int, int]:
-    """The Parquet footer, which holds our own, parsed for Arrow and as stored; the start of the page index; and
-    the CRC-32 of all bytes of an undamaged file.
+    """The Parquet footer, which contains the log's footer, parsed for Arrow and as stored; the start of the page
+    index; and the CRC-32 of all bytes of an undamaged file.
     """
     if stored.size_bytes < len(MAGIC) + SUFFIX_BYTES:
         raise CorruptSegmentError(f"{what} has {stored.size_bytes} bytes: it is truncated, or not a Parquet file")
@@ -247,8 +248,8 @@ def naming(stored: StoredObject) -> Iterator[None]:
 
 
 def check_held(data: bytes, column: str, most_bytes: int, what: str) -> None:
-    """Check that Arrow may decode a column of a data file in memory: the file is ours, and the column takes at
-    most ``most_bytes``. (Checksums are not compared.)
+    """Check that Arrow may decode a column of a data file in memory: the file is one of the log's, and the column
+    takes at most ``most_bytes``. (Checksums are not compared.)
 
     Raises: CorruptSegmentError; ``what`` names the file.
     """
@@ -285,7 +286,8 @@ def read_row_groups(
                 table = table.slice(low - first, high - low)
                 yield low, table
                 del table
-                # The allocator keeps memory that a thread has freed: over time, that of several row groups.
+                # The allocator keeps memory that a thread has freed; over time this would be the memory of several
+                # row groups.
                 pa.default_memory_pool().release_unused()
 
 

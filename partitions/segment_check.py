@@ -9,7 +9,7 @@
 Parquet's footer has its own checksum, all positions, and the checksum of all other bytes, and is checked first.
 ``check_segment`` keeps the compressed bytes of one row group in memory, and decompresses them in pieces, as rows
 may be wide, and a Python worker small. It reports the offsets of the lost records, in the smallest range that a
-file can show: a row group's, or the whole file's.
+file can show: that of a row group, or the whole file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check_copy(source: Readable, segment: Segment, copied: StagedCopy) -> None:
     """Check that a copy of ``segment``, read from ``source``, has all the bytes that were written originally.
 
     Raises: CorruptSegmentError, which names the source, because it returned other bytes (or this process corrupted
-        them). The caller gives the copy no name, and adds whose storage the source is.
+        them). The caller must not give the copy a name, and adds the broker of the source to the error.
     """
     _compare(source, segment, copied.crc32)
 
@@ -121,7 +121,7 @@ def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
                 bad.append(BadRange(found.first, found.end, error))
         for data in regions.tail():
             crc32 = isal_zlib.crc32(data, crc32)
-    if crc32 != segment.crc32 and not bad:  # in the page index, or a page's header
+    if crc32 != segment.crc32 and not bad:  # the damage is in the page index, or in a page's header
         bad.append(_whole(segment, f"{what} is damaged outside of its records: the checksum of all bytes differs"))
     return CheckedSegment(segment, _joined(bad))
 
@@ -173,7 +173,7 @@ class _Regions:
 
 
 def _check_row_group(segment: Segment, found: _RowGroup, what: str) -> CorruptSegmentError | None:
-    """The damage of a row group: of a page's checksum, or of its records' offsets; None for a good one."""
+    """The damage of a row group: a wrong page checksum, or wrong offsets of records; None for a good row group."""
     try:
         table = decode_row_group(segment, found.index, found.data, kept=["offset"])
     except CorruptSegmentError as error:

@@ -3,10 +3,10 @@
 The footer has the data that listings lack: the end of an append, the producer state after the file, the lineage
 under which it was written, the largest timestamp. It is JSON under the key ``log.segment`` of Parquet's footer.
 
-Every byte has a checksum. Pages have Parquet's own, by which readers find damage. Ours, under the key
-``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy, which decodes nothing, compares the
-bytes that pass with ``file_crc32``, which is in the last bytes of the file. The page index has its own checksum,
-for readers that use it to skip pages and read little else (``check_tail``).
+Every byte has a checksum. Pages have Parquet's own, by which readers find damage. The log's checksums, under the
+key ``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy, which decodes nothing, compares
+the bytes that pass with ``file_crc32``, which is in the last bytes of the file. The page index has its own
+checksum, for readers that use it to skip pages and read little else (``check_tail``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FOOTER_KEY = b"log.segment"
 CHECKSUM_KEY = b"log.segment.crc"
 WRITER_VERSION = 1
 MOST_JSON_BYTES = 16 * 1024 * 1024
-"""The greatest size of the log's own footer: 100,000 producers."""
-NO_CHECKSUM = b"0" * 8  # CRC-32, hexadecimal; the footer's is computed with these digits in its place
+"""The maximum size of the log's own footer: 100,000 producers."""
+NO_CHECKSUM = b"0" * 8  # CRC-32, hexadecimal; the footer's CRC is computed with these digits in its place
 # CRC of the footer, CRC of all bytes before it, start of the page index (16 digits), CRC of the page index.
 NO_CHECKSUMS = NO_CHECKSUM * 5
 
@@ -41,11 +41,11 @@ class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
     producer_id: str
     producer_epoch: Int64
-    """The producer epoch; for a marker the raised one."""
+    """The producer epoch; for a marker, the raised epoch."""
     control: Int64 | None = None
     """For a marker: ``records.ABORT`` or ``records.COMMIT``; None for records."""
     first_offset: Int64 | None = None
-    """For a marker: the start of the transaction that it ended here; None if none was open."""
+    """For a marker: the start of the transaction that it ended in this partition; None if none was open."""
 
 
 class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     """The producer state of the partition after this file; or only the producers touched since
     ``producers_since``, with None for dropped ones (``producer_changes``)."""
     min_timestamp_us: Int64
-    """0 when no record has a timestamp."""
+    """The largest timestamp; 0 when no record has a timestamp."""
     max_timestamp_us: Int64
     max_timestamp_offset: Int64 | None
     """The first offset with the largest timestamp; None if no record has one."""
@@ -69,16 +69,19 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: Int64
     writer_version: int = WRITER_VERSION
     batch_id: str = ""
-    """Only in the metadata log: a digest of lineage and records, as a batch is read by one request and checked as
-    a whole."""
+    """Only in the metadata log: a digest of lineage and records, because a batch is read by one request and
+    checked as a whole.
+    """
     transaction: TransactionPart | None = None
-    """For an append in a transaction, and for a marker. None for all others, and in merged segments, whose records
-    have their own outcome."""
+    """Set for an append in a transaction, and for a marker. None for other files; in merged segments, each record
+    has its outcome.
+    """
     last_transactional_offset: Int64 | None = None
-    """The base offset of the partition's last transactional append, or one with gaps (``records.GAP``), up to this
-    file's end; None without one."""
+    """The base offset of the partition's last append, up to this file's end, that is transactional or has gaps
+    (``records.GAP``); None without one.
+    """
     markers: tuple[TransactionPart, ...] = ()
-    """In a merged segment: its markers that end transactions which began before it."""
+    """In a merged segment: its markers that end transactions that began before the segment."""
     first_created_ms: Int64 | None = None
     """In a merged segment: the creation time of its first append; None: ``created_ms``."""
     producers_since: Natural | None = None
@@ -103,7 +106,7 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def oldest_ms(self) -> int:
-        """The creation time of its first append."""
+        """The creation time of the file's first append."""
         return self.created_ms if self.first_created_ms is None else self.first_created_ms
 
     @property
@@ -129,7 +132,7 @@ def encode_footer(footer: SegmentFooter) -> bytes:
 
 
 def decode_footer(data: bytes) -> SegmentFooter:
-    """Raises: ValueError for bytes that are no footer (the caller knows which file to name)."""
+    """Parse a footer. Raises: ValueError for bytes that are not a footer (the caller knows which file to name)."""
     if len(data) > MOST_JSON_BYTES:
         raise ValueError(f"it has {len(data)} bytes, more than {MOST_JSON_BYTES}")
     footer = parse_json(data, SegmentFooter)
@@ -161,7 +164,7 @@ class Checksums:
     """The checksum of the bytes before the Parquet footer, from that footer."""
 
     body_crc32: int
-    """The CRC-32 of all of them."""
+    """The CRC-32 of all bytes before the Parquet footer."""
     index_start: int
     """The start of the page index, which ends at the footer."""
     index_crc32: int
@@ -170,7 +173,7 @@ class Checksums:
 def checksums_of(raw: bytes, what: str) -> Checksums:
     """The checksums in a data file's Parquet footer as stored; ``what`` names the file in errors.
 
-    Raises: CorruptSegmentError when the footer does not have its own stated checksum.
+    Raises: CorruptSegmentError when the footer does not match its own stated checksum.
     """
     footer = bytearray(raw)
     try:
@@ -189,13 +192,13 @@ def checksums_of(raw: bytes, what: str) -> Checksums:
 
 def file_crc32(end: bytes | memoryview, body_crc32: int) -> int:
     """The CRC-32 of a whole file: of all bytes before the Parquet footer, as the footer states it, and of ``end``,
-    the footer and everything behind it.
+    the footer and everything after it.
     """
     return isal_zlib.crc32(end, body_crc32)
 
 
 _TAIL_BYTES = 64 * 1024
-"""The first read, which covers the tail of most files."""
+"""The size of the first read, which covers the tail of most files."""
 _PIECE_BYTES = 8 * 1024 * 1024
 
 
@@ -226,7 +229,7 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
                 crc32 = isal_zlib.crc32(piece, crc32)
             crc32 = isal_zlib.crc32(tail[max(0, index_at - begin) : footer_at - begin], crc32)
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{what} was deleted since it was listed") from error
+        raise SourceChangedError(f"{what} has been deleted since it was listed") from error
     except ValueError as error:
         raise CorruptSegmentError(f"{what}: {error}") from error
     if stated.index_crc32 != crc32:

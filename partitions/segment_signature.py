@@ -1,7 +1,7 @@
 """The tag of a data file that is signed with the cluster key (``cluster_key``): metadata batches, snapshots.
 
-It is in the Parquet footer, under ``log.segment.tag``, and covers all bytes of the file except its own digits and
-the footer's checksum, which is computed with the tag. It is verified before anything of the file is decoded.
+The tag is in the Parquet footer, under ``log.segment.tag``, and covers all bytes of the file except its own digits
+and the footer's checksum, which is computed with the tag. It is verified before anything of the file is decoded.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check_signature_of(key: ClusterKey | None, kind: str, name: str, data: bytes
 
 
 def _stated(file: BinaryIO) -> tuple[bytes, str]:
-    """The bytes that a file's tag covers, and the tag; an empty one if none can be read."""
+    """The bytes that a file's tag covers, and the tag; an empty tag if none can be read."""
     size_bytes = file.seek(0, io.SEEK_END)
     file.seek(max(0, size_bytes - SUFFIX_BYTES))
     suffix = file.read(SUFFIX_BYTES)

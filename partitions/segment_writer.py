@@ -48,19 +48,23 @@ if TYPE_CHECKING:
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 MOST_RECORD_BYTES = MOST_GROUP_BYTES // 2
-"""The greatest size in memory of a record, and of a row group."""
+"""The maximum size in memory of a record, and of a row group."""
 DICTIONARY_BYTES = 256 * 1024
-"""The greatest size of a column's dictionary in a row group. A column of more distinct values is stored without
-one from there on; the values before cost a tenth more than they would without."""
+"""The maximum size of a column's dictionary in a row group. When a column has more distinct values, the rest is
+stored without a dictionary; the values before that cost a tenth more than without a dictionary.
+"""
 PAGE_ROWS = 2048
-"""The greatest number of rows of a page: a reader of a range skips pages by their offsets, and reads at least one
-of each column."""
+"""The maximum number of rows of a page: a reader of a range skips pages by their offsets, and reads at least one
+of each column.
+"""
 _PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >= 23 else {}
 """Before version 23, Arrow cannot bound the rows of pages: they have up to 1 MiB, and readers of a range read
 more."""
 
 _OFFSET, _OFFSET_BITS = Struct("<i"), 32
-"""Arrow's offsets to the start of a value's bytes, or of a list's elements: its format, and its bits."""
+"""By Arrow type, the offsets to the start of a value's bytes or a list's elements: their format, and their
+bits.
+"""
 
 Sign = Callable[[bytes], str]
 """Computes the tag of a file from the SHA-256 of the file without its tag."""
@@ -96,7 +100,7 @@ class SegmentWriter:
         leaves = leaf_types(schema)
         self._leaves, self._chunks = len(leaves), 0
         # Dictionaries pay for keys and typed fields, but not for opaque values. Offsets and timestamps ascend, so
-        # their differences are small.
+        # their differences are small and are stored instead.
         plain = {"value"} if pa.types.is_binary(schema.field("value").type) else set()
         ascending = {"offset", "timestamp"}
         self._writer = pq.ParquetWriter(
@@ -126,7 +130,7 @@ class SegmentWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Append the records of ``batch``; a batch larger than a row group becomes several.
 
-        Raises: RecordTooLargeError for a record of more than ``MOST_RECORD_BYTES``: there will be no file.
+        Raises: RecordTooLargeError for a record of more than ``MOST_RECORD_BYTES``; then there will be no file.
         """
         if batch.num_rows == 0:
             return
@@ -148,8 +152,8 @@ class SegmentWriter:
             batch = batch.slice(rows)
 
     def _fitting(self, batch: pa.RecordBatch) -> tuple[int, int]:
-        """The number of these records that still fit into the row group, and their bits; an oversized one gets its
-        own group.
+        """The number of these records that still fit into the row group, and their bits; an oversized record gets
+        its own group.
         """
 
         def bits(rows: int) -> int:
@@ -187,12 +191,12 @@ class SegmentWriter:
     ) -> SegmentFooter:
         """Finish the file; the sink stays open.
 
-        ``producers`` gives the producer state for the file's next offset, ``part`` the part of it for the footer,
-        given the bytes of the records. ``metadata`` gives more metadata for the Parquet footer, under its
-        checksum, when the bytes of all records are in the sink.
+        ``producers`` gives the producer state for the file's next offset. ``part`` gives the part of that state
+        for the footer, from the number of bytes of the records. ``metadata`` gives more metadata for the Parquet
+        footer, under its checksum, when the bytes of all records are in the sink.
 
         Raises: ValueError when no record was written; InvalidCallError for a footer that could not be read again,
-            as a number has more than 64 bits, or it is too long.
+        because a number has more than 64 bits, or the footer is too long.
         """
         if self.next_offset == self._base_offset:
             raise ValueError("a segment holds at least one record")
@@ -237,7 +241,7 @@ class SegmentWriter:
             )
 
     def abort(self) -> None:
-        """Stop writing: the bytes so far become no file. Harmless after ``close``."""
+        """Stop writing: the bytes so far do not become a file. Harmless after ``close``."""
         self._sink.drop()
         self._writer.close()
 
@@ -273,7 +277,7 @@ class SegmentWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        # In one piece, as the boundaries of Parquet's pages depend on the pieces.
+        # Combine the pieces into one, because the boundaries of Parquet's pages depend on the pieces.
         table = pa.Table.from_batches(self._pending, schema=self._schema).combine_chunks()
         self._pending, self._pending_bits = [], 0
         self._chunks += self._leaves
@@ -322,7 +326,7 @@ def _extent(array: pa.Array) -> tuple[int, int]:
 
 
 def _encoded(footer: SegmentFooter) -> bytes:
-    """The encoded footer. Raises: InvalidCallError unless it can be read again unchanged."""
+    """The encoded footer. Raises: InvalidCallError if it could not be read again unchanged."""
     try:
         encoded = encode_footer(footer)
         if len(encoded) > MOST_JSON_BYTES:
@@ -373,7 +377,7 @@ class _CheckedTail(io.RawIOBase):
         return view.nbytes
 
     def drop(self) -> None:
-        """Stop using the sink, which may be closed already."""
+        """Stop using the sink, which may already be closed."""
         self._dropped = True
 
     def hold(self) -> None:

@@ -1,4 +1,4 @@
-"""Suggests the known name that a caller meant."""
+"""Suggests the known name that a caller may have meant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def check_options(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raises: InvalidCallError for an unknown option, naming the nearest one."""
+    """Check that all options are known. Raises: InvalidCallError for an unknown option, naming the nearest one."""
     names = list(dict.fromkeys(known))
     for option in given:
         if option not in names:

@@ -36,18 +36,21 @@ _OFFSET = "offset"
 
 
 class Superseded:
-    """The offsets in ``[start, rule.bound)`` that ``rule`` removes. A context, which ends with its files."""
+    """The offsets in ``[start, rule.bound)`` that ``rule`` removes. A context; its files are deleted at the
+    end.
+    """
 
     def __init__(self, start: int, rule: Rule, memory_bytes: int, folder: Path | None = None) -> None:
-        """``memory_bytes`` bounds each table of keys; ``folder`` is where files go, by default the system's folder
-        for temporary files. Raises: StorageError when the folder cannot be written."""
+        """``memory_bytes`` bounds each table of keys; ``folder`` is the folder for files, by default the system's
+        folder for temporary files. Raises: StorageError when the folder cannot be written.
+        """
         self._start, self._rule = start, rule
         self._memory_bytes = memory_bytes
         rows = max(rule.bound - start, 1)
         with _writing(folder or Path(tempfile.gettempdir())), ExitStack() as stack:
             self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
             marks = self._folder / "marks"
-            # The file gets all its blocks here: a write to a map of others kills the process if the disk is full.
+            # Allocate all blocks now. Writing to a mapped sparse file on a full disk kills the process.
             with marks.open("wb") as file:
                 for at in range(0, rows, _READ_ROWS):
                     file.write(bytes(min(_READ_ROWS, rows - at)))
@@ -57,7 +60,7 @@ class Superseded:
         self.keyless = 0
         """The number of removed records without a key."""
         self.deepest = 0
-        """How many times keys were split by their hash."""
+        """The number of times that keys were split by their hash."""
 
     def __enter__(self) -> Superseded:
         return self
@@ -68,9 +71,9 @@ class Superseded:
         self._stack.close()
 
     def find(self, records: Iterable[pa.RecordBatch]) -> None:
-        """Find what the rule removes of ``records``: columns ``offset``, ``key``, ``control``, and ``tombstone``,
-        which says whether the value is null. They are all records from the start to the bound, in any order, and
-        of one key type; ``control`` has the outcomes of transactions.
+        """Find which of ``records`` the rule removes: columns ``offset``, ``key``, ``control``, and ``tombstone``,
+        which says whether the value is null. They must be all records from the start to the bound, in any order,
+        and of one key type; ``control`` has the outcomes of transactions.
 
         Raises: StorageError when the folder cannot be written.
         """
@@ -78,12 +81,12 @@ class Superseded:
         self._marks[(self._marks & _TOMBSTONE) != 0] |= _REMOVED
 
     def removed(self, start: int, end: int) -> npt.NDArray[np.bool_]:
-        """For each offset in ``[start, end)`` whether the rule removes its record; no gap is removed again."""
+        """For each offset in ``[start, end)`` whether the rule removes its record; False for a gap."""
         found: npt.NDArray[np.bool_] = (self._marks[start - self._start : end - self._start] & _REMOVED) != 0
         return found
 
     def _keyed(self, records: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Tables of keys and offsets, without gaps and records that are removed whatever follows."""
+        """Tables of keys and offsets, without gaps, and without records that are removed in any case."""
         for batch in records:
             offsets = integers_of(batch.column("offset")) - self._start
             inside = offsets < self._rule.bound - self._start
@@ -101,7 +104,7 @@ class Superseded:
                 yield pa.table({**columns, _OFFSET: integers(offsets[inside & kept])})
 
     def _reduce(self, tables: Iterable[pa.Table], depth: int) -> None:
-        """Mark all offsets of a key but the last; ``depth`` times the keys were split by their hash."""
+        """Mark all offsets of a key but the last; the keys have been split by their hash ``depth`` times."""
         held: pa.Table | None = None
         parts: _Parts | None = None
         for table in tables:
@@ -129,7 +132,7 @@ class Superseded:
         return self._files
 
     def _latest(self, table: pa.Table) -> pa.Table:
-        """The rows with the last offset of each key; the others are marked."""
+        """The rows with the last offset of each key; all other rows are marked."""
         keys = [name for name in table.column_names if name != _OFFSET]
         last = table.group_by(keys, use_threads=False).aggregate([(_OFFSET, "max")])
         last = last.select([*keys, f"{_OFFSET}_max"]).rename_columns([*keys, _OFFSET])
@@ -151,7 +154,7 @@ class _Parts:
         self._shift = np.uint64(_HASH_BITS - _PARTS_BITS * (depth + 1))
 
     def add(self, table: pa.Table) -> None:
-        """Append each row to its part; the table has rows."""
+        """Append each row to its part; the table must have rows."""
         with _writing(self._folder):
             self._add(table)
 
@@ -168,7 +171,7 @@ class _Parts:
                 self._writers[part].write_table(rows, max_chunksize=_READ_ROWS)
 
     def close(self) -> Iterator[Path]:
-        """The files of the parts that have rows; no more is added."""
+        """The files of the parts that have rows; after this nothing may be added."""
         with _writing(self._folder):
             for writer in self._writers.values():
                 writer.close()

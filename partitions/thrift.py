@@ -1,9 +1,9 @@
 """Reads Thrift's compact protocol from bytes of any origin: Parquet's footers and page headers.
 
-The caller defines the fields of a struct (``Field``), and the greatest length of its lists. A field of another
-kind, a repeated one, or a number outside its kind's range is a ValueError, as readers would disagree about its
-meaning. Unknown fields are skipped, as the protocol requires. Only requested fields are kept, nesting is limited
-to ``MOST_NESTED``, and a length only counts if the bytes exist.
+The caller defines the fields of a struct (``Field``), and the maximum length of its lists. A field of another
+kind, a repeated field, or a number outside its kind's range is a ValueError, because readers would disagree about
+its meaning. Unknown fields are skipped, as the protocol requires. Only requested fields are kept, nesting is
+limited to ``MOST_NESTED``, and a length only counts if the bytes exist.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 
 MOST_NESTED = 16
-"""The greatest nesting of structs and lists; Parquet's own are six deep."""
+"""The maximum nesting of structs and lists; Parquet's own nest six deep."""
 
 _BITS = {BYTE: 8, I16: 16, I32: 32, I64: 64}
 
@@ -23,7 +23,7 @@ _BITS = {BYTE: 8, I16: 16, I32: 32, I64: 64}
 def varint(data: bytes, at: int, most_bytes: int = 10) -> tuple[int, int]:
     """The number that begins at a byte, with seven bits in each of at most ``most_bytes``, and its end.
 
-    Raises: ValueError for a longer one; IndexError if the data end within it.
+    Raises: ValueError for a longer number; IndexError if the data end within it.
     """
     value = shift = 0
     while shift < 7 * most_bytes:
@@ -46,13 +46,13 @@ class Field:
     fields: Mapping[int, Field | None] | None = None
     """The fields of a struct by number; None for a field that must not exist."""
     most: int = 0
-    """The greatest number of elements of a list."""
+    """The maximum number of elements of a list."""
     make: Callable[[dict[int, Any]], Any] | None = None
-    """Makes the value of a struct; by default, its fields by number."""
+    """Makes the value of a struct; by default, the value is its fields by number."""
 
 
 class CompactReader:
-    """Reads structs from ``data``; all its lists together have at most ``most_elements``."""
+    """Reads structs from ``data``; all its lists together may have at most ``most_elements``."""
 
     def __init__(self, data: bytes, most_elements: int) -> None:
         self._data = data
@@ -61,7 +61,7 @@ class CompactReader:
     def struct(self, at: int, field: Field) -> tuple[Any, int]:
         """The struct that begins at a byte, and its end.
 
-        Raises: ValueError for bytes that are no such struct.
+        Raises: ValueError for bytes that are not such a struct.
         """
         try:
             return self._struct(at, field, 0)
@@ -157,7 +157,7 @@ class CompactReader:
         size, at = (size, at + 1) if size < 0x80 else varint(self._data, at)
         end = at + size
         if end > len(self._data):
-            raise ValueError("a text is longer than the remaining bytes")
+            raise ValueError("a string is longer than the remaining bytes")
         return self._data[at:end], end
 
     def _number(self, at: int, kind: int) -> tuple[int, int]:

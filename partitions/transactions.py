@@ -1,4 +1,4 @@
-"""Transactions in a log: their outcomes, the last stable offset, and what readers get (KIP-98). Pure.
+"""Transactions in a log: their outcomes, the last stable offset, and the records that readers get (KIP-98). Pure.
 
 An append in a transaction is its own file, and so is the marker that ends the transaction in a partition; their
 footers say so. The footer of the last file contains the start of each open transaction. A merged segment has no
@@ -29,11 +29,11 @@ from stratalog.partitions.records import ABORTED, COMMIT
 from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
 
 FooterOf = Callable[[DataFile], SegmentFooter]
-"""The footer of a file of the log; it may cost a read."""
+"""Returns the footer of a file of the log; this may cost a read."""
 
 
 class Fate(Enum):
-    """The fate of an unmerged file."""
+    """The outcome of an unmerged file."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -53,8 +53,8 @@ class LogTransactions:
     """Unmerged appends with gaps (``records.GAP``), which their rows mark."""
 
     def hidden(self, isolation: Isolation) -> frozenset[DataName]:
-        """The unmerged files that a reader of this isolation level skips completely; it gets every record of all
-        others.
+        """The unmerged files that a reader of this isolation level skips completely; the reader gets every record
+        of all other files.
         """
         unseen = {Fate.MARKER, Fate.ABORTED} if isolation is Isolation.READ_COMMITTED else {Fate.MARKER}
         return frozenset(name for name, fate in self.fates.items() if fate in unseen)
@@ -76,7 +76,8 @@ def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> Log
     last = footer_of(unmerged[-1].file)
     stable = log.high_watermark
     committed = log.over(unmerged[0].start, log.high_watermark)
-    if committed[-1] is unmerged[-1]:  # otherwise it was merged, so all transactions below its end were decided
+    # otherwise the file was merged, so all transactions below its end were decided
+    if committed[-1] is unmerged[-1]:
         begun = (None if entry is None else entry.txn_first_offset for entry in last.producers.values())
         stable = min((offset for offset in begun if offset is not None), default=stable)
     latest = last.last_transactional_offset

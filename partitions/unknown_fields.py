@@ -24,7 +24,7 @@ OnUnknownField = Literal["fail", "add", "drop"]
 out and count it."""
 
 _SHOWN = 10
-"""Names to show in a message."""
+"""The number of names to show in a message."""
 
 
 def unknown_field_policy(text: str) -> OnUnknownField:
@@ -43,17 +43,17 @@ class UnknownField:
     steps: tuple[str, ...]
     """The path from the column on."""
     path: str
-    """The path as the producer sees it."""
+    """The path as the producer names it."""
     known: tuple[str, ...]
     """The fields that the type has at that level."""
     kind: Any
-    """Its Arrow or Spark type; None if only nulls are known."""
+    """The field's Arrow or Spark type; None if only nulls are known."""
     inside: bool = False
     """Whether it is inside a list or map."""
     count: int | None = None
-    """The number of values that have it; None: all."""
+    """The number of values that have the field; None: all."""
     row: int | None = None
-    """The first row that has it."""
+    """The first row that has the field."""
 
     @property
     def twin(self) -> str | None:
@@ -103,12 +103,12 @@ def unknown_in_types(
     steps: tuple[str, ...] = (),
     inside: bool = False,
 ) -> Iterator[UnknownField]:
-    """The fields of a type that the declared one lacks. ``steps`` is the path to it from the column; ``prefix``
-    the producer's path with a trailing dot.
+    """The fields of a type that the declared type lacks. ``steps`` is the path to the type from the column;
+    ``prefix`` is the producer's path with a trailing dot.
     """
     one, other = parts(given), parts(wanted)
     if one is None or other is None or one.is_struct != other.is_struct:
-        return  # the types differ, which the append reports
+        return  # the types differ; the append reports that
     for name, kind in one.inner.items():
         at, path = (*steps, name), f"{prefix}{name}"
         if name in other.inner:
@@ -119,7 +119,7 @@ def unknown_in_types(
 
 
 def pruned_type(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """The Arrow type without the fields that the declared one lacks: a cast to it drops them."""
+    """The Arrow type without the fields that the declared type lacks. A cast to the result drops them."""
     if pa.types.is_struct(given) and pa.types.is_struct(wanted):
         types = {field.name: field.type for field in wanted}
         return pa.struct([f.with_type(pruned_type(f.type, types[f.name])) for f in given if f.name in types])
@@ -144,8 +144,8 @@ def has_struct(kind: pa.DataType) -> bool:
 def unknown_in_values(
     values: Iterable[tuple[int, Any]], kind: pa.DataType, column: str, begin: tuple[str, ...], prefix: str
 ) -> list[UnknownField]:
-    """The fields of values, each with its row number, that their type lacks. ``begin`` is the path to them from
-    the column, ``prefix`` the start of the shown path.
+    """The fields that values have but their type lacks; each value comes with its row number. ``begin`` is the
+    path to the values from the column, ``prefix`` the start of the shown path.
     """
     found: dict[tuple[str, ...], _Seen] = {}
     _walk(list(values), kind, (), False, found)
@@ -202,8 +202,8 @@ def _walk(
 
 
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
-    """The pairs of a struct or map, in the forms that Arrow accepts. Any other value has none, and Arrow refuses
-    it.
+    """The pairs of a struct or map, in the forms that Arrow accepts. Any other value gives no pairs, and Arrow
+    refuses it.
     """
     if isinstance(value, Mapping):
         return value.items()
@@ -229,7 +229,7 @@ def inferred(values: Sequence[Any]) -> pa.DataType | None:
 
 
 def refused(unknown: Sequence[UnknownField]) -> str:
-    """The message that refuses an append: the fields, and the remedy."""
+    """The message for a refused append: the fields, and the remedy."""
     first = unknown[0]
     name = first.steps[-1]
     if first.twin is not None:

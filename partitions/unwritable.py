@@ -22,12 +22,12 @@ class UnwritableStorageError(StorageRefusedError):
         """The broker of the root, if known."""
 
     def of_broker(self, broker_id: int) -> Self:
-        """The same error, with the broker of the root."""
+        """The same error, with the broker of the root added."""
         self.broker_id = broker_id
         return self
 
     def is_below(self, uri: str) -> bool:
-        """Whether the refused path is below the root at this address."""
+        """Whether the path that could not be written is below the root at this address."""
         root = uri.removeprefix(_FILE)
         return f"{self.path.removeprefix(_FILE)}/".startswith(f"{root}/")
 

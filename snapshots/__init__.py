@@ -1,4 +1,4 @@
-"""Snapshots: a state that replaces the prefix of a log, on disk and when it is read again (KIP-630).
+"""Snapshots: states that replace the prefix of a log, on disk and when they are read again (KIP-630).
 
 Purpose
     A log that is folded into a state (the cluster's metadata, committed offsets, the latest record of every key)

@@ -1,8 +1,8 @@
 """The parts of a snapshot that a follower has fetched, as write-once files (KIP-630, "Response Handling").
 
-Kafka appends to one ``.checkpoint.part``. Here every chunk is a file beside it,
-``<snapshot>.checkpoint.<position>.part``, and together they are that file. A later or concurrent run continues
-from the existing parts.
+Kafka appends to one ``.checkpoint.part``. Here every chunk is a separate file,
+``<snapshot>.checkpoint.<position>.part``, and together the chunks are the content of that file. A later or
+concurrent run continues from the existing parts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PartialSnapshot:
         self._parts: list[tuple[int, StoredObject]] = []
         """Position in the snapshot and file, without gaps."""
         self.position = 0
-        """The number of leading bytes of the snapshot that are here."""
+        """The number of leading bytes of the snapshot that the follower has."""
         while (found := self._listed.get(self._name(self.position))) is not None and found.size_bytes:
             self._parts.append((self.position, found))
             self.position += found.size_bytes
@@ -54,10 +54,10 @@ class PartialSnapshot:
         return ChunkName(self.snapshot_id.end_offset, self.snapshot_id.epoch, position)
 
     def add(self, data: bytes) -> None:
-        """Store the bytes from ``position`` on, at least one. Bytes that another run has stored already count
-        instead.
+        """Store the bytes from ``position`` on, at least one. If another run has already stored bytes there, those
+        count instead.
 
-        Raises: SourceChangedError when the name is taken by a part that does not help; StorageError,
+        Raises: SourceChangedError when the name is taken by a part that cannot be used; StorageError,
             OutcomeUnknownError.
         """
         name = self._name(self.position)
@@ -72,9 +72,9 @@ class PartialSnapshot:
             self._make_room(name)
 
     def _make_room(self, name: ChunkName) -> None:
-        """Delete an empty part, which no run writes, and which would stay in the way.
+        """Delete an empty part, which no run writes, and which would block the name.
 
-        Raises: SourceChangedError in any case: nothing was stored.
+        Raises: SourceChangedError, always, because nothing was stored.
         """
         found = self._listed.get(name)
         if found is not None and found.size_bytes == 0:
@@ -124,14 +124,12 @@ class PartialSnapshot:
 
 
 def stale_chunks(chunks: Iterable[ChunkName], end: SnapshotId) -> list[ChunkName]:
-    """The parts of snapshots that a replica with everything up to ``end`` no longer needs, left by interrupted
-    runs.
-    """
+    """The parts, left by interrupted runs, that a replica with everything up to ``end`` no longer needs."""
     return [name for name in chunks if SnapshotId.of(name.checkpoint) <= end]
 
 
 class _Joined:
-    """The parts, read as the file that they will be."""
+    """The parts, read as if they were already one file."""
 
     def __init__(self, store: Store, parts: tuple[tuple[int, StoredObject], ...]) -> None:
         self._store = store

@@ -75,8 +75,7 @@ class Source:
                 return SnapshotChunk(stored.size_bytes, file.read(max_bytes))
         except (FileNotFoundError, SourceChangedError) as error:
             raise SnapshotNotFoundError(
-                f"{self.store.uri_of(name)} does not exist, or no longer exists: fetch again "
-                "to learn of a later snapshot"
+                f"{self.store.uri_of(name)} does not exist (any more): fetch again to find a later snapshot"
             ) from error
 
 
@@ -99,7 +98,7 @@ def fetch_snapshot(
     check: Check = believed,
     max_bytes: int = RESPONSE_MAX_BYTES,
 ) -> FetchedSnapshot | None:
-    """Fetch the snapshot that ``discover`` names into the follower's folder; None if it names none, since the
+    """Fetch the snapshot that ``discover`` names into the follower's folder; None if it names none, because the
     leader's log has the records that the follower lacks. For ``owner``, ``partition`` and ``check`` see
     ``read_snapshot``.
 
@@ -121,14 +120,14 @@ def fetch_snapshot(
                 try:
                     read_snapshot(store, folder, damaged, owner=owner, partition=partition, check=check)
                 except CorruptSegmentError:
-                    pass  # its successor takes its place
+                    pass  # the snapshot's successor takes its place
                 else:
                     partial.drop()
                     return FetchedSnapshot(source.snapshot_id, 0)
             size_bytes = _fetch_parts(source, partial, max_bytes)
             partial.freeze(owner=owner, partition=partition, damaged=damaged, check=check)
         except (SnapshotNotFoundError, SourceChangedError) as error:
-            failed = error  # deleted, or another run that fetches it was faster
+            failed = error  # the part was deleted, or another run that fetches it was faster
         except (PositionOutOfRangeError, CorruptSegmentError) as error:
             partial.drop()  # parts of two different files of that name, or of a damaged file
             failed = error

@@ -2,11 +2,12 @@
 
 The file is a data file of the log: Parquet, the physical columns of the topic, checksummed pages and footers. Its
 offsets count the rows of the snapshot from 0 on and are unrelated to those of the log; KIP-630 allows that. The
-first row is the SnapshotHeaderRecord, the last one the SnapshotFooterRecord. Both are *control rows*: no key, no
-value, a number in ``control`` (Kafka's types of control records), the fields of the record in ``headers``.
+first row is the SnapshotHeaderRecord, the last one the SnapshotFooterRecord. Both are *control rows*: they have no
+key and no value; ``control`` has a number (Kafka's types of control records), and ``headers`` the fields of the
+record.
 
-Under ``log.snapshot``, Parquet's footer names the snapshot and has a CRC of all bytes of the records: pages have
-checksums, but the headers before them have none.
+Under ``log.snapshot``, Parquet's footer names the snapshot and has a CRC of all bytes of the records: Parquet's
+pages have checksums, but the headers before them have none.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     record_bytes: Natural
     """Bytes of the file before its page index."""
     record_crc: Int64
-    """CRC-32 of these."""
+    """CRC-32 of these bytes."""
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -61,7 +62,8 @@ def encode_mark(mark: Mark) -> dict[bytes, bytes]:
 def decode_mark(metadata: Mapping[bytes, bytes], what: str) -> Mark:
     """The mark of the file ``what``.
 
-    Raises: CorruptSegmentError when it is no snapshot; CorruptionError when it is one of a later version.
+    Raises: CorruptSegmentError when it is not a snapshot; CorruptionError when it is a snapshot of a later
+    version.
     """
     raw = metadata.get(MARK_KEY)
     if raw is None:
@@ -74,7 +76,7 @@ def decode_mark(metadata: Mapping[bytes, bytes], what: str) -> Mark:
 
 
 def check_version(version: int, what: str) -> None:
-    """Raises: CorruptionError for a version that this release does not read."""
+    """Check that this release can read the version. Raises: CorruptionError."""
     if version != VERSION:
         raise CorruptionError(
             f"{what} is a snapshot of version {version}, but this release reads version {VERSION}: use the "
@@ -112,7 +114,7 @@ def _control_row(schema: pa.Schema, control: int, fields: list[tuple[str, bytes]
 def read_header(headers: Any, what: str) -> int:
     """LastContainedLogTimestamp, in milliseconds, of a header row's ``headers``.
 
-    Raises: CorruptSegmentError when they are no SnapshotHeaderRecord; CorruptionError for a later version.
+    Raises: CorruptSegmentError when they are not a SnapshotHeaderRecord; CorruptionError for a later version.
     """
     fields = _control_fields(headers, _HEADER_NAME, what)
     try:
@@ -122,8 +124,8 @@ def read_header(headers: Any, what: str) -> int:
 
 
 def check_footer(headers: Any, what: str) -> None:
-    """Raises: CorruptSegmentError when a row's ``headers`` are no SnapshotFooterRecord; CorruptionError for a
-    later version.
+    """Check that a row's ``headers`` are a SnapshotFooterRecord. Raises: CorruptSegmentError if they are not;
+    CorruptionError for a later version.
     """
     _control_fields(headers, _FOOTER_NAME, what)
 

@@ -1,4 +1,4 @@
-"""The policy of when to take a snapshot (KIP-630, "When to Snapshot"; KIP-876). Pure."""
+"""Decides when to take a snapshot (KIP-630, "When to Snapshot"; KIP-876). Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SnapshotPolicy:
     max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
     """``metadata.log.max.record.bytes.between.snapshots``."""
     max_snapshot_interval_ms: int = 60 * 60 * 1000
-    """``metadata.log.max.snapshot.interval.ms``; 0: age alone is never a reason."""
+    """``metadata.log.max.snapshot.interval.ms``; 0: age alone never makes a snapshot due."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_changed_records_ratio <= 1:
@@ -52,18 +52,18 @@ class SinceSnapshot:
     snapshot_records: int
     """The number of records in the latest snapshot; 0 before the first one."""
     changed_records: int
-    """The number of snapshot records that were changed or deleted since: see ``changed_records``."""
+    """The number of snapshot records that have since been changed or deleted: see ``changed_records``."""
     age_ms: int
     """The age of the latest snapshot; before the first one, the age of the log."""
 
 
 def reason_to_wait(policy: SnapshotPolicy, since: SinceSnapshot, *, by_hand: bool = False) -> str | None:
-    """The reason not to take a snapshot now; None if one is due. There must be new records. Then a snapshot is due
-    if it is requested by hand, or enough of the log *and* of the state has changed (KIP-630, both conditions), or
-    the latest one is old (KIP-876).
+    """The reason not to take a snapshot now; None if one is due. If there are new records, a snapshot is due when
+    it is requested by hand, when enough of the log *and* of the state has changed (KIP-630, both conditions), or
+    when the latest one is old (KIP-876).
     """
     if since.next <= since.latest or since.next.end_offset <= since.latest.end_offset:
-        return f"nothing was committed since snapshot {since.latest}"
+        return f"nothing has been committed since snapshot {since.latest}"
     if by_hand or is_old(policy, since.age_ms):
         return None
     if since.log_bytes < policy.max_record_bytes_between_snapshots:
@@ -93,8 +93,8 @@ def counts_as_changed(touched: int, *, held: bool) -> bool:
 
 
 def changed_records(held: Container[Key], touched: Iterable[Key]) -> int:
-    """The number of changed records: ``held`` are the keys of the latest snapshot, ``touched`` those that the log
-    has written or deleted since, in any order and with repetitions. Each record counts once.
+    """The number of changed records: ``held`` are the keys of the latest snapshot, ``touched`` the keys that the
+    log has since written or deleted, in any order and with repetitions. Each record counts once.
     """
     times: dict[Key, int] = {}
     for key in touched:

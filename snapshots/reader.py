@@ -35,8 +35,9 @@ from stratalog.snapshots.snapshot_id import SnapshotId
 
 HELD_BYTES = 64 * 1024 * 1024
 """A snapshot up to this size is read by one request and stays in memory; a larger one is read one row group at a
-time. If a larger one must pass a check, it is kept in a temporary file, as storage may return other bytes the next
-time."""
+time. If a larger snapshot must pass a check, it is kept in a temporary file, because the storage may return other
+bytes the next time.
+"""
 
 _PIECE_BYTES = 8 * 1024 * 1024
 _ROWS_AT_ONCE = 16_384
@@ -44,7 +45,7 @@ _ROWS_AT_ONCE = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot whose checksums are all correct."""
+    """A snapshot of which all checksums are correct."""
 
     snapshot_id: SnapshotId
     lineage: Lineage
@@ -56,9 +57,9 @@ class Snapshot:
     size_bytes: int
     created_ms: int
     producers: Mapping[str, ProducerEntry]
-    """The producer state at its end."""
+    """The producer state at the snapshot's end."""
     segment: Segment
-    """The description in the file; ``segment.crc32`` is of all its bytes."""
+    """The description in the file; ``segment.crc32`` covers all bytes of the file."""
     stored: StoredObject
     """The exact object that was verified, as it was listed."""
     signed: bool
@@ -67,8 +68,8 @@ class Snapshot:
     _file: DataFile = field(repr=False)
 
     def content(self) -> bytes:
-        """All its bytes; up to ``HELD_BYTES``, or after a check, exactly the verified ones. Raises: see
-        ``batches``.
+        """All bytes of the snapshot. Up to ``HELD_BYTES``, or after a check, exactly the verified bytes. Raises:
+        see ``batches``.
         """
         with self._source.open(self.stored) as source:
             return source.read()
@@ -76,7 +77,7 @@ class Snapshot:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records in order: columns timestamp, key, value, headers.
 
-        Raises: SourceChangedError when it was deleted meanwhile.
+        Raises: SourceChangedError when the snapshot has been deleted meanwhile.
         """
         return read_batches(self._source, self._file, 1, self.records + 1, list(RECORD_COLUMNS))
 
@@ -98,7 +99,7 @@ class Snapshot:
 
 
 Check = Callable[[Readable, StoredObject], None]
-"""A check that the bytes of a snapshot must pass before anything is decoded."""
+"""A check that the bytes of a snapshot must pass before any of them is decoded."""
 
 
 def believed(source: Readable, stored: StoredObject) -> None:
@@ -108,7 +109,7 @@ def believed(source: Readable, stored: StoredObject) -> None:
 def read_snapshot(
     store: Store, folder: str, stored: StoredObject, *, owner: str, partition: int, check: Check = believed
 ) -> Snapshot:
-    """A snapshot of a listing of ``folder``, after full verification: first ``check``, then every checksum, its
+    """Read a snapshot from a listing of ``folder``, and verify it fully: first ``check``, then every checksum, its
     header and footer, its name and its owner.
 
     Raises: errors of ``check``; CorruptSegmentError if it is damaged, truncated, or has no header or footer;
@@ -195,8 +196,8 @@ class Usable:
 def latest_usable(
     store: Store, folder: str, stored: Iterable[StoredObject], *, owner: str, partition: int
 ) -> Usable:
-    """The greatest snapshot of a listing of ``folder`` that passes verification. Together with the log after it,
-    it replaces the damaged ones.
+    """The greatest snapshot of a listing of ``folder`` that passes verification. With the log after it, it can be
+    used instead of the damaged ones.
 
     Raises: CorruptionError for a later version or another partition, InconsistentClusterIdError: these are not
         damage, and no older snapshot can replace them; SourceChangedError, StorageError.
@@ -219,7 +220,7 @@ def _check_owner(segment: Segment, owner: str, partition: int, what: str) -> Non
     footer = segment.footer
     if footer.topic_id != owner:
         raise InconsistentClusterIdError(
-            f"{what} is a snapshot of {footer.topic_id!r}, not of {owner!r}: it comes from elsewhere"
+            f"{what} is a snapshot of {footer.topic_id!r}, not of {owner!r}: it was copied from elsewhere"
         )
     if footer.partition != partition:
         raise CorruptionError(
@@ -228,7 +229,7 @@ def _check_owner(segment: Segment, owner: str, partition: int, what: str) -> Non
 
 
 def _check_records(source: Readable, stored: StoredObject, mark: Mark, what: str) -> None:
-    """Raises: CorruptSegmentError when the bytes before the page index have another checksum."""
+    """Check the checksum of the bytes before the page index. Raises: CorruptSegmentError."""
     crc, position = 0, 0
     with source.open(stored) as opened:
         while position < mark.record_bytes:
@@ -261,7 +262,7 @@ def _headers(batch: pa.RecordBatch, what: str) -> Any:
     try:
         return batch.column("headers")[0].as_py()
     except UnicodeDecodeError as error:  # Arrow validates text only on request
-        raise CorruptSegmentError(f"{what}: a name in its control records is not text: {error}") from error
+        raise CorruptSegmentError(f"{what}: a name in its control records is not a string: {error}") from error
 
 
 def _set(batch: pa.RecordBatch) -> list[int]:
@@ -301,5 +302,5 @@ class _Held:
 
 
 def _anonymous(stored: StoredObject) -> StoredObject:
-    """The object without its version, so that its footers, and its bytes with them, are not cached."""
+    """The object without its version, so that its footers and bytes are not cached."""
     return StoredObject(stored.name, stored.size_bytes, stored.modified_ms, "")

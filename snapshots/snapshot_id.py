@@ -74,7 +74,7 @@ def check_may_snapshot(
     elif end > high_watermark:
         wrong = f"snapshots contain only committed records, and the high watermark is {high_watermark}"
     elif snapshot_id <= latest:
-        wrong = f"snapshots never go back, and {latest} exists"
+        wrong = f"a new snapshot must be later than {latest}"
     elif end < log_start:
         wrong = f"the log starts at {log_start}"
     elif epoch != snapshot_id.epoch:

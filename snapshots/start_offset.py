@@ -1,5 +1,6 @@
-"""Computes the start of a log with snapshots, and which snapshots to delete (KIP-630, "When to Increase the
-LogStartOffset", "When to Delete Snapshots", "Validation of Snapshot and Log"). Pure."""
+"""Computes the start of a log with snapshots, and the snapshots to delete (KIP-630, "When to Increase the
+LogStartOffset", "When to Delete Snapshots", "Validation of Snapshot and Log"). Pure.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +59,8 @@ def to_delete(snapshots: Iterable[SnapshotId], log_start: int) -> list[SnapshotI
 
 
 def check_invariant(log_start: int, high_watermark: int, snapshots: Iterable[SnapshotId], what: str) -> None:
-    """Check the invariant of every replica: a log that does not start at 0 has a snapshot that ends between its
-    start and the high watermark.
+    """Check the invariant of every replica: if a log does not start at 0, a snapshot ends between its start and
+    the high watermark.
 
     Raises: CorruptionError, which names ``what``.
     """

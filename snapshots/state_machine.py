@@ -35,9 +35,9 @@ class StateMachine(Protocol[LogRecord_contra, SnapshotRecord_co]):
         ...
 
     def apply(self, offset: int, records: Iterable[LogRecord_contra]) -> Self:
-        """The state after these records as well, which start at ``offset``, the next offset.
+        """The state after also applying these records, which start at ``offset``, the state's next offset.
 
-        Raises: CorruptionError for records that the log cannot contain there.
+        Raises: CorruptionError for records that the log cannot contain at that offset.
         """
         ...
 
@@ -55,11 +55,11 @@ Raises: CorruptionError for records that no state dumps to.
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[Record]):
-    """Converts records of a snapshot to rows of its file: key and value, each may be None."""
+    """Converts records of a snapshot to rows of its file: key and value, each of which may be None."""
 
     encode: Callable[[Record], tuple[bytes | None, bytes | None]]
     decode: Callable[[bytes | None, bytes | None], Record]
-    """Raises: CorruptionError for bytes that are no record, or one of a later version."""
+    """Raises: CorruptionError for bytes that are not a record, or a record of a later version."""
 
 
 class Rows(Protocol):

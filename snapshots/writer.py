@@ -43,8 +43,8 @@ class SnapshotWriter:
         producers: Mapping[str, ProducerEntry] | None = None,
         sign: Sign | None = None,
     ) -> None:
-        """``owner`` is the id of the topic, or of the cluster for its metadata. ``lineage`` is that of the log, of
-        which the snapshot keeps the part up to its end. ``schema`` is the topic's physical one. ``producers`` is
+        """``owner`` is the id of the topic, or of the cluster for its metadata. ``lineage`` is the lineage of the
+        log; the snapshot keeps the part up to its end. ``schema`` is the topic's physical schema. ``producers`` is
         the producer state at the snapshot's end. ``sign``: see ``SegmentWriter``.
 
         Raises: InvalidCallError when the last contained record has another epoch in ``lineage``, or does not
@@ -93,7 +93,7 @@ class SnapshotWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Add the records of ``batch``: its columns timestamp, key, value and headers.
 
-        Raises: InvalidRecordError when one of them is missing, or of another type than the schema's;
+        Raises: InvalidRecordError when a column is missing, or does not have the type in the schema;
             InvalidCallError after ``freeze`` or ``abort``.
         """
         self._check_open()

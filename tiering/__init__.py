@@ -33,8 +33,8 @@ The Delta table
     ``delta_reader`` and ``delta_table`` read and change it, through ``delta_entries`` (its log, checked before
     delta-rs reads it), ``delta_commit`` (one atomic version), ``delta_options`` (its address) and
     ``delta_schema``. ``remote_log`` is its content, ``remote_change`` a batch of changes to it, ``listed_files``
-    the files grouped by writer, ``foreign_files`` the records in files of other writers, ``remote_file`` a look
-    into an object.
+    the files grouped by writer, ``foreign_files`` the records in files of other writers, ``remote_file`` reads
+    objects.
 
 Tables of a topic
     ``iceberg_table`` also lists the segments of the remote log in a catalog of the user

@@ -42,15 +42,15 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 class LastTiered(Enum):
-    """The cases in which an empty follower starts at the earliest pending upload offset (next to the last tiered
-    one), and leaves everything before it in the remote tier.
+    """The cases in which an empty follower starts at the earliest pending upload offset (the one after the last
+    tiered offset), and leaves everything before it in the remote tier.
     """
 
     NEVER = "never"
     MOVED = "moved"
-    """KIP-1023: if the leader no longer holds the log from its start on."""
+    """KIP-1023: only if the leader no longer holds the log from its start on."""
     ALWAYS = "always"
-    """Beyond KIP-1023: also if the leader still holds it."""
+    """Beyond KIP-1023: also if the leader still holds the log from its start on."""
 
     @classmethod
     def of(cls, enable: bool, always: bool) -> LastTiered:
@@ -79,8 +79,9 @@ class LeaderOffsets:
     local_start: int
     log_end: int
     earliest_pending_upload: int | None
-    """``RemoteLog.end``; None if unknown. A value older than the leader's listing costs bytes, or a retry if the
-    leader has dropped records since."""
+    """``RemoteLog.end``; None if unknown. A value older than the leader's listing costs extra bytes, or a retry if
+    the leader has since dropped records.
+    """
     tiered: bool
     """Whether remote.storage.enable is set for the topic."""
 
@@ -106,7 +107,7 @@ class FromLeader:
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """Drop the local log and begin at ``offset``, the leader's first local one."""
+    """Drop the local log and begin at ``offset``, the leader's first local offset."""
 
     offset: int
 
@@ -171,7 +172,7 @@ def fetch_origin(
         )
     if not leader.pending_is_local:
         remedy = (
-            "run heal, which uploads again the records that a replica still has; if no "
+            "run heal, which uploads the records that a replica still has; if no "
             f"replica has them, delete them with delete_records before offset {leader.local_start}; then run tier"
             if pending < leader.local_start
             else "verify the topic"
@@ -197,7 +198,7 @@ class AuxiliaryState:
         records to the remote tier. ``lineage`` is the leader's; ``what`` names the partition.
 
         Raises: CorruptionError when the remote log is of another history (an unclean election, or a late commit of
-            a leader that lost one).
+        a leader that lost an unclean election).
         """
         wrote = Lineage(entry for entry in lineage if entry.start_offset < self.offset)
         if wrote != self.lineage:
@@ -211,8 +212,8 @@ class AuxiliaryState:
 
 def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> AuxiliaryState:
     """The state at the end of a remote segment, from its footer (KIP-1023, "Follower Fetch Scenarios": "fetch
-    remote segment info and build local leader epoch sequence"). ``folder`` is the topic's in the remote store. No
-    transaction is open at that offset, as the remote tier stops at the last stable offset.
+    remote segment info and build local leader epoch sequence"). ``folder`` is the topic's folder in the remote
+    store. No transaction is open at that offset, as the remote tier stops at the last stable offset.
 
     Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError when partition or end of the file differ
         from the table.

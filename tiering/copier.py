@@ -16,7 +16,7 @@ Verification
       equals the copied or written one.
     * An existing file (of a run that crashed before its commit, or of another driver) is read completely, and
       compared with the CRC-32 in its footer. A cheaper check would prove less: size and footer prove nothing about
-      the pages, nobody knows who wrote the object or whether its parts were checked on arrival, and not every such
+      the pages, it is unknown who wrote the object and whether its parts were checked on arrival, and not every
       store keeps S3's checksums. The check costs little, as only uploads without a commit are read, those of the
       last seconds of a crashed run. The file must also equal this upload byte for byte (``crc32_of``). Otherwise
       an intact file stays, and this upload takes the next name.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 MOST_OF_A_NAME = 1000
-"""The maximum number of objects of one name: repairs and restored brokers never need that many."""
+"""The maximum number of objects with one name. Repairs and restored brokers never need that many."""
 
 
 def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression: str) -> Uploaded:
@@ -139,7 +139,7 @@ def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str
 
 
 def _check_same_object(leader: Replica, link: Link) -> None:
-    """Raises: SourceChangedError unless the file is the object that was listed."""
+    """Check that the file is the object that was listed. Raises: SourceChangedError."""
     listed = link.file.object
     try:
         same = leader.store.stat(listed.name).version == listed.version
@@ -154,11 +154,15 @@ def found_object(remote: Store, name: str) -> StoredObject:
     try:
         return remote.stat(name)
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{remote.uri_of(name)} was created and deleted meanwhile; plan again") from error
+        raise SourceChangedError(
+            f"{remote.uri_of(name)} was created and deleted at the same time; plan again"
+        ) from error
 
 
 def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject, compression: str) -> Uploaded | None:
-    """The object that another driver, or a crashed run, has uploaded, if it equals what this one would write."""
+    """The object that another driver, or a crashed run, has uploaded, if it equals the object that this upload
+    would write.
+    """
     found = verify_bytes(remote, DataFile(run.segment_name, there))
     with errors_of(leader):
         expected = crc32_of(leader, run, compression=compression)
@@ -169,7 +173,7 @@ def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject, compr
 
 
 def segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int) -> RemoteSegment:
-    """The table's entry for an uploaded run of a replica; ``footer`` is that of the object.
+    """The table's entry for an uploaded run of a replica; ``footer`` is the object's footer.
 
     Raises: CorruptionError if it belongs to another partition.
     """

@@ -1,4 +1,4 @@
-"""The one place that adds files to a Delta table and removes them: ``commit(table, actions, expected_version,
+"""The only code that adds files to a Delta table and removes them: ``commit(table, actions, expected_version,
 ...)``.
 
 A table whose catalog commits to it (the feature ``catalogManaged``) would be supported here: the catalog would

@@ -9,8 +9,8 @@ files, and reads the new ones within these bounds:
     checkpoints                     up to ``LOG_BYTES``, also uncompressed by their own account; statistics in them
                                     are nested no deeper
 
-V2 checkpoints name sidecars, which delta-rs would read anywhere: any Parquet file of the machine, or a FIFO. The
-folder ``_sidecars``, names of such checkpoints, hints at one and checkpoints with sidecars are refused.
+V2 checkpoints name sidecars, which delta-rs would read anywhere: any Parquet file of the machine, or a FIFO. So
+this module refuses the folder ``_sidecars``, names of V2 checkpoints, hints at one, and checkpoints with sidecars.
 
 There may be at most ``MOST_FILES``, as delta-rs reads each of them, and so does this module. Checkpoints are
 written every 20 versions; other Delta writers write one every 10 or 100.
@@ -43,20 +43,20 @@ from stratalog.partitions.thrift import I64, LIST, STRUCT, CompactReader, Field
 
 _OPENING, _CLOSING = b"[{", b"]}"
 ENTRY_BYTES = 64 * 1024 * 1024
-"""Bytes of a commit with 50,000 files."""
+"""The size of a commit with 50,000 files."""
 LOG_BYTES = 256 * 1024 * 1024
 MOST_DEPTH = 1000
 MOST_FILES = 10_000
 REMEMBERED = MOST_FILES
-"""Number of checked log files that this process remembers."""
+"""The number of checked log files that this process remembers."""
 
 _VERSION = re.compile(r"(\d{20})\.(?:\d{20}\.)?(json|compacted\.json|crc|checkpoint\.parquet|checkpoint\..*)\Z")
 _SECOND_KIND = re.compile(r"\d{20}\.checkpoint\.(?!parquet\Z|\d{10}\.\d{10}\.parquet\Z)")
-"""Names of all checkpoints except classic ones, of one file or numbered parts."""
+"""Matches the names of all checkpoints except classic ones (one file, or numbered parts)."""
 _SIDECARS = "_sidecars"
 _LAST_CHECKPOINT = "_last_checkpoint"
 _STRING = re.compile(rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)', re.DOTALL)
-"""A JSON string to its end, or to the end of the text, so that nothing is scanned twice."""
+"""Matches a JSON string to its end, or to the end of the text, so that nothing is scanned twice."""
 _AT_ONCE = 1024 * 1024
 _FOOTER_BYTES = 16 * 1024 * 1024
 _MOST_ELEMENTS = 1_000_000
@@ -68,7 +68,7 @@ _harmless: BoundedCache[tuple[Store, StoredObject], bool] = BoundedCache(REMEMBE
 
 
 def check_log(remote: Store, folder: str, version: int | None = None) -> None:
-    """Check the log of the table in ``folder`` as far as opening a version needs it; None: the newest.
+    """Check the log of the table in ``folder`` as far as opening a version requires; None: the newest version.
 
     Raises: CorruptionError naming the file that delta-rs must not read; StorageError when the remote does not
         answer.
@@ -80,7 +80,7 @@ def check_log(remote: Store, folder: str, version: int | None = None) -> None:
         raise StorageError(f"cannot read the table {remote.uri_of(folder)}: {error}") from error
     files = {paths.base_name(one.name): one for one in found if paths.folder_of(one.name) == log}
     for one in found:
-        if one.special:  # delta-rs follows links, where it reads and for the entry that it writes
+        if one.special:  # delta-rs follows links, both in reads and for the entry that it writes
             raise CorruptionError(f"{remote.uri_of(one.name)} is {one.special}: {LEFT_ALONE}")
         if paths.folder_of(one.name) == paths.join(log, _SIDECARS) or (
             paths.folder_of(one.name) == log and _SECOND_KIND.match(paths.base_name(one.name))
@@ -131,13 +131,15 @@ def _check(remote: Store, one: StoredObject) -> None:
                 if paths.base_name(one.name) == _LAST_CHECKPOINT and b"v2Checkpoint" in text:
                     raise ValueError("it points to a V2 checkpoint of Delta")
     except (FileNotFoundError, SourceChangedError):
-        return  # a log cleanup removed it, so delta-rs will not find it either
+        return  # a log cleanup has removed the file, so delta-rs will not find it either
     except ValueError as error:
         raise _refused(remote, one, f"cannot be read: {error}") from error
 
 
 def check_nesting(text: bytes) -> None:
-    """Raises: ValueError for brackets nested deeper than ``MOST_DEPTH``, in the text or in one of its strings."""
+    """Check that brackets are not nested deeper than ``MOST_DEPTH``, in the text or in one of its strings. Raises:
+    ValueError.
+    """
     bare = _STRING.sub(b"", text)
     if _depth(bare) > MOST_DEPTH:
         raise ValueError(f"its brackets nest more than {MOST_DEPTH} deep")
@@ -161,7 +163,7 @@ def _hidden(text: bytes) -> int:
 
 
 def _depth(bare: bytes) -> int:
-    """The greatest nesting of brackets of any kind, line by line."""
+    """The maximum nesting of brackets of any kind, line by line."""
     deepest = 0
     for line in bare.splitlines():
         level = 0
@@ -176,7 +178,7 @@ def _depth(bare: bytes) -> int:
 
 
 def check_checkpoint(footer: bytes) -> None:
-    """Check the Parquet footer of a checkpoint. Raises: ValueError when it claims too much."""
+    """Check the Parquet footer of a checkpoint. Raises: ValueError when the footer claims too much."""
     found, _ = CompactReader(footer, _MOST_ELEMENTS).struct(0, _FILE)
     unpacked = sum(chunk.get(3, {}).get(6, 0) for group in found.get(4, ()) for chunk in group.get(1, ()))
     if unpacked > LOG_BYTES:
@@ -186,7 +188,9 @@ def check_checkpoint(footer: bytes) -> None:
 
 
 def check_sidecars(checkpoint: BinaryIO) -> None:
-    """Raises: ValueError when a checkpoint may name sidecars: some writers have the column with nulls only."""
+    """Check that a checkpoint names no sidecars; some writers have the column with only nulls. Raises:
+    ValueError.
+    """
     leaves = leaves_of(checkpoint)
     if not any(leaf.startswith("sidecar.") for leaf in leaves):
         return

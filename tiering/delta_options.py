@@ -47,7 +47,7 @@ def table_uri(store: Store, folder: str) -> str:
         raise UnsupportedStoreError(
             f"the remote tier cannot be {store.uri}: a Delta table needs a folder or object storage"
         )
-    path = uri.removeprefix("file://")  # taken literally, here as in delta-rs
+    path = uri.removeprefix("file://")  # taken literally, both here and by delta-rs
     if "%" in path or "\\" in path:
         raise InvalidCallError(
             f"the remote tier cannot be {store.uri}: delta-rs misreads '%' and '\\' in the path of a table"
@@ -124,7 +124,7 @@ def _of_google(here: Reached) -> dict[str, str]:
             "machine has an identity"
         )
     found = {"google_base_url": here.server, "google_allow_http": _spelt(here.plain)}
-    if here.plain:  # anonymous: delta-rs looks for no credentials
+    if here.plain:  # anonymous: keeps delta-rs from looking for credentials
         nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
         return found | {"google_service_account_key": json.dumps({"gcs_base_url": here.server, **nobody})}
     names = {
@@ -167,9 +167,9 @@ def panics() -> Iterator[None]:
 
 
 def refusal_of(error: Exception, right: Right, what: str, uri: str) -> StorageRefusedError | None:
-    """The error ``what`` if the caller lacks the ``right`` on a table, or the storage takes no writes; None for
-    all others. Delta's errors show it only in their text: the errno, the status code of the server, or
-    object_store's words for it.
+    """The error ``what`` if the caller lacks the permission ``right`` on a table, or the storage accepts no
+    writes; None for all other errors. Delta's errors show it only in their text: the errno, the status code of the
+    server, or object_store's words for it.
     """
     text = str(error)
     number, code = _ERRNO.search(text), _CODE.search(text)
@@ -194,8 +194,8 @@ def is_catalog_managed(error: Exception) -> bool:
 
 
 def said(error: Exception) -> str:
-    """The text of Delta's error in one line, without the server's answer: S3 echoes session tokens in it, so the
-    original must not be chained either.
+    """The text of Delta's error in one line, without the server's answer: S3 echoes session tokens in its answer,
+    so the original error must not be chained either.
     """
     text = _COLOURS.sub("", str(error))
     code = _CODE.search(text)

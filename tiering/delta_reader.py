@@ -56,7 +56,9 @@ class DeltaTopicReader(TopicTable):
         return [segment for segment in log.all_segments() if not found.holds(segment)]
 
     def check_objects(self, log: RemoteLog) -> None:
-        """Raises: RemoteObjectMissingError naming the first listed object that is missing or truncated."""
+        """Check that all listed objects exist with their size. Raises: RemoteObjectMissingError naming the first
+        object that is missing or truncated.
+        """
         missing = self.missing_objects(log)
         if missing:
             raise RemoteObjectMissingError(
@@ -71,7 +73,7 @@ class DeltaTopicReader(TopicTable):
     def records(self, segment: RemoteSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The records of a segment from the files that the table lists, in order; ``schema`` is the topic's.
 
-        Raises: CorruptionError unless the table has each of them once; StorageError; see ``load``, ``records_in``.
+        Raises: CorruptionError unless the table has each record once; StorageError; see ``load``, ``records_in``.
         """
         table = self._open()
         if table is None:
@@ -91,7 +93,7 @@ class DeltaTopicReader(TopicTable):
         )
 
     def load_with_removed(self, delay_ms: int) -> tuple[RemoteLog, RemovedFiles]:
-        """The remote log, see ``load``, and the files removed from this version of the table; those removed at
+        """The remote log, see ``load``, and the files removed from this version of the table; files removed at
         least ``delay_ms`` ago, rounded up to whole hours, are due. The next checkpoint forgets removals older than
         delta.deletedFileRetentionDuration: such files look as if they were never committed.
 

@@ -1,7 +1,7 @@
 """The schema of a remote table: the physical schema of a topic's segments, as a Delta schema. Pure.
 
 A topic's schema may grow by nullable fields, at the end of the record or of any nested struct, and by wider types.
-Earlier segments lack the fields, and readers fill in nulls; they hold narrower values, and readers convert them.
+Earlier segments lack the fields, and readers fill in nulls; their values are narrower, and readers convert them.
 So the table has the wider of two schemas, and a driver that only knows the narrower one can continue: its segments
 are readable under the wider one.
 """
@@ -33,8 +33,9 @@ def delta_schema(schema: pa.Schema, what: str) -> Schema:
 
 
 def grown_fields(present: Schema, wanted: Schema) -> list[Field] | None:
-    """The top-level fields of ``wanted`` to merge into ``present``; empty if it has all. None if neither grew from
-    the other. ``present`` has the types of ``wanted`` already (``with_wider_types``).
+    """The top-level fields of ``wanted`` to merge into ``present``; empty if ``present`` has all of them. None if
+    neither schema grew from the other. ``present`` must already have the types of ``wanted``
+    (``with_wider_types``).
     """
     if _grew(wanted.fields, present.fields):
         return []
@@ -70,8 +71,8 @@ def _widened(narrow: str, wide: str) -> bool:
 
 
 def with_wider_types(present: Schema, wanted: Schema) -> str | None:
-    """The JSON text of ``present`` with the wider types of ``wanted``; None if it has none. All else stays: names,
-    metadata, and fields that only one of them has.
+    """The JSON text of ``present`` with the wider types of ``wanted``; None if ``wanted`` has no wider types.
+    Everything else stays: names, metadata, and fields that only one of them has.
     """
     before, after = (parse_json(schema.to_json()) for schema in (present, wanted))
     wider = list(_wider(before, after))
@@ -101,7 +102,7 @@ _WRITER_VERSION = 7
 
 
 def check_readable(table: DeltaTable, uri: str) -> None:
-    """Raises: CorruptionError when the files of the table no longer show its records."""
+    """Check that the files of the table still show its records. Raises: CorruptionError."""
     protocol = table.protocol()
     features = {"columnMapping"} if protocol.min_reader_version == 2 else {*(protocol.reader_features or ())}
     if foreign := ", ".join(sorted(features - _UNDERSTOOD)):
@@ -112,7 +113,7 @@ def check_readable(table: DeltaTable, uri: str) -> None:
 
 
 def check_writable(table: DeltaTable, change: TableChange, uri: str) -> None:
-    """Raises: CorruptionError when other writers have set a property or feature that prevents this change."""
+    """Check that no property or feature set by other writers prevents this change. Raises: CorruptionError."""
     if unknown := ", ".join(sorted({*(table.protocol().writer_features or ())} - _WRITTEN)):
         raise CorruptionError(
             f"the table {uri} was upgraded by another writer, to {unknown}: it can be read, "

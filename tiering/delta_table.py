@@ -3,7 +3,7 @@
 A commit is planned on one version and becomes the next one, or nothing: the conditional put of the log entry
 decides, with the application transaction ``stratalog`` (its version is the table's) as a second lock for writers
 that rebase. A writer that lost the race, or got no answer, reads the table again, which shows whether its commit
-landed, and drops the part of its batch that is committed by then.
+landed, and drops the part of its batch that has been committed by then.
 
 Every version made here lists a complete remote log and nothing else: before a commit, a rewrite by other writers
 (``delta_reader``) is reverted, in a version of its own that changes no data.
@@ -71,7 +71,7 @@ class DeltaTopicTable(DeltaTopicReader):
 
         1. Read the table.
         2. Find the part of the batch that it lacks, and check that it stays a log with it.
-        3. Read the present leaders and log starts: a partition with a later epoch than its history is left alone;
+        3. Read the current leaders and log starts: a partition with a later epoch than its history is left alone;
            segments below a log start are not added, and leave the table.
         4. Commit the next version, if no writer has.
         5. Whatever the answer, go to 1.
@@ -98,8 +98,8 @@ class DeltaTopicTable(DeltaTopicReader):
         return self._commit(lambda log: decide_rebuilt(log, rebuilt))[0]
 
     def _commit(self, decision: Callable[[RemoteLog], TableChange | T]) -> tuple[T, frozenset[str]]:
-        """Commit the decision on the newest version, until nothing is left to do; returns the paths of the added
-        files. Retries a commit without an answer, so that no other driver claims its version.
+        """Commit the decision on the newest version, until there is nothing left to do; returns the paths of the
+        added files. Retries a commit without an answer, so that no other driver claims its version.
         """
         made: set[str] = set()
         failures: list[Exception] = []
@@ -127,7 +127,7 @@ class DeltaTopicTable(DeltaTopicReader):
                 self._clock.sleep(BACKOFF.pause_s(len(failures), self._rng.random()))
 
     def vacuum(self, delay_ms: int) -> list[str]:
-        """Delete objects that left the table ``delay_ms`` ago and are not listed again (KIP-405's
+        """Delete objects that left the table at least ``delay_ms`` ago and are not listed again (KIP-405's
         DELETE_SEGMENT_FINISHED); returns their names.
 
         Raises: StorageError naming the objects that could not be deleted; see ``load``.
@@ -166,8 +166,8 @@ class DeltaTopicTable(DeltaTopicReader):
         missing = [segment for segment in back.values() if not found.holds(segment)]
         if missing:
             raise RemoteObjectMissingError(
-                f"{self.uri}: {rewrite}, and {len(missing)} of them, first {missing[0].path}, "
-                "no longer exist; heal rebuilds them from replicas or from the foreign files"
+                f"{self.uri}: {rewrite}, and {len(missing)} of the replaced segments no longer exist (the first "
+                f"is {missing[0].path}); run heal to rebuild them from replicas or from the foreign files"
             )
         lacking = {segment.path for segment in rewrite.lacking}
         listed = listed_files(self._open_at(rewrite.since), self.uri)
@@ -219,7 +219,7 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
                 raise_if_not_exists=False,
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
-        except (DeltaError, OSError) as error:  # a lost race or no answer: the table shows which
+        except (DeltaError, OSError) as error:  # a lost race, or no answer: the table shows which
             failure = error
             clock.sleep(_PAUSE_S)
     said = "" if failure is None else delta_options.said(failure)

@@ -4,8 +4,8 @@ Kafka keeps segments of a lost history in the metadata of the remote log, looks 
 uploads again from the end of the leader's epoch (``RemoteLogManager``). Here the remote log holds every offset
 once, so segments of another history leave the table (``DeltaTopicTable.commit``); until then readers stop at
 ``agreed_end``. No record is lost that the leader lacks: an unclean election never lets a leader begin before the
-end of the remote log. So a driver with an outdated leader uploaded a segment of a lost history later, and the
-present leader has its own records from that segment's start on.
+end of the remote log. So a segment of a lost history was uploaded later, by a driver with an outdated leader, and
+the current leader has its own records from that segment's start on.
 
 A leader epoch has one leader, which took over at one offset and never changes a record. So two histories with a
 common epoch agree on everything below it, and on the records of that epoch up to its end in either (KIP-101).
@@ -24,7 +24,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The present metadata of a partition."""
+    """The current metadata of a partition."""
 
     leader_epoch: int
     log_start: int = 0
@@ -46,13 +46,13 @@ class Histories:
     """Reads every partition of the topic, by a linearizable read that begins with the call."""
 
     def check(self, add: RemoteSegment) -> None:
-        """Raises: InvalidCallError for a segment to add in a partition without a lineage."""
+        """Check that the partition of each segment to add has a lineage. Raises: InvalidCallError."""
         lineage = self.lineages.get(add.partition)
         if lineage is None or not add.is_of(lineage):
             raise InvalidCallError(f"remote segment {add.path} is not part of its leader's history: {lineage}")
 
     def log_starts(self) -> dict[int, int]:
-        """The present log start offsets of partitions that still have their leader and its epoch."""
+        """The current log start offsets of partitions that still have their leader and its epoch."""
         now = self.now()
         return {
             partition: now[partition].log_start
@@ -74,7 +74,9 @@ def agreed_end(segment: RemoteSegment, lineage: Lineage) -> int:
 
 
 def agreeing(segments: Sequence[RemoteSegment], lineage: Lineage) -> tuple[RemoteSegment, ...]:
-    """The segments of a partition, in order, up to the first that does not belong to this history completely."""
+    """The segments of a partition, in order, up to the first segment that does not belong completely to this
+    history.
+    """
     return tuple(takewhile(lambda segment: segment.is_of(lineage), segments))
 
 

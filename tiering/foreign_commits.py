@@ -1,15 +1,15 @@
 """Commits of other writers to a table since its last remote log, from the entries of its log. Pure, except for
 reading.
 
-Each of our commits that touches files has the application transaction ``stratalog`` with its version, at which the
-table is a remote log. Later commits are judged by Delta's ``dataChange``:
+Each stratalog commit that touches files has the application transaction ``stratalog`` with its version, at which
+the table is a remote log. Later commits are judged by Delta's ``dataChange``:
 
     no add, no remove                   properties, columns, statistics: the files are unchanged
     the same files again                a RESTORE to that version: no change
-    dataChange=false on all of them     OPTIMIZE, Z-order, REORG: the same records in other files. Our segments
-                                        stay in the store until a VACUUM, so the remote log is unchanged
-                                        (``Rewrite``), and our next commit reverts the rewrite first
-    dataChange=true on any of them      append, overwrite, DELETE, UPDATE, MERGE, a RESTORE to another version: the
+    dataChange=false on all of them OPTIMIZE, Z-order, REORG: the same records in other files. Segments stay in the
+    store until a VACUUM, so the remote log is unchanged (``Rewrite``), and the next commit by stratalog first
+    reverts the rewrite dataChange=true on any of them append, overwrite, DELETE, UPDATE, MERGE, a RESTORE to
+    another version: the
                                         table is no longer a log, and is refused until it is restored
 
 Statistics cannot prove that records are the same (an UPDATE keeps their number, offsets and times), but they can
@@ -35,7 +35,9 @@ from stratalog.tiering.delta_entries import ENTRY_BYTES
 from stratalog.tiering.remote_segment import RemoteSegment
 
 MOST_COMMITS = 10_000
-"""Commits of other writers since our last one, each of which is read with the table: one a minute for a week."""
+"""The maximum number of commits of other writers since stratalog's last one; each is read with the table. It is
+one per minute for a week.
+"""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -52,7 +54,7 @@ class ForeignWriteError(CorruptionError):
 
 
 class _CommitFile(msgspec.Struct):
-    """An add or remove action, with the fields that matter here."""
+    """An add or remove action, with only the fields that are used here."""
 
     path: str
     dataChange: bool = True  # noqa: N815 - Delta's name
@@ -117,7 +119,9 @@ class Rewrite:
     files: tuple[ListedFile, ...]
     """The files that the table lists instead."""
     twice: bool = False
-    """Whether some records are in the table twice, as a commit removed files that had already left."""
+    """Whether some records are in the table twice, because a commit removed files that had already left the
+    table.
+    """
 
     def __str__(self) -> str:
         """A readable description."""
@@ -138,10 +142,10 @@ def _count(number: int, noun: str) -> str:
 
 
 def read_commits(remote: Store, folder: str, first: int, last: int) -> list[ForeignCommit] | None:
-    """The versions ``[first, last]`` of the table in ``folder``; None if its log begins later, or they are more
+    """The versions ``[first, last]`` of the table in ``folder``; None if its log begins later, or there are more
     than ``MOST_COMMITS``.
 
-    Raises: CorruptionError for an entry that is no Delta JSON; StorageError.
+    Raises: CorruptionError for an entry that is not Delta JSON; StorageError.
     """
     if last - first >= MOST_COMMITS:
         return None
@@ -184,7 +188,7 @@ def rewrite_of(
     listed: Sequence[ListedFile],
 ) -> Rewrite:
     """The rewrite by the ``standing`` commits after version ``since`` of the table ``what``, which was the log of
-    the segments ``ours``; ``listed`` are its present files.
+    the segments ``ours``; ``listed`` are its current files.
 
     Raises: ForeignWriteError, with the remedy, when they changed its records.
     """

@@ -1,9 +1,9 @@
 """Reads records from files that other writers have put into a table in place of our segments.
 
 Their origin is unknown, and their records may be in any order. So they are read within bounds, like segments: the
-footer, then one row group at a time, by the first offset that each claims. Records wait while earlier ones may
-follow, up to the number that fits in memory for sorting. The end of the read proves that every offset is there
-once, independent of the files' own statistics.
+footer, then one row group at a time, in the order of the first offset that each claims. Records wait while earlier
+ones may follow, up to the number that fits in memory for sorting. The end of the read proves that every offset is
+there once, independent of the files' own statistics.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_WAITING_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Records ``[start, end)`` of one partition; ``what`` names them and the table."""
+    """Records ``[start, end)`` of one partition; ``what`` names the records and the table."""
 
     partition: int
     start: int
@@ -49,7 +49,7 @@ class _ForeignFile:
 def records_in(
     remote: Store, files: Sequence[StoredObject], wanted: Range, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """These records from files of a table, in order, in ``schema``.
+    """The records of a range from files of a table, in order, with the columns of ``schema``.
 
     Raises: CorruptionError unless the files have each of them once, or if they take too much memory;
         SourceChangedError, StorageError.
@@ -114,7 +114,7 @@ def _open(remote: Store, stored: StoredObject) -> _ForeignFile:
 
 
 def _records(remote: Store, file: _ForeignFile, index: int, wanted: Range, schema: pa.Schema) -> pa.Table:
-    """The wanted records of a row group; columns that it lacks are null."""
+    """The requested records of a row group; columns that it lacks are null."""
     what = remote.uri_of(file.stored.name)
     with translated(what), remote.open(file.stored) as source:
         held = ColumnChunks(file.layout.row_groups[index], partial(read_range, source, what=what))

@@ -23,12 +23,13 @@ _PIECE_BYTES: Final = 1024 * 1024
 _CUT_OFF: Final = "it is truncated, or states a length that it does not have"
 
 _Walk = Callable[[bytes, int], int]
-"""Returns the end of a value that begins at a position in some bytes. Raises: ValueError, IndexError if it does
-not end."""
+"""Returns the end of the value that begins at a position in some bytes. Raises: ValueError, IndexError if it does
+not end.
+"""
 
 
 _checked: BoundedCache[bytes, int] = BoundedCache(10_000)
-"""The checked sizes by the digest of a file's bytes, as an operation reads each file several times."""
+"""The checked sizes, by the digest of a file's bytes. (An operation reads each file several times.)"""
 
 
 def unpacked_bytes(data: bytes, most_bytes: int) -> int:
@@ -195,11 +196,11 @@ _PRIMITIVES: Final[dict[str, tuple[int, _Walk]]] = {
     "bytes": (1, _after_bytes),
     "string": (1, _after_bytes),
 }
-"""By type: the least size of a value in bytes, and the function that walks one."""
+"""By type: the minimum size of a value in bytes, and the function that walks a value."""
 
 
 def _type_of(schema: Any) -> tuple[int, _Walk]:
-    """The least size of a value of this type in bytes, and the function that walks one.
+    """The minimum size of a value of this type in bytes, and the function that walks a value.
 
     Raises: ValueError for a type that Iceberg does not write, and for arrays whose items may take no bytes.
     """
@@ -255,7 +256,7 @@ def _deflated(block: bytes) -> Iterator[bytes]:
 
 
 def _zstandard(block: bytes) -> Iterator[bytes]:
-    from zstandard import ZstdDecompressor, ZstdError  # pyiceberg installs it
+    from zstandard import ZstdDecompressor, ZstdError  # pyiceberg depends on it
 
     try:
         with ZstdDecompressor().stream_reader(io.BytesIO(block)) as reader:

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""The greatest manifest list or manifest; 100,000 files take about 20 MB."""
+"""The maximum size of a manifest list or manifest; 100,000 files take about 20 MB."""
 MOST_UNPACKED_BYTES: Final = 256 * 1024 * 1024
-"""The greatest decompressed manifest list or manifest."""
+"""The maximum decompressed size of a manifest list or manifest."""
 MOST_UNPACKED_IN_ALL_BYTES: Final = 2 * 1024 * 1024 * 1024
-"""The greatest decompressed size of all manifest lists and manifests that one operation reads: about a million
-files, each read three times."""
+"""The maximum decompressed size of all manifest lists and manifests that one operation reads: about a million
+files, each read three times.
+"""
 _REMEDY: Final = (
     "Find out who wrote this metadata, then drop the table from its catalog: the next vacuum creates it again"
 )
@@ -115,7 +116,7 @@ class _Read(InputFile):
         return len(self._data)
 
     def exists(self) -> bool:
-        """The file existed when it was read."""
+        """Always true: the file existed when it was read."""
         return True
 
     def open(self, seekable: bool = True) -> InputStream:
@@ -148,7 +149,7 @@ def _names(table: Table) -> Iterator[str]:
 
 
 def _comparable(location: str) -> str:
-    """The canonical spelling of an address."""
+    """Converts an address to its canonical spelling, for comparison."""
     parts = urlsplit(location)
     scheme = _SAME_STORAGE.get(parts.scheme, parts.scheme)
     return f"{scheme}://{parts.netloc}{unquote(parts.path) if scheme == 'file' else parts.path}"

@@ -1,8 +1,8 @@
 """Lists the segments of a remote log in an Iceberg table of a user's catalog: the same files, without a copy.
 
-The Delta table is authoritative, and this one follows it. Each change is one Iceberg snapshot that adds new
-segments and removes those that the remote log no longer lists. The snapshot's summary has the version of the Delta
-table, and the offsets of each partition.
+The Delta table is authoritative, and the Iceberg table follows it. Each change is one Iceberg snapshot that adds
+new segments and removes those that the remote log no longer lists. The snapshot's summary has the version of the
+Delta table, and the offsets of each partition.
 
 1. Read the Iceberg table.
 2. Read the Delta table, which is at least as new as the one of step 1.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 COMMIT_ATTEMPTS = 10
-"""Tries after lost races, and after commits without an answer."""
+"""The number of tries after lost races, and after commits without an answer."""
 
 _DEFAULTS = StoreOptions()
 TOPIC, TOPIC_ID = "stratalog.topic", "stratalog.topic_id"
@@ -61,7 +61,7 @@ _PROPERTIES = {
 
 
 class IcebergTable:
-    """The Iceberg table of one topic."""
+    """The Iceberg table of one topic's segments."""
 
     def __init__(
         self, name: str, *, topic: str, topic_id: str, uri: str = "", options: StoreOptions = _DEFAULTS
@@ -105,12 +105,12 @@ class IcebergTable:
                 try:
                     self._commit(table, log, held, wanted, schema)
                 except (CommitFailedException, CommitStateUnknownException):
-                    continue  # the table shows whether it has landed
+                    continue  # the table shows whether the commit has landed
                 return True
-        raise StorageError(f"the Iceberg table {self.name}: other writers committed first {COMMIT_ATTEMPTS} times")
+        raise StorageError(f"the Iceberg table {self.name}: other writers were faster {COMMIT_ATTEMPTS} times")
 
     def expire(self, before_ms: int) -> int:
-        """Expire older snapshots, except the present one, and delete the Iceberg files that only they use; returns
+        """Expire older snapshots, except the current one, and delete the Iceberg files that only they use; returns
         the number of snapshots. Without a table: 0.
 
         Raises: see ``follow``.
@@ -156,8 +156,8 @@ class IcebergTable:
                 return
 
     def _catalog_of(self) -> Catalog:
-        """The catalog. If its configuration lacks settings for the remote tier's kind of storage, its own files
-        use those of the remote tier.
+        """The catalog. If its configuration lacks settings for the remote tier's kind of storage, the catalog's
+        own files use the settings of the remote tier.
         """
         from pyiceberg.catalog import load_catalog
 
@@ -255,7 +255,7 @@ def _grow(change: Transaction, schema: pa.Schema) -> None:
 
 
 def _files(table: Table) -> dict[str, DataFile]:
-    """The data files of the table's present snapshot, by address."""
+    """The data files of the table's current snapshot, by address."""
     return {task.file.file_path: task.file for task in table.scan().plan_files()}
 
 

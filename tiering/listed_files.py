@@ -1,4 +1,4 @@
-"""The files that one version of a table lists: our segments, and files of other writers."""
+"""The files that one version of a table lists: the log's segments, and files of other writers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stratalog.tiering.statistics import listed_statistics
 def listed_segments(table: DeltaTable, what: str) -> list[RemoteSegment]:
     """The segments that a table lists, in any order; ``what`` names it.
 
-    Raises: CorruptionError for a file that is no segment.
+    Raises: CorruptionError for a file that is not a segment.
     """
     with collector_paused():
         return list(_segments(pa.table(table.get_add_actions()), what))

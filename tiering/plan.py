@@ -2,8 +2,8 @@
 
 Uploads are sealed runs below the high watermark, contiguous from the end of the remote log, as far as the copy lag
 allows (KIP-1241). A run that is one whole file is copied unchanged, under its own name. A run of several files, or
-one that begins inside a file (a late zombie's merge straddles the end of the remote log), is rewritten. So are
-appends in transactions: the remote tier stops at the last stable offset, and every segment there marks its
+one that begins inside a file (a late zombie's merge straddles the end of the remote log), is rewritten. Appends in
+transactions are also rewritten: the remote tier stops at the last stable offset, and every segment there marks its
 committed records (``control IS NULL``).
 """
 
@@ -28,7 +28,7 @@ LatestMs = Callable[[Link], int]
 @dataclass(frozen=True, slots=True)
 class CopyLag:
     """The lag of the remote tier behind the log (remote.copy.lag.ms, remote.copy.lag.bytes; KIP-1241). A sealed
-    run is uploaded when either limit allows it: 0 always does, -1 never.
+    run is uploaded when either limit allows it: a limit of 0 always does, a limit of -1 never.
     """
 
     ms: int
@@ -36,7 +36,7 @@ class CopyLag:
 
     def eligible(self, run: Run, newer_bytes: int, now_ms: int, latest_ms: LatestMs) -> bool:
         """Whether a sealed run may be uploaded if ``newer_bytes`` bytes of the log come after it. A run with a
-        timestamp in the future is uploaded at once: otherwise it would have to wait until then.
+        timestamp in the future is uploaded at once: otherwise it would have to wait until that time.
         """
         if self.ms == 0 or (self.size_bytes != UNLIMITED and newer_bytes >= self.size_bytes):
             return True
@@ -66,7 +66,7 @@ class UploadPlan:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes to read."""
+        """The number of bytes to read."""
         return sum(run.size_bytes for run in self.runs)
 
     @property
@@ -84,8 +84,8 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
     highest offset on the remote storage" (KIP-1023, "ReplicaFetcher Changes").
 
     Raises: CorruptionError if the remote log has another history than the leader (an unclean election);
-        LogGapError if the leader has deleted records that the remote log lacks: the remote store is another one
-        than before, or is not mounted, and an upload would begin a table that hides the existing one.
+        LogGapError if the leader has deleted records that the remote log lacks: the remote store is not the same
+        as before, or is not mounted, and an upload would begin a table that hides the existing one.
     """
     if not remote or remote[-1].next_offset <= log_start:
         if log.local_start > log_start:
@@ -156,7 +156,7 @@ def plan_uploads(
     due: list[Run] = []
     for run in runs:
         if not lag.eligible(run, newer_bytes + held_bytes - run.size_bytes, now_ms, latest_ms):
-            break  # later runs wait too: the remote log has no gaps
+            break  # later runs also wait: the remote log has no gaps
         due.append(run)
         held_bytes -= run.size_bytes
     return UploadPlan(start, tuple(due), held_bytes)
@@ -215,7 +215,7 @@ def changes_at_ms(
     if not left:
         return 2**63 - 1
     if plan.held_bytes and lag.ms > 0:
-        return now_ms  # records' own timestamps decide, which are looked up each time
+        return now_ms  # the records' own timestamps decide, and they are read each time
     sealed_ms = oldest_of(left, oldest_ms) + policy.segment_ms
     if expires_ms != UNLIMITED:  # nothing changes before the last file has expired
         sealed_ms = min(sealed_ms, latest_ms(left[-1]) + expires_ms + 1)
@@ -223,8 +223,8 @@ def changes_at_ms(
 
 
 def waiting_since_ms(log: ReplicaLog, start: int, oldest_ms: Callable[[Link], int]) -> int | None:
-    """The time since when the first record at or above ``start``, the end of the remote log, exists; None without
-    one. ``oldest_ms``: see ``sealed_runs``.
+    """The time since which the first record at or above ``start``, the end of the remote log, has existed; None
+    without one. ``oldest_ms``: see ``sealed_runs``.
 
     Raises: see ``oldest_ms``.
     """

@@ -19,7 +19,7 @@ _PLACE = ("partition", "end_offset", "epoch")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The file of a partition that the table lists."""
+    """The file that the table lists for a partition."""
 
     snapshot: CheckpointName
     path: str
@@ -39,7 +39,7 @@ class Publication:
     modified_ms: int
     records: int
     instead_of: str | None
-    """The path of the file that it was planned to replace; that file may have any end offset."""
+    """The path of the file that this one was planned to replace; that file may have any end offset."""
 
 
 def published_schema(schema: pa.Schema) -> pa.Schema:
@@ -56,8 +56,8 @@ def write_published(
     snapshot: CheckpointName,
     compression: str,
 ) -> int:
-    """Write the records that have a value; returns their number. ``schema`` is that of the table; the batches have
-    its record columns.
+    """Write the records that have a value; returns their number. ``schema`` is the table's schema; the batches
+    have its record columns.
     """
     records = 0
     place = dict(zip(_PLACE, (partition, snapshot.end_offset, snapshot.epoch), strict=True))

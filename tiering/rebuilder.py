@@ -1,5 +1,5 @@
 """Rebuilds an object of the remote tier from a replica that still has its records, or from files that other
-writers have put in its place.
+writers have put in place of its segment.
 
 Existing objects are neither deleted nor changed. A damaged object keeps its name until the table has dropped it
 and the delay is over; a rebuilt one gets a new name. Only a missing object is restored under its old name, if its
@@ -78,14 +78,15 @@ def rebuild(
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The description of a segment, without its records."""
+    """The footer data of a segment that its records do not contain."""
 
     topic_id: str
     lineage: Lineage
     """The leader's lineage, which includes the segment."""
     producers: Mapping[str, ProducerEntry]
-    """The producer state at its end, if that is the end of the remote log; otherwise empty, as no replica begins
-    there."""
+    """The producer state at its end, if that is the end of the remote log; otherwise empty, because no replica
+    begins at that offset.
+    """
 
 
 def rebuild_from_records(
@@ -98,9 +99,9 @@ def rebuild_from_records(
     *,
     compression: str,
 ) -> Uploaded:
-    """Rebuild a segment from its records, all of them in order, if other writers have rewritten the table and a
-    VACUUM deleted its object, so their files are the only copy. Takes much memory, so segments are rebuilt one at
-    a time.
+    """Rebuild a segment from its records, all of them in order, used if other writers have rewritten the table and
+    a VACUUM has deleted the segment's object, so that their files are the only copy. This takes much memory, so
+    segments are rebuilt one at a time.
 
     Raises: see ``rebuild``; errors of ``records``.
     """
@@ -123,7 +124,7 @@ def _bring(
     folder: str,
     first: int,
 ) -> tuple[int, StoredObject, Segment]:
-    """Name the staged file with the first free name, and read it back."""
+    """Give the staged file the first free name, and read it back."""
     for rebuilt in range(first, MOST_OF_A_NAME):
         name = paths.join(folder, path(rebuilt))
         if _is_there(remote, name):

@@ -1,5 +1,5 @@
 """A batch of changes to a remote log: the change of its next version, and the outcome. Pure, except that it reads
-the present leaders between two steps of a commit.
+the current leaders between two steps of a commit.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 _MOST_NAMED = 20
-"""Ranges of offsets that a note names."""
+"""The number of ranges of offsets that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """The outcome of a batch. ``log`` is the table after it, read again."""
+    """The outcome of a batch. ``log`` is the table as read again afterwards."""
 
     log: RemoteLog
     listed: tuple[Uploaded, ...]
-    """Segments in the table now, by this commit or another writer's."""
+    """Segments that are now in the table, by this commit or another writer's."""
     superseded: tuple[Uploaded, ...]
-    """Segments not in the table, as other files hold their offsets, or the log start has passed them:
-    litter in the remote tier."""
+    """Segments that are not in the table because other files hold their offsets, or the log start has passed them.
+    They are litter in the remote tier.
+    """
     fenced: tuple[Uploaded, ...] = ()
-    """Segments not in the table, as their partitions have a later leader epoch than that of the upload."""
+    """Segments that are not in the table because their partitions have a later leader epoch than the upload."""
     made: frozenset[str] = frozenset()
     """Paths of the segments that this commit added."""
 
@@ -57,7 +58,8 @@ class TableChange:
     """Files of other writers to remove."""
     of_data: bool = True
     """Delta's ``dataChange``: false if the same records move to other files, so that followers of the table do not
-    take them for new."""
+    mistake them for new records.
+    """
     why: str = ""
     """The reason, for readers of the table's history."""
 
@@ -104,7 +106,7 @@ def decide(
     log: RemoteLog, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment], histories: Histories
 ) -> TableChange | CommittedBatch:
     """Steps 2 and 3 of ``DeltaTopicTable.commit`` on the table as just read: the change for the next version, or
-    the outcome of the batch if nothing changes. Only a change reads the present leaders.
+    the outcome of the batch if nothing changes. Only a change reads the current leaders.
 
     Raises: LogGapError, CorruptionError when the batch would break the log; InvalidCallError, see
         ``Histories.check``.
@@ -135,8 +137,8 @@ def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
 
 
 def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | CommittedBatch:
-    """Like ``decide``, for rebuilt segments: they replace the lost ones that are still listed. Otherwise retention
-    or another heal was faster. Leaders do not matter, as the records are the same.
+    """Like ``decide``, for rebuilt segments: they replace the lost segments that are still listed. (If those are
+    no longer listed, retention or another heal was first.) Leaders do not matter, as the records are the same.
 
     Raises: LogGapError, CorruptionError when the batch would break the log.
     """
@@ -148,11 +150,11 @@ def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | 
         lost = [segment for segment in each.lost if segment.path in listed]
         new = [upload for upload in each.uploads if upload.segment.path not in listed]
         if len(lost) < len(each.lost) or len(new) < len(each.uploads):
-            continue  # the rebuilt or restored objects are listed already
+            continue  # the rebuilt or restored objects are already listed
         adds += new
         removes |= {segment.path: segment for segment in lost}
         first = each.lost[0]
-        if first.base_offset < each.log_start:  # the rebuilt segments begin there
+        if first.base_offset < each.log_start:  # the rebuilt segments begin at the log start
             below = (s for s in log.of_partition(first.partition) if s.next_offset <= each.log_start)
             removes |= {segment.path: segment for segment in below}
     change = TableChange(tuple(adds), tuple(removes.values()), of_data=False)

@@ -56,7 +56,7 @@ class RemoteLog:
 
     @property
     def memory_bytes(self) -> int:
-        """The approximate size in memory, without the rewrite: a segment is two objects, and numbers."""
+        """The approximate size in memory, without the rewrite: a segment is two objects plus numbers."""
         return 1024 + 500 * sum(map(len, self.segments.values()))
 
     def of_partition(self, partition: int) -> tuple[RemoteSegment, ...]:
@@ -69,7 +69,7 @@ class RemoteLog:
         return found[0].base_offset if found else None
 
     def end(self, partition: int) -> int | None:
-        """The offset after the last tiered one: the earliest pending upload offset that the remote log shows
+        """The offset after the last tiered offset: the earliest pending upload offset that the remote log shows
         (KIP-1023, "ListOffsets API"); None when nothing is tiered.
         """
         found = self.of_partition(partition)
@@ -111,7 +111,7 @@ class RemoteLog:
         return RemoteLog(self.what, version, {p: found for p, found in sorted(segments.items()) if found})
 
     def foreign(self, lineages: Mapping[int, Lineage]) -> list[RemoteSegment]:
-        """The segments of these partitions from the first one outside their leaders' history on."""
+        """The segments of these partitions, each from the first segment outside its leader's history on."""
         return [
             segment
             for partition, lineage in sorted(lineages.items())
@@ -123,11 +123,11 @@ class RemoteLog:
         return agreeing(self.of_partition(partition), lineage)
 
     def needed(self, adds: Iterable[RemoteSegment], removes: Iterable[RemoteSegment]) -> list[RemoteSegment]:
-        """The adds that this log lacks, in order, after ``removes``. Others were superseded since the caller
-        planned: another driver committed the same file, or files with other boundaries.
+        """The adds that this log still lacks, in order, after ``removes``. The other adds have been superseded
+        since the caller planned: another driver has committed the same file, or files with other boundaries.
 
         Raises: CorruptionError when a file is listed with another size; LogGapError when an add leaves a gap that
-            no superseded one explains.
+        no superseded add explains.
         """
         gone = {segment.path for segment in removes}
         adds = sorted(adds, key=lambda segment: (segment.partition, segment.base_offset))
@@ -153,8 +153,8 @@ class RemoteLog:
                 overtaken.add(add.partition)
             elif add.base_offset > end:
                 raise LogGapError(
-                    f"{self.what}: partition {add.partition} ends at offset {end} in the remote, {add.path} "
-                    "cannot follow: offsets are missing"
+                    f"{self.what}: partition {add.partition} ends at offset {end} in the remote log, so "
+                    f"{add.path} cannot be added: offsets between them are missing"
                 )
             else:
                 found.append(add)

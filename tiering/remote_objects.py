@@ -39,7 +39,7 @@ class RemovedFiles:
     ever: frozenset[str] = frozenset()
     """All removals that the table remembers."""
     due: frozenset[str] = frozenset()
-    """The removed files that no running reader needs any more."""
+    """The removed files that running readers no longer need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class RemoteObjects:
     log_entries: tuple[StoredObject, ...] = ()
     """The files of the table's own log."""
     foreign: Mapping[str, StoredObject] = field(default_factory=dict)
-    """All other objects there, by path, such as a link in the place of a segment."""
+    """All other objects there, by path, such as a link in place of a segment."""
 
     @classmethod
     def of(cls, folder: str, objects: Iterable[StoredObject]) -> RemoteObjects:
@@ -94,7 +94,7 @@ class RemoteObjects:
 
 
 class Why(StrEnum):
-    """Why an object is litter."""
+    """The reason why an object is litter."""
 
     REMOVED = "removed"
     EXPIRED = "below the log start"

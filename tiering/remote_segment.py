@@ -30,7 +30,7 @@ class RemoteSegment:
     min_timestamp_ms: int = EARLIEST_MS
     max_timestamp_ms: int = LATEST_MS
     modified_ms: int = field(default=0, compare=False)
-    """When its object appeared in the remote store, by that clock; 0 if unknown."""
+    """When its object appeared in the remote store, by the store's clock; 0 if unknown."""
     rebuilt: int = 0
     """The number of the object with that name: 0 for the first upload. Later ones replace a damaged object, or one
     with other content that was never committed."""
@@ -69,7 +69,9 @@ class RemoteSegment:
         )
 
     def is_of(self, lineage: Lineage) -> bool:
-        """Whether the segment belongs to this history (after an unclean election it may belong to a lost one)."""
+        """Whether the segment belongs to this history (after an unclean election it may belong to a lost
+        history).
+        """
         return lineage.epoch_at(self.next_offset - 1) == self.epoch
 
     @classmethod
@@ -86,7 +88,7 @@ class RemoteSegment:
         """The segment of an add action; None for statistics that the action lacks. ``what`` names the table in
         errors.
 
-        Raises: CorruptionError when the path is no segment's, or contradicts the statistics.
+        Raises: CorruptionError when the path is not that of a segment, or contradicts the statistics.
         """
         parsed = paths.parse_remote_segment_path(path)
         if parsed is None:
@@ -124,4 +126,4 @@ class Uploaded:
     statistics: str
     """Delta's per-file statistics, JSON."""
     copied_bytes: int
-    """Bytes that this upload wrote; 0 when the file existed already."""
+    """Bytes that this upload wrote; 0 if the file already existed."""

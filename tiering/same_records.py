@@ -1,9 +1,9 @@
 """Finds where a leader's log and remote segments hold different records at the same offsets, in whatever files.
 
 Leader epochs distinguish two histories, unless brokers were restored together with their metadata: then an epoch
-is used again for other records. Names and checksums do not help if one side was merged. So the records themselves
-are compared: timestamps, keys, values, headers. The log adds other columns, which follow from these or, like the
-outcome of a transaction, are known only in a merged file.
+may be used again for other records. Names and checksums do not help if one side was merged. So the records
+themselves are compared: timestamps, keys, values, headers. The log adds other columns, which follow from these or,
+like the outcome of a transaction, are known only in a merged file.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def first_difference(
 
 
 def _differs(leader: Store, links: Sequence[Link], first: int, theirs: npt.NDArray[np.uint64]) -> int | None:
-    """The first offset at which the leader has another record than ``theirs``, which begin at ``first``. Records
-    that its files lack are damage, not a difference."""
+    """The first offset at which the leader's record differs from that in ``theirs``, which begin at ``first``.
+    Records that the leader's files lack are damage, not a difference.
+    """
     for link in links:
         start, end = max(first, link.start), min(first + len(theirs), link.end)
         for at, records in _records(leader, link.file, start, end) if start < end else ():

@@ -7,8 +7,8 @@
                                         take the jitter, up to a maximum
     topic gone, or tiering switched off off the list
 
-The list is only a hint. A forgotten partition is due at once and costs a look. The end of a remote log in the list
-is used only if the remote log cannot be read.
+The list is only a hint. A forgotten partition is due at once, which costs one listing. The end of a remote log in
+the list is used only if the remote log cannot be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.numbers import Int64
 
 _MOST_TEXT = 500
-"""The greatest number of characters of a message to keep."""
+"""The maximum number of characters of a message to keep."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -31,17 +31,17 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     leader_epoch: Int64
     due_ms: Int64 = 0
-    """Its scheduled processing time; 0: at once."""
+    """The scheduled processing time; 0: at once."""
     attempts: Int64 = 0
     """Consecutive failures; 0 after a success."""
     failing_since_ms: Int64 = 0
-    """The time of the first of them."""
+    """The time of the first of these failures."""
     code: str = ""
     """The error code of the last failure."""
     remote_end: Int64 | None = None
     """The end of the remote log when it was last readable."""
     seen: str = ""
-    """A digest of the inputs when nothing was due; empty if something was."""
+    """A digest of the inputs when nothing was due; empty if something was due."""
     quiet_until_ms: Int64 = 0
     """Nothing is due before this time, while the inputs of ``seen`` stay the same."""
     pending_bytes: Int64 = 0
@@ -78,8 +78,8 @@ class Schedule:
     entries: Mapping[TopicIdPartition, Entry] = field(default_factory=dict)
 
     def assigned(self, leader_epochs: Mapping[TopicIdPartition, int]) -> Schedule:
-        """The list of exactly these partitions. New ones, and those with a new leader, are due at once; the latter
-        keep their failures.
+        """The list of exactly these partitions. New partitions, and partitions with a new leader, are due at once;
+        the latter keep their failures.
         """
         entries: dict[TopicIdPartition, Entry] = {}
         for key, epoch in leader_epochs.items():
@@ -90,8 +90,8 @@ class Schedule:
         return Schedule(entries)
 
     def due(self, now_ms: int, longest_ms: int) -> list[TopicIdPartition]:
-        """The partitions whose time has come, the longest overdue first. A time further ahead than ``longest_ms``
-        came from a clock that has jumped back, and counts as due.
+        """The partitions that are due, the longest overdue first. A time further ahead than ``longest_ms`` came
+        from a clock that has jumped back, and counts as due.
         """
         found = [
             (entry.due_ms if entry.due_ms <= now_ms else 0, key)
@@ -101,12 +101,12 @@ class Schedule:
         return [key for _, key in sorted(found)]
 
     def next_due_ms(self, topic_ids: Collection[str]) -> int | None:
-        """When the next partition of these topics is due; None if the list has none."""
+        """The time at which the next partition of these topics is due; None if the list has none of them."""
         return min((entry.due_ms for key, entry in self.entries.items() if key[0] in topic_ids), default=None)
 
     def updated(self, changes: Mapping[TopicIdPartition, Entry]) -> Schedule:
-        """The list with these entries in place of those of the same partitions. Partitions that have left the list
-        stay away, and entries of an earlier leader epoch are ignored.
+        """The list with the entries of these partitions replaced. Entries are ignored if their partition has left
+        the list, or if they are of an earlier leader epoch.
         """
         entries = dict(self.entries)
         for key, entry in changes.items():

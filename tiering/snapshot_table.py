@@ -51,9 +51,9 @@ class Listed:
     files: Mapping[int, Published] = field(default_factory=dict)
     """By partition."""
     foreign: tuple[ListedFile, ...] = ()
-    """Files of other writers: of no partition, or not its latest."""
+    """Files of other writers: that belong to no partition, or are not the latest of their partition."""
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
-    """By partition, the epoch of the leader that published it last."""
+    """By partition, the epoch of the leader that published last."""
 
 
 class SnapshotTable(TopicTable):
@@ -65,8 +65,8 @@ class SnapshotTable(TopicTable):
     def load(self) -> Listed:
         """The table at the newest version; without one, version -1 and no files.
 
-        Raises: InconsistentClusterIdError, CorruptionError for a table that is not this topic's, or cannot be
-            read; StorageError.
+        Raises: InconsistentClusterIdError, CorruptionError for a table that belongs to another topic, or cannot be
+        read; StorageError.
         """
         table = self._open()
         return Listed(-1) if table is None else self._listed(table)
@@ -75,7 +75,7 @@ class SnapshotTable(TopicTable):
         """The table, created if missing; ``schema`` is the topic's physical one. If the log of the table is
         unreadable, or has other columns, it is deleted, and the table begins again without files.
 
-        Raises: InconsistentClusterIdError; CorruptionError for a link, for example, in its log; StorageError.
+        Raises: InconsistentClusterIdError; CorruptionError, for example for a link in its log; StorageError.
         """
         wanted = published_schema(schema)
         try:
@@ -95,7 +95,7 @@ class SnapshotTable(TopicTable):
 
     def commit(self, publications: Sequence[Publication]) -> frozenset[int]:
         """Replace the listed file of each partition, if the new one takes precedence (see the module), in one
-        version; returns the partitions whose new file is listed now. The same version removes files of other
+        version; returns the partitions whose new file is now listed. The same version removes files of other
         writers.
 
         1. Read the table.
@@ -110,7 +110,7 @@ class SnapshotTable(TopicTable):
             table = self._open()
             if table is None:
                 raise StorageError(
-                    f"the table {self.uri} was deleted meanwhile; the next snapshot job creates it again"
+                    f"the table {self.uri} was deleted during the commit; the next snapshot job creates it again"
                 )
             listed = self._listed(table)
             due = [one for one in publications if _replaces(one, listed)]

@@ -1,14 +1,16 @@
 """Delta's per-file statistics from Parquet's, by which a reader of the table skips whole files. Pure.
 
 Delta protocol, "Per-file Statistics": numRecords, and per column minValues, maxValues, nullCount, nested like the
-schema. Wrong bounds hide rows, while absent ones only cost time, so uncertain ones are left out:
+schema. Wrong bounds hide rows, while absent ones only cost time, so uncertain bounds are left out:
 
-- floating point columns, for which segments keep no statistics: Parquet's leave NaN out, Spark orders it last;
+- floating point columns, for which segments keep no statistics: Parquet's statistics omit NaN, but Spark orders it
+  last;
 - columns under lists and maps, binary columns, booleans: no reader skips by them;
-- columns past ``INDEXED_COLUMNS``, to keep the log of a table small;
+- columns beyond ``INDEXED_COLUMNS``, to keep the log of a table small;
 - a bound that Parquet lacks for one row group, or that JSON's forms cannot hold (years beyond 9999).
 
-Bounds of strings are cut to a prefix, those of timestamps rounded to milliseconds, minima down, maxima up.
+Bounds of strings are cut to a prefix, bounds of timestamps are rounded to milliseconds; minima are rounded down,
+maxima up.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class _Leaf:
 def statistics_json(segment: Segment) -> str:
     """The ``stats`` of the add action of a file with this footer.
 
-    Raises: CorruptSegmentError for a footer that no segment's writer writes.
+    Raises: CorruptSegmentError for a footer that the segment writer never writes.
     """
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
@@ -117,7 +119,7 @@ def _leaves(path: tuple[str, ...], data_type: pa.DataType) -> Iterator[_Leaf]:
 
 
 def _indexed(leaves: list[_Leaf]) -> Iterator[tuple[int, _Leaf]]:
-    """The leaves that readers use; to Delta a list or map is one column."""
+    """The leaves whose statistics readers use. (For Delta, a list or map is one column.)"""
     columns: set[tuple[str, ...]] = set()
     for index, leaf in enumerate(leaves):
         columns.add(leaf.path)
@@ -135,8 +137,8 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: object) -> None:
 
 
 def _bounds(columns: list[ColumnChunk], data_type: pa.DataType) -> tuple[object, object] | None:
-    """Minimum and maximum of a column over all row groups in JSON's forms; None for a bound that is
-    unknown, and for both when there are no values or no statistics.
+    """Minimum and maximum of a column over all row groups, in JSON's forms. None for an unknown bound, and for
+    both bounds if there are no values or no statistics.
     """
     form = _form_of(data_type)
     bounds = [found.bounds for found in columns if found.values > (found.nulls or 0)]

@@ -38,7 +38,7 @@ TOPIC_ID = "stratalog.topic_id"
 DELETED = "stratalog.deleted"
 
 COMMIT_ATTEMPTS = 20
-"""The number of tries after lost races, as the next writer is quick."""
+"""The number of tries after lost races."""
 UNANSWERED_ATTEMPTS = 4
 """The number of tries after commits that were refused, or got no answer: each may have taken a full deadline with
 all its retries."""
@@ -48,9 +48,9 @@ ONE_ATTEMPT = 0
 HOUR_MS = 3_600_000
 
 _PROPERTIES = {
-    "delta.checkpointInterval": "20",  # opening costs one checkpoint and at most this many entries
+    "delta.checkpointInterval": "20",  # opening reads one checkpoint and at most this many entries
     "delta.logRetentionDuration": "interval 30 days",
-    "delta.deletedFileRetentionDuration": "interval 30 days",  # files that the log could still restore stay
+    "delta.deletedFileRetentionDuration": "interval 30 days",  # files that the log could still restore must stay
     "delta.dataSkippingNumIndexedCols": "-1",  # polars refuses a struct of which only some fields are indexed
 }
 _ENGINE = "stratalog"
@@ -63,7 +63,7 @@ class TopicTable:
     parent: ClassVar[str] = ""
     """The folder of the remote store with the tables of this kind, each in ``<topic>-<topic_id>``."""
     description: ClassVar[str]
-    """The description of such a table, with ``{}`` for the topic."""
+    """The description of a table of this kind, with ``{}`` for the topic."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class TopicTable:
 
     def ensure(self, schema: pa.Schema) -> None:
         """Create the table if it is missing; ``schema`` is the physical schema of the topic's segments. A table
-        with a narrower schema grows (``delta_schema``), one with a wider one stays.
+        with a narrower schema grows (``delta_schema``), a table with a wider schema stays.
 
         Raises: InvalidRecordError when the existing table has another schema; StorageError; see ``load``.
         """
@@ -138,9 +138,9 @@ class TopicTable:
         )
 
     def _widen(self, table: DeltaTable, schema: str) -> None:
-        """Commit a version with this schema, or lose to another writer. It leaves out Delta's feature
-        ``typeWidening``: delta-rs neither reads nor commits to a table with it, while readers without the feature
-        convert the narrower files. delta-rs has no call for such a commit.
+        """Commit a version with this schema, or lose the race to another writer. The version leaves out Delta's
+        feature ``typeWidening``: delta-rs neither reads nor commits to a table with it, while readers without the
+        feature convert the narrower files. delta-rs has no call for such a commit.
         """
         if '"timestamp_ntz"' in schema and not _knows_ntz(table):
             add = partial(table.alter.add_feature, TableFeatures.TimestampWithoutTimezone)
@@ -160,11 +160,11 @@ class TopicTable:
         info = {"timestamp": self._clock.now_ms(), "operation": "CHANGE COLUMNS", "engineInfo": _ENGINE}
         lines = ({"commitInfo": info}, {"metaData": metadata})
         name = paths.join(self.folder, paths.DELTA_LOG, f"{table.version() + 1:020d}.json")
-        with suppress(OutcomeUnknownError):  # the next look at the table shows it
+        with suppress(OutcomeUnknownError):  # the next read of the table shows the outcome
             self.remote.create(name, "\n".join(map(json.dumps, lines)).encode())
 
     def mark_deleted(self, deleted: bool) -> None:
-        """Mark in the table whether it is to be deleted with its topic. After a crash the mark tells an
+        """Mark in the table whether it is to be deleted with its topic. After a crash, the mark distinguishes an
         interrupted deletion from a table to keep. Does nothing without a table.
 
         Raises: StorageError; see ``load``.
@@ -181,8 +181,8 @@ class TopicTable:
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def delete(self) -> None:
-        """Delete the whole folder of a topic that the cluster has deleted: the log of the table last, so that the
-        rest after a crash is still recognized as this topic's. Objects without a valid name stay.
+        """Delete the whole folder of a topic that the cluster has deleted: the log of the table last, so that
+        after a crash the rest is still recognized as belonging to this topic. Objects without a valid name stay.
         """
         names = [stored.name for stored in self.remote.walk(self.folder) if not stored.special]
         log_folder = paths.join(self.folder, paths.DELTA_LOG) + "/"
@@ -235,7 +235,7 @@ class TopicTable:
                 raise_if_key_not_exists=False,  # Delta does not know this product's keys
             )
         except (DeltaError, OSError) as error:
-            if self._open() is None:  # otherwise another writer was first
+            if self._open() is None:  # otherwise another writer has created the table
                 self._failed("create", error, "create")
 
     def _clean(self, table: DeltaTable) -> None:
@@ -246,7 +246,7 @@ class TopicTable:
             self._failed("clean the log of", error, "create")
 
     def _alter(self, what: str, commit: Callable[[], None]) -> None:
-        """Try to commit a version without files; the table shows whether it landed."""
+        """Try to commit a version without files. The table shows whether it landed."""
         try:
             commit()
         except CommitFailedError:
@@ -255,8 +255,9 @@ class TopicTable:
             self._failed(what, error, "create")
 
     def _races(self, failures: Sequence[Exception]) -> int:
-        """The number of failures of a commit that were lost races. Raises: StorageError or OutcomeUnknownError
-        after the last try."""
+        """The number of a commit's failures that were lost races. Raises: StorageError or OutcomeUnknownError
+        after the last try.
+        """
         races = sum(isinstance(failure, CommitFailedError) for failure in failures)
         if races < COMMIT_ATTEMPTS and len(failures) - races < UNANSWERED_ATTEMPTS:
             return races
@@ -264,8 +265,8 @@ class TopicTable:
         if races == len(failures):
             raise StorageError(f"{self.uri}: other writers were faster {len(failures)} times; try again: {said}")
         raise OutcomeUnknownError(
-            f"commits to {self.uri} failed {len(failures)} times, and the last may still land; read before you "
-            f"retry: {said}"
+            f"commits to {self.uri} failed {len(failures)} times, and the last commit may still succeed; read "
+            f"before you retry: {said}"
         )
 
     def _refusal(self, error: Exception, right: Right, said: str = "") -> StorageRefusedError | None:

@@ -50,11 +50,11 @@ from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lookup import TimeRange
 
 _ROUND_BYTES = 64 * 1024 * 1024
-"""The limit of waiting records of all partitions, in bytes."""
+"""The maximum size of waiting records of all partitions, in bytes."""
 _LEAST_S = 0.1
 """The sleep between two pieces that are not due yet, in seconds."""
 _LONGEST_NAME = 249
-"""The greatest length of a Kafka topic's name."""
+"""The maximum length of a Kafka topic's name."""
 
 
 class PlannedExportRow(PartitionRow, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class PlannedExportRow(PartitionRow, frozen=True, kw_only=True):
 
 
 class PartitionExportRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition after an export: our offsets, and the end of its log in the target."""
+    """A partition after an export: the offsets in this cluster, and the end of its log in the target."""
 
     began: int
     exported: int
@@ -89,12 +89,14 @@ def export(
     """Export these topics once. The report has one row per partition. A topic that cannot be exported is a
     failure, and the others continue. ``lag`` is the number of our offsets left at the end of the run.
 
-    Raises: InvalidCallError for no topics, for a ``target_topic`` of several.
+    Raises: InvalidCallError if no topic is given, or several topics with a ``target_topic``.
     """
     if not topics:
         raise InvalidCallError("name the topics to export")
     if options.target_topic is not None and len(topics) > 1:
-        raise InvalidCallError(f"{len(topics)} topics would be exported to {options.target_topic!r}: name one")
+        raise InvalidCallError(
+            f"{len(topics)} topics would be exported to {options.target_topic!r}: name only one"
+        )
     pace = Pace(options.pace, execution.clock)
     throttle = (
         None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, execution.clock)
@@ -147,7 +149,9 @@ class _ExportedTopic:
         self.journal = Journal()
 
     def export(self, pace: Pace, throttle: Throttle | None, began_s: float) -> None:
-        """Raises: the error that ends it; records written before it remain, and the rows include them."""
+        """Export the topic. Raises: the error that ends the export; records that were written before it remain,
+        and the rows include them.
+        """
         ranges, times = self._planned()
         topic = PREFIX + self.export_name
         if len(topic) > _LONGEST_NAME:
@@ -181,7 +185,7 @@ class _ExportedTopic:
         return {one.partition: (one.start, one.end) for one in plan.partitions}, plan.times
 
     def _made(self) -> SourceTopic:
-        """The topic in the target, with all partitions."""
+        """The topic in the target; it and missing partitions are created if necessary."""
         wanted = len(self.here.partitions)
         there = self.target.topic(self.there)
         if there is None:
@@ -193,7 +197,7 @@ class _ExportedTopic:
             self.run.notes.append(f"{self.there}: has {wanted} partitions there now")
         there = self.target.topic(self.there)
         if there is None:
-            raise RetriableError(f"topic {self.there!r} of the target was deleted meanwhile")
+            raise RetriableError(f"topic {self.there!r} of the target was deleted during the export")
         if there.configs.get("message.timestamp.type", "CreateTime") != "CreateTime":
             raise InvalidConfigError(
                 f"topic {self.there!r} of the target has message.timestamp.type="
@@ -222,8 +226,8 @@ class _ExportedTopic:
         return begun
 
     def _check(self, begun: Begun, there: SourceTopic, source: str, asked: str) -> None:
-        """Raises: InconsistentTopicIdError, InvalidCallError if this is not the export that the journal
-        describes.
+        """Check that this is the export that the journal describes. Raises: InconsistentTopicIdError,
+        InvalidCallError.
         """
         for side, was, now in (("here", begun.source, source), ("there", begun.target_id, there.source)):
             if was != now:

@@ -16,7 +16,7 @@ PREFIX = "stratalog-export."
 """The beginning of a journal's name; the name of the export follows."""
 
 Range = tuple[int, int]
-"""Our offsets, ``[start, end)``."""
+"""Offsets in this cluster, ``[start, end)``."""
 Run = tuple[int, int, int]
 """Records with consecutive offsets on both sides: the first offset here, the first offset in the target, their
 number.
@@ -27,7 +27,7 @@ class Begun(msgspec.Struct, frozen=True, tag="begun"):
     """An export begins, or begins again in a topic that was created again."""
 
     source: str
-    """Our topic: cluster id and topic id."""
+    """The topic in this cluster: cluster id and topic id."""
     target_id: str
     """The topic id in the target."""
     kept: bool
@@ -39,8 +39,8 @@ class Begun(msgspec.Struct, frozen=True, tag="begun"):
 
 
 class Written(msgspec.Struct, frozen=True, tag="written"):
-    """The records ``[start, end)`` of a partition are written. If offsets are kept: this run, or a successor, is
-    going to write them.
+    """The records ``[start, end)`` of a partition are written. If offsets are kept: this run, or a successor, will
+    write them.
     """
 
     partition: int
@@ -60,7 +60,7 @@ def encode(entry: Entry) -> bytes:
 
 def decode(data: bytes, what: str) -> Entry:
     """Raises: CorruptionError, which names ``what``, for anything but an entry."""
-    entry: Entry = decode_json(data, Entry, f"{what} is no entry of an export's journal")
+    entry: Entry = decode_json(data, Entry, f"{what} is not an export journal entry")
     return entry
 
 
@@ -91,7 +91,7 @@ class Journal:
 
 
 def runs_of(here: Sequence[int], there: Sequence[int]) -> list[Run]:
-    """The offsets of records on both sides, both ascending, as runs."""
+    """Converts the offsets of records on both sides, both ascending, to runs."""
     found: list[Run] = []
     for one, other in zip(here, there, strict=True):
         if found:

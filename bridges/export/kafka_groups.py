@@ -16,16 +16,16 @@ R = TypeVar("R")
 
 class KafkaGroups:
     """Reads and commits groups' offsets by a consumer that is not a member. (An admin client of librdkafka crashes
-    if there is no coordinator yet.) Both raise NonEmptyGroupError, and errors of ``translated``.
+    if there is no coordinator yet.) Both methods raise NonEmptyGroupError, and errors of ``translated``.
     """
 
     def __init__(self, configs: Mapping[str, Any], clock: Clock) -> None:
-        """``configs`` are librdkafka's, for the cluster."""
+        """``configs`` are librdkafka's configs for the cluster."""
         self._configs = configs
         self._clock = clock
 
     def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
-        """The group's committed offsets by partition; omits partitions without one."""
+        """The group's committed offsets by partition; omits partitions without a committed offset."""
         from confluent_kafka import TopicPartition as Asked
 
         asked = [Asked(topic, partition) for partition in range(partitions)]
@@ -33,7 +33,7 @@ class KafkaGroups:
         return {one.partition: one.offset for one in found if one.error is None and one.offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit for the group."""
+        """Commit offsets for the group."""
         from confluent_kafka import TopicPartition as Committed
 
         wanted = [
@@ -72,7 +72,7 @@ class KafkaGroups:
 
 
 def _translated(error: Any, group: str) -> StratalogError:
-    """Our error for one of librdkafka's."""
+    """Converts an error of librdkafka to an error of stratalog."""
     from confluent_kafka import KafkaError
 
     if error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION):

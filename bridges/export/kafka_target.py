@@ -37,14 +37,14 @@ _LINGER_MS = 5_000
 _JOIN_S, _LATE_S = 0.02, 0.5
 """The wait for a partition to join a transaction, also after a commit whose markers brokers are still writing."""
 _FILLERS = 100_000
-"""The greatest number of records of one aborted transaction."""
+"""The maximum number of records of one aborted transaction."""
 _LARGEST = 64 * 1024 * 1024
 _log = logging.getLogger("stratalog.export.librdkafka")
 
 
 def open_target(bootstrap: str, configs: Mapping[str, str] | None, clock: Clock) -> ExportTarget:
-    """A Kafka cluster at ``host:port,...``. ``configs`` are further ones of librdkafka, as for a mirror's source;
-    ``message.timeout.ms`` limits the time that a record may be in flight.
+    """A Kafka cluster at ``host:port,...``. ``configs`` are further configs of librdkafka, as for a mirror's
+    source; ``message.timeout.ms`` limits the time that a record may be in flight.
 
     Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or one
     that the export sets itself.
@@ -76,7 +76,7 @@ class KafkaTarget:
         self._journal = ""
         self._producer: Any = None
         self._joins_late = True
-        """Whether the coordinator may still be working on a commit. Until then no partition can join a
+        """Whether the coordinator may still be working on a commit. Until it has finished, no partition can join a
         transaction, and an abort without a partition would end the producer.
         """
         self._plain: Any = None
@@ -225,7 +225,7 @@ class KafkaTarget:
         self._producer = self._plain = None
 
     def _made(self, own: Mapping[str, Any]) -> Any:
-        """A producer."""
+        """Create a producer."""
         from confluent_kafka import KafkaException, Producer
 
         buffers = {
@@ -254,11 +254,13 @@ class KafkaTarget:
                         headers=list(record.headers) or None,
                     )
                     break
-                except BufferError:  # removes delivered records from the queue
+                except BufferError:  # polling removes delivered records from the queue
                     producer.poll(0.1)
 
     def _flush(self, producer: Any, delivered: _Delivered) -> None:
-        """Raises: the error of the first record that was not delivered; later records are not sent."""
+        """Wait until all records are delivered. Raises: the error of the first record that was not delivered;
+        later records are not sent.
+        """
         began_s = self._clock.monotonic_s()
         left = _left(producer, delivered)
         while left and delivered.error is None and self._clock.monotonic_s() - began_s < TIMEOUT_S:
@@ -295,12 +297,12 @@ class KafkaTarget:
         return self._end(topic, partition) >= offset
 
     def _has(self, name: str, partitions: int) -> bool:
-        """Whether leaders answer for the first ``partitions`` of the topic. Raises: errors of other kinds."""
+        """Whether leaders answer for the first ``partitions`` of the topic. Raises: other errors."""
         self._reading = self._open()  # a client that asked before the topic existed caches that answer
         return len(self.bounds(name, range(partitions))) == partitions
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Raises: RetriableError if it takes too long."""
+        """Poll until a condition holds. Raises: RetriableError if that takes too long."""
         began_s, why = self._clock.monotonic_s(), ""
         while True:
             try:
@@ -342,7 +344,7 @@ class _Delivered:
 
 def _left(producer: Any, delivered: _Delivered) -> int:
     """The number of records without an answer after a moment. An error that ends the producer arrives before the
-    answers with the reason.
+    answers that have the reason.
     """
     from confluent_kafka import KafkaException
 
@@ -357,14 +359,14 @@ def _left(producer: Any, delivered: _Delivered) -> int:
 
 
 def _told(error: Any) -> None:
-    """Called for errors of no record. (Without this callback, polling would raise an error that ends the
+    """Called for errors that concern no record. (Without this callback, polling would raise an error that ends the
     producer.)
     """
     _log.info("%s", printable(error.str()))
 
 
 def _translated(error: Any, what: str) -> StratalogError:
-    """Our error for a producer's librdkafka error."""
+    """Converts a librdkafka error of a producer to an error of stratalog."""
     from confluent_kafka import KafkaError
 
     if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):

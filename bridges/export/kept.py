@@ -12,7 +12,7 @@ from stratalog.bridges.mirror.source import SourceBounds, SourceRecord
 from stratalog.partitions.clock import Clock
 
 MOST_GAP = 10_000_000
-"""The greatest number of consecutive offsets without a record that are used up."""
+"""The maximum number of consecutive offsets without a record that an export uses up."""
 _POLL_S = 0.1
 
 
@@ -20,7 +20,7 @@ def settled(
     target: ExportTarget, topic: str, journal: Journal, partitions: Sequence[int], clock: Clock
 ) -> Mapping[int, SourceBounds]:
     """The target's logs, once no records of earlier runs, which are fenced, are in flight. Raises:
-    RecordsDifferError if others have written to the topic.
+    RecordsDifferError if other writers have written to the topic.
     """
     began_s = clock.monotonic_s()
     while True:
@@ -37,12 +37,13 @@ def settled(
 
 
 def check_gap(topic: str, piece: ExportPiece) -> None:
-    """Raises: OffsetsNotKeptError for a piece with a gap that is too long."""
+    """Check that no gap in a piece is too long. Raises: OffsetsNotKeptError."""
     for start, records in _runs(piece):
         if (gap := records[0].offset - start) > MOST_GAP:
             raise OffsetsNotKeptError(
                 f"{topic}-{piece.partition}: {gap} offsets from {start} have no record, and Kafka would need an "
-                f"aborted record at each; the limit is {MOST_GAP}: export at new offsets with --new-offsets"
+                f"aborted record at each of them; the limit is {MOST_GAP}: export at new offsets with "
+                "--new-offsets"
             )
 
 
@@ -56,7 +57,7 @@ def write(target: ExportTarget, topic: str, piece: ExportPiece) -> None:
             target.take(topic, piece.partition, start, records[0].offset - start)
         wanted = [record.offset for record in records]
         if list(target.append(topic, piece.partition, records)) != wanted:
-            raise _differ(topic, piece.partition, f"records from offset {wanted[0]} on have other offsets")
+            raise _differ(topic, piece.partition, f"records from offset {wanted[0]} on have different offsets")
         offset = wanted[-1] + 1
     if offset < piece.end:
         target.take(topic, piece.partition, offset, piece.end - offset)

@@ -1,6 +1,6 @@
-"""The map from our offsets to those of the target, if offsets are not kept, as a Delta table. A row is a run of
-records with consecutive offsets on both sides. The table is derived from the journal. Its application transaction
-counts the journal's entries in it, so each row is added once.
+"""The map from offsets in this cluster to those of the target, if offsets are not kept, as a Delta table. A row is
+a run of records with consecutive offsets on both sides. The table is derived from the journal. The table's
+application transaction counts the journal's entries that are in the table, so each row is added once.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _TRIES = 10
 
 
 def translated(runs: Sequence[Run], place: int, offset: int) -> int | None:
-    """The offset in the target at which a reader continues whose next record here is at ``offset`` or later; None
-    if unknown so far. All records below ``place`` are in the target.
+    """The offset in the target at which a reader continues if its next record here is at ``offset`` or later; None
+    if not known yet. All records below ``place`` are in the target.
     """
     at = bisect_right(runs, (offset, float("inf"), 0)) - 1
     if at >= 0 and offset < runs[at][0] + runs[at][2]:

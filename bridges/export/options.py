@@ -33,10 +33,10 @@ class ExportOptions:
     pace: float | None = None
     """The pace: 1 spaces records as their timestamps are, 10 is ten times as fast; None: no waiting."""
     budget_s: float | None = None
-    """After this time no further piece begins; the next run continues there."""
+    """After this time no further piece begins; the next run continues from there."""
     dry_run: bool = False
     piece_bytes: int = 8 * 1024 * 1024
-    """The greatest size of a piece, in bytes."""
+    """The maximum size of a piece, in bytes."""
 
     @property
     def whole(self) -> bool:
@@ -44,7 +44,7 @@ class ExportOptions:
         return self.start is None and self.end is None
 
     def __post_init__(self) -> None:
-        """Raises: InvalidCallError for contradictory options."""
+        """Check the options. Raises: InvalidCallError if they contradict each other."""
         if not self.whole and self.keep:
             raise InvalidCallError("a range needs new offsets: add --new-offsets")
         if not self.whole and self.name is None:

@@ -15,7 +15,7 @@ Read = Callable[[int, int], tuple[Sequence[SourceRecord], int]]
 
 
 _NOT_SENT_MS = {
-    0: "librdkafka would send the present time instead",
+    0: "librdkafka would send the current time instead",
     NO_TIMESTAMP_MS: "in Kafka it means no timestamp",
 }
 """Timestamps that Kafka would change, and the reason."""
@@ -42,7 +42,7 @@ class Pace:
         self._first_ms: int | None = None
 
     def begin(self, records: Sequence[SourceRecord]) -> None:
-        """Set the first timestamp of each partition: the earliest is due now."""
+        """Set the first timestamp of each partition; the record with the earliest is due now."""
         stamps = [record.timestamp_ms for record in records if record.timestamp_ms is not None]
         if self._first_ms is None and stamps:
             self._first_ms, self._began_s = min(stamps), self._clock.monotonic_s()
@@ -57,7 +57,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class ExportPiece:
-    """A unit of writing: our offsets ``[start, end)``, with all records to export."""
+    """A unit of writing: the offsets ``[start, end)`` in this cluster, with all records to export."""
 
     partition: int
     start: int
@@ -76,11 +76,11 @@ class ExportedPartition:
 
     partition: int
     position: int
-    """Our offset below which all records are written."""
+    """The offset in this cluster below which all records are written."""
     end: int
-    """Our offset at which the run ends."""
+    """The offset in this cluster at which the run ends."""
     log_start: int
-    """Our log start."""
+    """The log start in this cluster."""
     first: int
     """The first offset of the export."""
     read: Read
@@ -98,7 +98,7 @@ class ExportedPartition:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do in this run."""
+        """Whether there is nothing left to do in this run."""
         return self.error is not None or self.position >= self.end
 
     def look(self) -> None:

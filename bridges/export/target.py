@@ -28,7 +28,7 @@ class ExportTarget(Protocol):
     """
 
     settle_s: float
-    """The time after which records of a run are either in the log or lost."""
+    """The time after which each record of a run is either in the log or lost."""
 
     def begin(self, journal: str, replication_factor: int) -> list[bytes]:
         """Fence all other runs, end their transactions, and read all entries of the journal. Creates a missing
@@ -47,11 +47,11 @@ class ExportTarget(Protocol):
         ...
 
     def create_partitions(self, name: str, partitions: int) -> None:
-        """Increase the topic's partitions to this number, unless it has them."""
+        """Increase the topic's partitions to this number, unless it already has as many."""
         ...
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, SourceBounds]:
-        """The present start and end of logs."""
+        """The current start and end of logs."""
         ...
 
     def transact(self, topic: str, records: Records, entries: Callable[[Offsets], Sequence[bytes]]) -> Offsets:
@@ -63,8 +63,8 @@ class ExportTarget(Protocol):
         ...
 
     def take(self, topic: str, partition: int, offset: int, count: int) -> None:
-        """Use up the next ``count`` offsets from ``offset``, the end of the log, by aborted transactions and their
-        markers, without committed records.
+        """Use up the next ``count`` offsets from ``offset``, the end of the log, with aborted transactions and
+        their markers, and without committed records.
         """
         ...
 

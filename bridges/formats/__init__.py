@@ -1,7 +1,7 @@
 """Decodes bytes of records to values of a declared type, and keeps the bytes that do not match it.
 
 decoder        the interface of all formats
-avro           values of Avro, plain or after the id of a schema, as Confluent's serializers write them
+avro           Avro values, plain or after the id of a schema, as Confluent's serializers write them
 registry       the schemas of these ids
 registry_http  one request to the registry
 json_text      texts of JSON, by a declared type
@@ -10,5 +10,5 @@ shown          how tail decodes the values of a format
 opening        a format by its name and its schema's file
 typed          columns of decoded values, and the bytes that could not be decoded
 
-A decoder is strict: it does not decode a value if it would have to omit or round a part. It can be pickled.
+A decoder is strict: it does not decode a value if it would have to omit or round a part. A decoder can be pickled.
 """

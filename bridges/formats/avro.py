@@ -41,7 +41,7 @@ class AvroValues:
     """
 
     def __init__(self, path: Path, *, framed: bool) -> None:
-        """Raises: InvalidCallError; EnvironmentUnusableError without fastavro."""
+        """Raises: InvalidCallError for an invalid schema; EnvironmentUnusableError without fastavro."""
         try:
             import fastavro
         except ModuleNotFoundError as error:
@@ -64,7 +64,7 @@ class AvroValues:
         source = io.BytesIO(value[_FRAME:] if self._framed else value)
         try:
             found = fastavro.schemaless_reader(source, writer, reader)
-        except Exception as error:  # of many kinds, too
+        except Exception as error:  # also of many kinds
             raise UndecodedError(
                 f"the value does not match {self.path}: {type(error).__name__}: {error}"
             ) from error
@@ -73,7 +73,7 @@ class AvroValues:
         return found
 
     def _schemas(self, number: int | None) -> tuple[Any, Any]:
-        """The writer's schema of a value, under its id, and the schema to which it is resolved."""
+        """The writer's schema of a value, by its id, and the schema to which the value is resolved."""
         return self._parsed, None
 
 
@@ -89,7 +89,7 @@ class AvroRecords(AvroValues):
         self._tree = _spark(self._parsed, {}, str(path))
         if not isinstance(self._tree, dict) or self._tree["type"] != "struct":
             raise InvalidCallError(
-                f"{path} is not the Avro schema of a record, whose fields would be the topic's columns"
+                f"{path} is not the Avro schema of a record; the fields of a record become the topic's columns"
             )
         self.schema = json.dumps(self._tree)
         self._uuids = '"uuid"' in json.dumps(self._parsed, default=str)
@@ -98,7 +98,7 @@ class AvroRecords(AvroValues):
         """Schemas by id; None if the id's values are not decoded."""
 
     def decode(self, value: bytes) -> Any:
-        """Raises: UndecodedError; as ``SchemaRegistry.schema``."""
+        """Raises: UndecodedError; see ``SchemaRegistry.schema``."""
         found = super().decode(value)
         return _texts(found) if self._uuids else found
 
@@ -126,7 +126,7 @@ class AvroRecords(AvroValues):
 
 
 def avro_decoder(path: Path, *, framed: bool, registry: SchemaRegistry | None = None) -> AvroRecords:
-    """Raises: see ``AvroRecords``."""
+    """Create the decoder. Raises: see ``AvroRecords``."""
     return AvroRecords(path, framed=framed, registry=registry)
 
 
@@ -151,7 +151,7 @@ def _has_empty_items(tree: Any) -> bool:
         case {"elementType": items}:
             return _takes_no_bytes(items) or _has_empty_items(items)
         case {"valueType": values}:
-            return _has_empty_items(values)  # a key takes one
+            return _has_empty_items(values)  # a key takes at least one byte
         case {"fields": fields}:
             return any(_has_empty_items(field["type"]) for field in fields)
     return False
@@ -176,7 +176,7 @@ def _texts(value: Any) -> Any:
 
 
 def _spark(node: Any, named: dict[str, Any], path: str) -> Any:
-    """The tree of the declared type. ``named``: the named types so far; None for those that enclose this one.
+    """The tree of the declared type. ``named``: the named types so far; None for the types that enclose this one.
 
     Raises: InvalidCallError.
     """

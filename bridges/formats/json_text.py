@@ -1,5 +1,5 @@
-"""Decodes JSON texts to values of a declared type, without omitting or rounding: an object with an undeclared
-name, or a number that does not fit, is not decoded.
+"""Decodes JSON texts to values of a declared type, without omitting or rounding anything: an object with an
+undeclared name, or a number that does not fit, is not decoded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 _LARGEST_FLOAT = 3.4028234663852886e38
 _EXACT_DIGITS = 15
-"""The significant digits of a decimal that was a double."""
+"""The number of significant digits of a decimal that was a double."""
 
 
 class JsonValues:
@@ -39,7 +39,7 @@ class JsonValues:
         self._tree = parse_json(schema)
         if not isinstance(self._tree, dict) or self._tree.get("type") != "struct":
             raise InvalidCallError(
-                "a schema for JSON must have fields, the topic's columns: id LONG, at TIMESTAMP"
+                "a schema for JSON must have fields, which become the topic's columns: id LONG, at TIMESTAMP"
             )
         _check(self._tree)
 
@@ -73,12 +73,16 @@ def _check(tree: Any) -> None:
             _check(element)
         case {"type": "map", "keyType": key, "valueType": value}:
             if key != "string":
-                raise InvalidCallError(f"keys of a JSON object are texts, so a MAP cannot have keys of type {key}")
+                raise InvalidCallError(
+                    f"keys of a JSON object are strings, so a MAP cannot have keys of type {key}"
+                )
             _check(value)
 
 
 def _of(tree: Any, value: Any) -> Any:
-    """Raises: UndecodedError; ValueError, ArithmeticError for a text that does not match."""
+    """Convert a value to a type. Raises: UndecodedError; ValueError, ArithmeticError for a text that does not
+    match.
+    """
     if value is None:
         return None
     match tree:
@@ -98,7 +102,7 @@ def _of(tree: Any, value: Any) -> Any:
             return [_of(element, one) for one in value]
         case {"type": "map", "valueType": of_value} if isinstance(value, dict):
             return [(key, _of(of_value, one)) for key, one in value.items()]
-    raise UndecodedError(f"a {type(value).__name__} is no {tree['type']}")
+    raise UndecodedError(f"a {type(value).__name__} is not a {tree['type']}")
 
 
 def _atom(kind: str, value: Any) -> Any:
@@ -107,7 +111,7 @@ def _atom(kind: str, value: Any) -> Any:
         return _decimal(value)
     fits: bool = isinstance(value, _KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
     if not fits:
-        raise UndecodedError(f"a {type(value).__name__} is no {kind}")
+        raise UndecodedError(f"a {type(value).__name__} is not a {kind}")
     if kind == "binary":
         return base64.b64decode(value, validate=True)
     if kind == "date":
@@ -118,14 +122,14 @@ def _atom(kind: str, value: Any) -> Any:
             raise UndecodedError(f"{value!r} is not a {kind}: only a TIMESTAMP_NTZ has no offset from UTC")
         return when
     if kind == "float" and isinstance(value, float) and math.isfinite(value) and abs(value) > _LARGEST_FLOAT:
-        raise UndecodedError(f"{value!r} is no float")
+        raise UndecodedError(f"{value!r} is not a float")
     return value
 
 
 def _decimal(value: Any) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise UndecodedError(f"a {type(value).__name__} is no decimal")
+        raise UndecodedError(f"a {type(value).__name__} is not a decimal")
     made = Decimal(str(value))
     if not made.is_finite() or (isinstance(value, float) and len(made.as_tuple().digits) > _EXACT_DIGITS):
-        raise UndecodedError(f"{value!r} is no exact decimal: write it as a text")
+        raise UndecodedError(f"{value!r} is not an exact decimal: write it as a string")
     return made

@@ -26,14 +26,14 @@ def typed_values(
     if how is None and schema is None and message is None and not registry:
         return None
     if how is None or schema is None:
-        raise InvalidCallError("a format of values and the file of its schema go together: give both, or neither")
+        raise InvalidCallError("the format of values and its schema file go together: give both, or neither")
     return TypedValues(open_decoder(how, schema, message, registry))
 
 
 def open_decoder(
     how: str, schema_file: str, message: str | None = None, registry: Mapping[str, str] | None = None
 ) -> Decoder:
-    """The decoder of the format ``how`` (``DECODED``) by the schema in a file: an Avro schema; a type as DDL or
+    """The decoder of the format ``how`` (``DECODED``) for the schema in a file: an Avro schema; a type as DDL or
     Spark's JSON text; a FileDescriptorSet, in which ``message`` is the full name of a message. ``registry`` has
     the configs of a registry with the schemas of Confluent's ids.
 

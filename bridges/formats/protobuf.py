@@ -2,7 +2,7 @@
 (``protoc --include_imports --descriptor_set_out=FILE``); and the declared type of a message.
 
 An unset field is null if Protobuf tracks its presence; otherwise it has its default value. A message with fields
-that its descriptor lacks is not decoded, because they would be lost.
+that its descriptor lacks is not decoded, because those fields would be lost.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ class ProtobufValues:
             return _values(made)
         except UndecodedError:
             raise
-        except Exception as error:  # of many kinds, too
+        except Exception as error:  # also of many kinds
             raise UndecodedError(str(error)) from error
 
 
 def protobuf_decoder(path: Path, message: str) -> ProtobufValues:
-    """Raises: InvalidCallError for a file without such a message, or a message that no topic can have;
-    EnvironmentUnusableError without protobuf."""
+    """Create the decoder. Raises: InvalidCallError for a file without such a message, or a message that no topic
+    can have; EnvironmentUnusableError without protobuf.
+    """
     try:
         return ProtobufValues(schema_bytes(path), message)
     except EnvironmentUnusableError:
@@ -147,7 +148,7 @@ def _one(value: Any, field: FieldDescriptor) -> Any:
     if field.cpp_type == field.CPPTYPE_ENUM:
         named = field.enum_type.values_by_number.get(value)
         if named is None:
-            raise UndecodedError(f"{value} is no {field.enum_type.full_name}")
+            raise UndecodedError(f"{value} is not a {field.enum_type.full_name}")
         return named.name
     if field.cpp_type != field.CPPTYPE_MESSAGE:
         return value

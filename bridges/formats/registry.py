@@ -16,7 +16,7 @@ _URL, _USER, _CA = (PREFIX + name for name in ("url", "basic.auth.user.info", "s
 _TIMEOUT_S = 30.0
 _MOST_BYTES = 4 * 1024 * 1024
 _SAID = 200
-"""The number of characters of a library's error to repeat in ours."""
+"""The number of characters of a library's error to repeat in stratalog's error."""
 
 
 class SchemaRegistry:
@@ -25,7 +25,7 @@ class SchemaRegistry:
     def __init__(self, configs: Mapping[str, str]) -> None:
         """Raises: InvalidCallError for an unknown config, or a missing address."""
         if unknown := sorted(configs.keys() - {_URL, _USER, _CA}):
-            raise InvalidCallError(f"{unknown[0]} is no config of the registry: there are {_URL}, {_USER}, {_CA}")
+            raise InvalidCallError(f"{unknown[0]} is not a config of the registry; known: {_URL}, {_USER}, {_CA}")
         url = configs.get(_URL, "")
         parse_server(url, _URL)
         self._url, self._user, self._ca = url.rstrip("/"), configs.get(_USER), configs.get(_CA)
@@ -52,7 +52,7 @@ class SchemaRegistry:
 
 
 def _schema_of(answer: bytes) -> Any:
-    """The schema in an answer. Raises: ValueError."""
+    """The schema in a response. Raises: ValueError."""
     found = parse_json(answer, dict[str, Any])
     if found.get("schemaType", "AVRO") != "AVRO":
         return None

@@ -22,7 +22,7 @@ from urllib.error import HTTPError
 from stratalog.partitions.printable import printable
 
 _REASON = 100
-"""The number of characters of a registry's reason to repeat."""
+"""The number of characters of a registry's reason that an error repeats."""
 
 
 class RefusedError(Exception):
@@ -41,7 +41,7 @@ def get(url: str, user: str | None, ca: str | None, timeout_s: float, most_bytes
     """
     asked = request.Request(url, headers={"Accept": "application/json"})
     if user is not None:
-        # A redirect drops this header, because it may lead to another server.
+        # urllib drops this header on a redirect, because the redirect may lead to another server.
         basic = base64.b64encode(user.encode()).decode()
         asked.add_unredirected_header("Authorization", f"Basic {basic}")
     with _deadline(timeout_s) as sockets:
@@ -58,7 +58,7 @@ def get(url: str, user: str | None, ca: str | None, timeout_s: float, most_bytes
         try:
             answer = opener.open(asked, timeout=timeout_s)
             if answer is None:  # an unknown scheme
-                raise RefusedError(0, "it leads elsewhere")
+                raise RefusedError(0, "it redirects to another server")
             with answer:
                 return bytes(answer.read(most_bytes))
         except HTTPError as error:
@@ -88,7 +88,7 @@ class _Sockets:
     def add(self, one: socket.socket) -> None:
         with self._lock:
             if self._over:
-                raise TimeoutError("the time of the request is over")
+                raise TimeoutError("the request timed out")
             self._open.append(one.dup())  # TLS replaces the socket
 
     def end(self) -> None:

@@ -10,7 +10,9 @@ from stratalog.bridges.formats.avro import AvroValues
 
 
 def avro(schema: Path) -> Callable[[bytes], Any]:
-    """Raises: InvalidCallError; EnvironmentUnusableError without fastavro. The function raises ValueError."""
+    """Decodes Avro values. Raises: InvalidCallError; EnvironmentUnusableError without fastavro. The function
+    raises ValueError.
+    """
     return AvroValues(schema, framed=False).decode
 
 

@@ -1,7 +1,7 @@
 """Columns of decoded values: a struct with ``_undecoded``, the bytes of a value that could not be decoded, and
 then the declared fields. If ``_undecoded`` is set, every other field is null; a null value is null. No field of a
-source's value is dropped: if the schema lacks a field, the value stays as bytes. So there is no
-``on_unknown_field`` here.
+source's value is dropped: if the schema lacks a field, the value stays as bytes. So ``on_unknown_field`` does not
+apply here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TypedValues:
     """The decoded values of a topic. It can be pickled if the decoder can."""
 
     def __init__(self, decoder: Decoder) -> None:
-        """Raises: InvalidCallError for a schema that has a field ``_undecoded`` itself."""
+        """Raises: InvalidCallError for a schema that already has a field ``_undecoded``."""
         self._decoder = decoder
         fields = parse_json(decoder.schema)["fields"]
         if any(field["name"].lower() == UNDECODED for field in fields):
@@ -46,7 +46,7 @@ class TypedValues:
         decoded = [None if value is None else self._decoded(value) for value in values]
         try:
             return pa.array(decoded, self.type)
-        except _WRONG:  # some decoded value does not fit: find it
+        except _WRONG:  # some decoded value does not fit: find that value
             return pa.array(
                 [self._fitting(one, value) for one, value in zip(decoded, values, strict=True)], self.type
             )
@@ -74,7 +74,7 @@ def undecoded(values: pa.Array) -> int:
 
 
 def canonical(value: Any) -> bytes | None:
-    """The bytes to compare for a Python value from Arrow; for an undecoded value its original bytes."""
+    """The bytes by which to compare a Python value from Arrow; for an undecoded value, its original bytes."""
     if value is None or isinstance(value, bytes):
         return value
     kept = value.get(UNDECODED) if isinstance(value, dict) else None

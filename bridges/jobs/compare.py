@@ -3,10 +3,10 @@
   stratalog compare trips,fares --with kafka-1:9092
   stratalog compare trips --with kafka-1:9092 --format confluent-avro --schema trip.avsc
 
-Compares offset, timestamp, key, value and headers of every committed record that both sides can have. The exit
-status is 1 if any record differs; the report names offsets. Records that the source has since compacted away are
-counted, and are not differences. In a topic with typed values the decoded values are compared: give the format and
-schema that the mirror used. Needs confluent-kafka: pip install 'stratalog[kafka]'.
+Compares offset, timestamp, key, value and headers of every committed record in the offsets that both sides have.
+If any record differs, the exit status is 1, and the report names the offsets. Records that the source has
+compacted away are counted, but are not differences. For a topic with typed values, give the format and schema that
+the mirror used; decoded values are compared. Needs confluent-kafka: pip install 'stratalog[kafka]'.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Export topics, or ranges of them, to a Kafka cluster, every record once; needs no Spark.
+"""Export topics, or ranges of topics, to a Kafka cluster, each record exactly once; needs no Spark.
 
   stratalog export trips,fares --to kafka-2:9092                        new records, at the same offsets, one run
-  stratalog export trips --to kafka-2:9092 --every 10s                  again and again, until interrupted
+  stratalog export trips --to kafka-2:9092 --every 10s                  repeatedly, until interrupted
   stratalog export trips --to kafka-2:9092 --new-offsets --map s3://lake/map   after existing records
   stratalog export trips --to kafka-2:9092 --new-offsets --name replay-7 --to-topic trips-test
-      --start 2013-06-01 --end 2013-06-02 --pace 10                    one day, ten times as fast as it was
+      --start 2013-06-01 --end 2013-06-02 --pace 10                    one day, at ten times the original speed
   stratalog export trips --to kafka-2:9092 --new-offsets --name rest --group dashboard
                                                                        the records that a group has not read yet
 
-An export may be killed and repeated: its journal in the target, the topic stratalog-export.NAME.TOPIC, records
-what it has written, and only its last run writes. If offsets are kept, stratalog compare compares both sides.
-Needs confluent-kafka: pip install 'stratalog[kafka]'.
+An export may be killed and repeated: its journal, the topic stratalog-export.NAME.TOPIC in the target, records
+what it has written, and a new run fences earlier ones. Unless you use --new-offsets, stratalog compare can compare
+both sides. Needs confluent-kafka: pip install 'stratalog[kafka]'.
 """
 
 from __future__ import annotations
@@ -45,12 +45,21 @@ _SPECIAL: Special = {
 }
 
 
+_TARGET = ("bootstrap", "configs", "target_topic", "replication_factor", "new_offsets", "offset_map")
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
-    begin = parser.add_mutually_exclusive_group()
+    add_declared(parser, _METHOD, only=["topics"], special=_SPECIAL)
+    target = parser.add_argument_group("target")
+    add_declared(target, _METHOD, only=_TARGET, special=_SPECIAL)
+    part = parser.add_argument_group("a range instead of the whole topic; needs --name and --new-offsets")
+    begin = part.add_mutually_exclusive_group()
     add_declared(begin, _METHOD, only=["start"])
     begin.add_argument("--group", metavar="NAME", help="start at the offsets of this consumer group")
-    add_declared(parser, _METHOD, leave_out=["start"], special=_SPECIAL)
-    add_every(parser)
+    add_declared(part, _METHOD, only=["end"])
+    run = parser.add_argument_group("run")
+    add_declared(run, _METHOD, leave_out=["topics", *_TARGET, "start", "end"], special=_SPECIAL)
+    add_every(run)
 
 
 def export(job: Job) -> Report:

@@ -5,9 +5,11 @@
   stratalog kafka_tier read s3://kafka-tier trips --layout aiven --bootstrap kafka-1:9092 --start 2026-06-01
   stratalog kafka_tier read s3://kafka-tier trips --layout aiven --bootstrap kafka-1:9092 --output trips.parquet
 
-topics lists the offsets of each partition, and those that are unclear. segments lists what counts, and why the
-rest does not. read shows records, counts them, or writes them to a Parquet file. It needs some more packages: pip
-install 'stratalog[kafka-tier]', and with --bootstrap also 'stratalog[kafka]'.
+topics lists the offsets of each partition. segments lists the segments that are read, and why each other segment
+is ignored. read shows records, counts them, or writes them to a Parquet file. Offsets are unclear if the tier has
+no usable segment for them, or no proof that its segment belongs to the log's current history; read fails on them
+unless you leave them out. Needs more packages: pip install 'stratalog[kafka-tier]', and with --bootstrap also
+'stratalog[kafka]'.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _SPECIAL: Special = {
     "bootstrap": {"metavar": "HOST:PORT"},
     "configs": {"flags": ("--config",), "metavar": "KEY=VALUE"},
     "keys": {"flags": ("--key",), "metavar": "ID=FILE"},
-    "topics": {"flags": ("tiered",), "metavar": "TOPICS", "type": names, "help": "one topic, or several: a,b"},
+    "topics": {"flags": ("tiered",), "metavar": "TOPICS", "type": names, "help": "one or more topics: a,b"},
     "topic": {"flags": ("tiered",), "metavar": "TOPIC"},  # no ``topic``: it is not one of this cluster
     "value_format": SPECIAL["value_format"],
     "schema_file": SPECIAL["schema_file"],
@@ -53,9 +55,12 @@ _SPECIAL: Special = {
 _COMMANDS = {
     "topics": (
         "describe",
-        "the offsets that the tier has in each partition, and the unclear ones, with the reason",
+        "list the offsets that the tier has of each partition, and the unclear offsets with the reason",
     ),
-    "segments": ("segments", "the segments of a topic, with the offsets that count, or why none does"),
+    "segments": (
+        "segments",
+        "list the segments of a topic, with the offsets that are read, or why a segment is ignored",
+    ),
     "read": ("read_arrow", "show records, count them, or write them to a Parquet file"),
 }
 
@@ -66,9 +71,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         added = command(name, text, reads=True)
         add_declared(added, f"{_TIER}.open", only=["address"], special=_SPECIAL)
         add_declared(added, f"{_TIER}.{method}", special=_SPECIAL)
-        add_declared(added, f"{_TIER}.open", leave_out=["address", *_BY_CODE], special=_SPECIAL)
-        added.add_argument("--endpoint-url", metavar="URL", help="endpoint of your own server of object storage")
-        added.add_argument("--region", metavar="NAME", help="S3 region")
+        tier = added.add_argument_group("tier")
+        add_declared(tier, f"{_TIER}.open", leave_out=["address", *_BY_CODE], special=_SPECIAL)
+        tier.add_argument("--endpoint-url", metavar="URL", help="endpoint of your object storage server")
+        tier.add_argument("--region", metavar="NAME", help="S3 region")
     what = added.add_mutually_exclusive_group()
     what.add_argument(
         "--limit", metavar="N", type=count, default=_SHOWN, help=f"show N records (default: {_SHOWN})"
@@ -78,7 +84,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def kafka_tier(job: Job) -> Report:
-    """Raises: see ``KafkaTier.open``, ``read_arrow``; InvalidCallError for an output that exists."""
+    """The job. Raises: see ``KafkaTier.open``, ``read_arrow``; InvalidCallError if the output exists."""
     given = job.arguments
     check_options(given, bars=[("metadata", "bootstrap")])
     if given.command == "read":
@@ -100,7 +106,7 @@ def kafka_tier(job: Job) -> Report:
 
 @contextmanager
 def _noted() -> Iterator[list[str]]:
-    """Warnings become notes of the report."""
+    """A context that turns warnings into notes of the report."""
     notes: list[str] = []
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -124,7 +130,7 @@ def _carry_out(given: argparse.Namespace, batches: pa.RecordBatchReader) -> tupl
 
 
 def _write(path: str, batches: pa.RecordBatchReader) -> int:
-    """Write a Parquet file, which has its name only once it is whole. Returns the number of records."""
+    """Write a Parquet file, which gets its name only when it is complete. Returns the number of records."""
     from pyarrow import parquet
 
     part, records = f"{path}.part", 0
@@ -133,7 +139,7 @@ def _write(path: str, batches: pa.RecordBatchReader) -> int:
             for batch in batches:
                 writer.write_batch(batch)
                 records += batch.num_rows
-        os.link(part, path)  # fails if the name is taken meanwhile
+        os.link(part, path)  # fails if the name has been taken meanwhile
     except OSError as error:
         raise InvalidCallError(f"{path} cannot be written: {error.strerror}") from error
     finally:

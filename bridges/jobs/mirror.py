@@ -1,18 +1,18 @@
 """Mirror topics of a Kafka cluster: copy the same records to the same offsets.
 
   stratalog mirror trips,fares --from kafka-1:9092            new records, one run
-  stratalog mirror trips --from kafka-1:9092 --every 10s      again and again, until interrupted
+  stratalog mirror trips --from kafka-1:9092 --every 10s      repeatedly, until interrupted
   stratalog mirror trips --from kafka-1:9092 --archive        keep records that the source deletes
-  stratalog mirror trips --from kafka-1:9092 --as trips=rides    give it another name here
+  stratalog mirror trips --from kafka-1:9092 --as trips=rides    under another name here
   stratalog mirror trips --from kafka-1:9093 --config security.protocol=SSL --config ssl.ca.location=ca
   stratalog mirror trips --from kafka-1:9092 --master spark://host:7077   on the executors of a cluster
   stratalog mirror trips --from kafka-1:9092 --tier s3://kafka-tier/prefix --layout aiven   history from its bucket
   stratalog mirror trips --offline s3://backup/logs --tier s3://kafka-tier/prefix --layout aiven   no brokers left
   stratalog mirror trips --from kafka-1:9092 --format confluent-avro --schema trip.avsc
-  stratalog mirror trips --end                                make it a topic like any other, for producers
+  stratalog mirror trips --end                                end the mirror; producers may append
 
-Any number of mirrors may run and may be killed: the end of the log is the position in the source. stratalog
-compare compares both sides. Needs confluent-kafka: pip install 'stratalog[kafka]'.
+Any number of mirrors may run, and any may be killed: the end of the mirrored log is the position in the source.
+stratalog compare compares a mirror with its source. Needs confluent-kafka: pip install 'stratalog[kafka]'.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SPECIAL: Special = {
     },  # no ``topics``: Job.cluster would check that they exist here
     "bootstrap": {"metavar": "HOST:PORT"},
     "configs": {"flags": ("--config",), "metavar": "KEY=VALUE"},
-    "value_format": {"flags": ("--format",), "help": "decode values by --schema (default: keep bytes)"},
+    "value_format": {"flags": ("--format",), "help": "decode values with --schema (default: keep bytes)"},
     "schema_file": {"flags": ("--schema",), "metavar": "FILE"},
     "replication_factor": {"type": count},
     "rename": {"flags": ("--as",), "metavar": "SOURCE=NAME"},
@@ -44,34 +44,23 @@ SPECIAL: Special = {
     "tier_endpoint_url": {"metavar": "URL"},
     "offline": {"metavar": "URL"},
 }
-_RUN = (
-    "configs",
-    "tier",
-    "layout",
-    "tier_prefix",
-    "tier_keys",
-    "tier_endpoint_url",
-    "tier_region",
-    "replication_factor",
-    "archive",
-    "rename",
-    "groups",
-    "throttle_bytes_per_s",
-    "budget_s",
-    "value_format",
-    "every",
-)
+_TIER = ("tier", "layout", "tier_prefix", "tier_keys", "tier_endpoint_url", "tier_region")
+_CREATED = ("replication_factor", "archive", "rename")
+_VALUES = ("value_format", "schema_file", "message")
+_RUN = ("configs", *_TIER, *_CREATED, "groups", "throttle_bytes_per_s", "budget_s", "value_format", "every")
 
 
 def check_format(given: argparse.Namespace) -> None:
-    """Raises: InvalidCallError if ``--format`` and ``--schema`` are not both given."""
+    """Check that ``--format`` and ``--schema`` are given together. Raises: InvalidCallError."""
     for one, other in (("format", "schema"), ("schema", "format"), ("message", "format")):
         if f"--{one}" in given.used.values() and f"--{other}" not in given.used.values():
             raise InvalidCallError(f"--{one} needs --{other}")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
+    add_declared(parser, METHOD, only=["topics"], special=SPECIAL)
+    source = parser.add_argument_group("source")
+    what = source.add_mutually_exclusive_group(required=True)
     add_declared(
         what,
         METHOD,
@@ -79,11 +68,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         special={**SPECIAL, "bootstrap": {**SPECIAL["bootstrap"], "flags": ("--from",)}},
     )
     what.add_argument(
-        "--end", action="store_true", help="end the mirroring of the topics, so that producers may append"
+        "--end", action="store_true", help="end the mirrors; producers may then append to the topics"
     )
-    add_declared(parser, METHOD, leave_out=["bootstrap", "offline"], special=SPECIAL)
-    add_yes(parser)
-    add_every(parser)
+    add_declared(source, METHOD, only=["configs"], special=SPECIAL)
+    add_declared(parser.add_argument_group("tiered storage of the source"), METHOD, only=_TIER, special=SPECIAL)
+    add_declared(
+        parser.add_argument_group("topics that the mirror creates"), METHOD, only=_CREATED, special=SPECIAL
+    )
+    add_declared(parser.add_argument_group("values"), METHOD, only=_VALUES, special=SPECIAL)
+    run = parser.add_argument_group("run")
+    add_declared(run, METHOD, only=["groups", "throttle_bytes_per_s", "budget_s", "dry_run"], special=SPECIAL)
+    add_yes(run)
+    add_every(run)
 
 
 def mirror(job: Job) -> Report:
@@ -93,7 +89,7 @@ def mirror(job: Job) -> Report:
     check_format(given)
     report: Report
     if given.end:
-        job.confirm(f"end the mirroring of {', '.join(given.mirrored)}, which cannot be restarted")
+        job.confirm(f"end the mirroring of {', '.join(given.mirrored)}; it cannot be restarted")
         report = call(job.cluster().end_mirror, given, topics=given.mirrored)
         return report
 

@@ -5,10 +5,10 @@
   stratalog policy --role operator --for posix > operator.sh
 
 A reader writes nothing, a producer deletes nothing, an operator runs the upkeep. Without --topics the policy
-covers all topics, including future ones; only such an operator can format, bootstrap and vacuum. aws: a policy for
-a user or a role (for a bucket, add a Principal). azure: a role definition, and assignments with conditions. gcs:
-bindings per bucket. posix: a shell script that sets access control lists for a group. A cluster on several kinds
-of storage needs one policy for each. For details see SECURITY.md, "Rights".
+covers all current and future topics; only an operator with such a policy can format, bootstrap and vacuum. aws: a
+policy for a user or a role (for a bucket, add a Principal). azure: a role definition, and assignments with
+conditions. gcs: bindings per bucket. posix: a shell script that sets access control lists for a group. A cluster
+on several kinds of storage needs one policy for each. For details see SECURITY.md, "Rights".
 """
 
 from __future__ import annotations

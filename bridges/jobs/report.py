@@ -3,9 +3,9 @@
   stratalog report -o report.html
   stratalog report -o s3://bucket/report.html    from cron, for everyone who can read the bucket
 
-The page is a single file that loads nothing else. The cost is that of health, and the cluster is not changed. The
-exit status says only whether the page was written; to learn whether an operator is needed, use the exit status of
-health.
+The page is a single file that loads nothing else. The job costs as much as health, and changes nothing in the
+cluster. The exit status says only whether the page was written; the exit status of health says whether an operator
+is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         required=True,
-        help="write the page to this file, or to an address such as s3://bucket/report.html; it is overwritten",
+        help="write the page to FILE, or to an address such as s3://bucket/report.html; an existing page is "
+        "overwritten",
     )
 
 
@@ -35,7 +36,7 @@ def report(job: Job) -> Report:
     given = job.arguments
     try:
         page = job.cluster().report()
-    except (RetriableError, MetadataLostError) as error:  # the page matters most now
+    except (RetriableError, MetadataLostError) as error:  # the page matters most in this case
         from stratalog.bridges.page.report import unopened_report  # here: it loads Arrow
 
         file = load_cluster_file(given.cluster, given.credentials)

@@ -1,13 +1,13 @@
 """Serve all topics to Kafka clients, which read them from either tier; needs no Spark.
 
   stratalog serve                                      at 127.0.0.1:9092, until interrupted
-  stratalog serve --listen 127.0.0.1:19092             at another port
+  stratalog serve --listen 127.0.0.1:19092             on another port
   stratalog serve --listen 0.0.0.0:9093 --advertise log.example.org:9093 --tls-cert host.pem --tls-client-ca ca.pem
   kcat -b 127.0.0.1:9092 -C -t trips -o beginning -e   an example client
 
-The endpoint is read-only: it accepts no records. Consumers may share partitions as members of a group, if all of
-them use the same endpoint, and may commit offsets. Everyone who can reach the address can read everything: use
---tls-client-ca beyond this machine. Needs aiokafka: pip install 'stratalog[serve]'.
+The endpoint accepts no records. Consumers may commit offsets, and may share partitions as members of a group if
+all members use the same endpoint. Everyone who can reach the address can read everything: use --tls-client-ca if
+that is not only this machine. Needs aiokafka: pip install 'stratalog[serve]'.
 """
 
 from __future__ import annotations

@@ -14,5 +14,5 @@
     mirrored                  the tier as a source of ``cluster.mirror``
     reading                   a task's read of a range of a segment
 
-Nothing here writes. Functions that decode untrusted bytes raise errors of ours, in bounded memory.
+Nothing here writes. Functions that decode untrusted bytes raise only stratalog's errors, and use bounded memory.
 """

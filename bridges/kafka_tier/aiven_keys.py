@@ -40,13 +40,13 @@ class KeyRing:
                     f"key {name!r} is not an RSA key in PEM or DER without a passphrase"
                 ) from error
             if not key.has_private():
-                raise InvalidCallError(f"key {name!r} is a public key: data keys need the private one")
+                raise InvalidCallError(f"key {name!r} is a public key: decrypting data keys needs the private key")
             self._keys[name] = key
 
     def data_key(self, encrypted: str, named: str) -> bytes:
         """The data key of a segment, from ``KEY_ID:BASE64``.
 
-        Raises: InvalidCallError for a missing key; CorruptionError for a wrong one.
+        Raises: InvalidCallError for a missing key; CorruptionError for a wrong key.
         """
         name, colon, text = encrypted.partition(":")
         if not colon:
@@ -69,7 +69,7 @@ class KeyRing:
 
 
 def decrypted(data: bytes, data_key: bytes, aad: bytes, what: str) -> bytes:
-    """The plain bytes of IV, cipher text and tag. Raises: CorruptionError for bytes that were changed."""
+    """The plain bytes of IV, cipher text and tag. Raises: CorruptionError for bytes that have been changed."""
     aes = _crypto()[0]
     if len(data) < IV_BYTES + TAG_BYTES:
         raise CorruptionError(f"{what} is shorter than an IV and a tag")

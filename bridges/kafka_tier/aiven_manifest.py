@@ -19,7 +19,7 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError
 
 MOST_MANIFEST_BYTES = 16 * 1024 * 1024
 MOST_CHUNK_BYTES = 64 * 1024 * 1024
-"""The greatest chunk, which is decompressed in memory. The plugin's default is 4 MiB."""
+"""The maximum size of a chunk, which is decompressed in memory. The plugin's default is 4 MiB."""
 _MOST_CHUNKS = 1 << 21
 _SLACK = 1024
 """The bytes that compression and encryption may add to an incompressible chunk, in addition to 1/64 of it."""
@@ -148,8 +148,9 @@ def _fixed(chunks: _Chunks, count: int, what: str) -> list[int]:
 
 
 def _variable(chunks: _Chunks, what: str) -> list[int]:
-    """The plugin's ChunkSizesBinaryCodec: the count; if there is more than one, the lowest size, the width of a
-    difference, all differences but the last chunk's; then the last size."""
+    """Decodes the plugin's ChunkSizesBinaryCodec: the count; if there is more than one, the lowest size, the width
+    of a difference, all differences but the last chunk's; then the last size.
+    """
     try:
         packed = base64.b64decode(chunks.transformed_chunks or "", validate=True)
         with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as source:

@@ -18,12 +18,10 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError
 
 HEADER_BYTES = 61
 MOST_BATCH_BYTES = 64 * 1024 * 1024
-"""The greatest size of a batch, both stored and decompressed. Kafka's ``max.message.bytes`` is 1 MiB by
-default.
-"""
+"""The maximum size of a batch, both stored and decompressed. Kafka's ``max.message.bytes`` is 1 MiB by default."""
 MOST_BATCH_RECORDS = 1 << 20
 _PREFIX_BYTES = 12
-"""The size of the offset and length fields, which the length does not include."""
+"""The size of the offset and length fields, which the length field does not count."""
 _CRC_FROM = 21
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CODECS = {0: None, 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
@@ -50,17 +48,17 @@ class KafkaBatch(NamedTuple):
 
     @property
     def log_append_time(self) -> bool:
-        """Whether all its records have the broker's time, which is ``max_timestamp_ms``."""
+        """Whether all records of the batch have the broker's time, which is ``max_timestamp_ms``."""
         return bool(self.attributes & 0x08)
 
     @property
     def transactional(self) -> bool:
-        """Whether its records belong to a transaction."""
+        """Whether the records of the batch belong to a transaction."""
         return bool(self.attributes & 0x10)
 
     @property
     def control(self) -> bool:
-        """Whether it is a marker, which consumers do not get."""
+        """Whether the batch is a marker, which consumers do not get."""
         return bool(self.attributes & 0x20)
 
 
@@ -123,7 +121,7 @@ def _batch(data: bytes, at: int, size: int, position: int, what: str) -> KafkaBa
 
 def decompressed(batch: KafkaBatch, what: str) -> KafkaBatch:
     """The batch with decompressed records. Raises: CorruptionError for bytes that do not match their codec;
-    InvalidCallError for more than fits into a task.
+    InvalidCallError for more records than fit into a task.
     """
     codec = _CODECS[batch.attributes & 7]
     named = f"{what}: the batch at byte {batch.position}"

@@ -1,7 +1,7 @@
-"""Reads from the brokers of a running cluster the metadata topic, the log starts and the present history.
+"""Reads from the brokers of a running cluster the metadata topic, the log starts and the current history.
 
 This takes a few kilobytes, and no tiered records. For each partition, a reader checks that the brokers have the
-history of the tier: it begins after the last tiered offset, with that offset's leader epoch
+history of the tier: the check begins after the last tiered offset, with that offset's leader epoch
 (OffsetsForLeaderEpoch, KIP-320).
 """
 
@@ -27,7 +27,7 @@ class SourceBrokers:
         self._refused: dict[TopicPartition, str | None] = {}
 
     def messages(self, notes: list[str]) -> Iterator[Message]:
-        """All present messages of the metadata topic. Gaps are added to ``notes``. Raises:
+        """All current messages of the metadata topic. Gaps are added to ``notes``. Raises:
         UnknownTopicOrPartitionError if the cluster has no such topic; RetriableError if a partition does not
         answer; see ``parse_message``.
         """
@@ -62,13 +62,13 @@ class SourceBrokers:
         raise RetriableError(f"{TOPIC} was not read to its end: {sorted(left)} are missing; try again")
 
     def topic_id(self, topic: str) -> str:
-        """The present id of the topic. Raises: UnknownTopicOrPartitionError."""
+        """The current id of the topic. Raises: UnknownTopicOrPartitionError."""
         if topic not in self._ids:
             self._ids[topic] = self._source.topics([topic])[topic].source.rpartition("/")[2]
         return self._ids[topic]
 
     def log_start(self, key: TopicPartition) -> int:
-        """The present log start. Raises: RetriableError if the partition does not answer."""
+        """The current log start. Raises: RetriableError if the partition does not answer."""
         bounds = self._source.bounds([key])
         if key not in bounds:
             raise RetriableError(f"{key[0]}-{key[1]} has no leader, or the leader does not answer; try again")
@@ -98,7 +98,9 @@ class SourceBrokers:
         with closing(self._source.read({key: SourceRange(end, end + 1, epoch)})) as reads:
             for read in reads:
                 if isinstance(read.error, OffsetOutOfRangeError):
-                    return f"the brokers have another history than the tier, which ends at {end} in epoch {epoch}"
+                    return (
+                        f"the brokers' history differs from that of the tier, which ends at {end} in epoch {epoch}"
+                    )
                 if read.error is not None:
                     raise read.error
                 return None

@@ -207,7 +207,7 @@ class _Fields:
 
     @staticmethod
     def _check_order(starts: Numbers, ends: Numbers) -> None:
-        """Each slice begins at the end of the previous one, if no length was negative."""
+        """Check that each slice begins at the end of the previous one, which holds if no length was negative."""
         if (starts[1:] < ends[:-1]).any():
             raise _DamagedError("records overlap")
 

@@ -2,8 +2,8 @@
 or of a run of segments without a gap.
 
 The transaction index of a segment names the aborted transactions whose marker is in it. The snapshot of producers
-names those open at the segment's end. A record that may belong to an open transaction is unclear, because the tier
-does not have its marker.
+names the transactions open at the segment's end. A record that may belong to an open transaction is unclear,
+because the tier does not have its marker.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def committed(plan: TierPartition, opened: Opener, start: int | None, end: int |
     for run in plan.runs():
         if not within(run, start, end):
             if start is not None and run[-1].end <= start:
-                pieces += run  # it is not read, but open offsets may begin there
+                pieces += run  # the piece is not read, but open offsets may begin in it
             continue
         ends = _Ends(run, opened)
         certain, why = ends.certain()
@@ -112,7 +112,9 @@ class _Ends:
         return len(self._run) if end is None else numbers[-1] + len(list(self.ahead(numbers[-1], end)))
 
     def ahead(self, number: int, end: int | None = None) -> Iterator[Ahead]:
-        """The piece, and the next ones, until all its transactions with records before ``end`` have ended."""
+        """The piece and the pieces after it, until all of its transactions with records before ``end`` have
+        ended.
+        """
         end = self._run[number].end if end is None else end
         for later in range(number, len(self._run)):
             still = self.at(later)
@@ -141,7 +143,9 @@ def _open_at_end(piece: SegmentRange, opened: Opener) -> dict[int, int] | str:
 def _aborted(
     run: Sequence[SegmentRange], start: int | None, opened: Opener
 ) -> tuple[list[AbortedTransaction], str | None]:
-    """The aborted transactions whose markers are in the run from ``start`` on, and the error of an index."""
+    """The aborted transactions whose markers are in the run from ``start`` on, and the error of an unreadable
+    index.
+    """
     found: list[AbortedTransaction] = []
     for piece in run:
         if piece.segment.txn_index_empty or (start is not None and piece.end <= start):

@@ -44,7 +44,9 @@ class TimeIndex:
     offsets: npt.NDArray[np.int64]
 
     def first_at(self, timestamp_ms: int) -> int | None:
-        """An offset before which every record is older than ``timestamp_ms``; None if the index has none."""
+        """An offset before which every record is older than ``timestamp_ms``; None if the index has no such
+        offset.
+        """
         at = int(np.searchsorted(self.timestamps_ms, timestamp_ms, side="left")) - 1
         return None if at < 0 else int(self.offsets[at]) + 1
 
@@ -59,7 +61,7 @@ class AbortedTransaction:
 
 
 def parse_offset_index(data: bytes, segment: RemoteLogSegment) -> OffsetIndex:
-    """Raises: CorruptionError for entries that do not ascend or are outside the segment."""
+    """Parse an offset index. Raises: CorruptionError for entries that do not ascend or are outside the segment."""
     entries = _entries(data, _OFFSET_ENTRY, segment, "offset index")
     offsets = entries["offset"].astype(np.int64) + segment.start_offset
     positions = entries["position"].astype(np.int64)
@@ -72,7 +74,9 @@ def parse_offset_index(data: bytes, segment: RemoteLogSegment) -> OffsetIndex:
 
 
 def parse_time_index(data: bytes, segment: RemoteLogSegment) -> TimeIndex:
-    """Raises: CorruptionError as ``parse_offset_index``, and for a time above the segment's latest."""
+    """Parse a time index. Raises: CorruptionError as ``parse_offset_index`` does, and for a time after the
+    segment's latest.
+    """
     entries = _entries(data, _TIME_ENTRY, segment, "time index")
     times = entries["timestamp"].astype(np.int64)
     offsets = entries["offset"].astype(np.int64) + segment.start_offset
@@ -88,7 +92,7 @@ def parse_time_index(data: bytes, segment: RemoteLogSegment) -> TimeIndex:
 def parse_transaction_index(data: bytes, segment: RemoteLogSegment) -> tuple[AbortedTransaction, ...]:
     """The transactions whose abort marker is in the segment.
 
-    Raises: CorruptionError as ``parse_offset_index``; InvalidCallError for a newer version.
+    Raises: CorruptionError as ``parse_offset_index`` does; InvalidCallError for a newer version.
     """
     if len(data) % _ABORTED.size:
         raise _lies(
@@ -130,7 +134,7 @@ def parse_checkpoint(data: bytes, what: str) -> tuple[tuple[int, int], ...]:
 
 
 def check_epochs(epochs: tuple[tuple[int, int], ...], what: str) -> None:
-    """Raises: CorruptionError for an empty list, or epochs that do not ascend."""
+    """Check that the list is not empty and epochs ascend. Raises: CorruptionError."""
     ascend = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(epochs))
     if not epochs or not ascend or min(epochs[0]) < 0:
         raise CorruptionError(f"{what} do not ascend: {epochs[:4]}")

@@ -22,7 +22,7 @@ from stratalog.partitions.store import Store
 
 GROUP = "stratalog.kafka_tier_layouts"
 MOST_INDEX_BYTES = 64 * 1024 * 1024
-"""Kafka's indexes have 10 MiB by default (``segment.index.bytes``)."""
+"""The maximum size of an index. Kafka's indexes have 10 MiB by default (``segment.index.bytes``)."""
 
 
 class IndexKind(StrEnum):
@@ -81,7 +81,7 @@ class LayoutOptions:
 
 
 def open_layout(name: str, options: LayoutOptions) -> RemoteSegmentLayout:
-    """The layout of that name. Raises: InvalidCallError for an unknown one, or for options that it refuses."""
+    """The layout of that name. Raises: InvalidCallError for an unknown layout, or for options that it refuses."""
     from stratalog.bridges.kafka_tier.aiven import AivenLayout
     from stratalog.bridges.kafka_tier.local import LocalTieredStorageLayout
 

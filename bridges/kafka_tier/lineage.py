@@ -1,7 +1,7 @@
-"""Finds the offsets of a segment that belong to the present leader's history, by leader epochs. Pure.
+"""Finds the offsets of a segment that belong to the current leader's history, by leader epochs. Pure.
 
 A leader epoch has one leader, and so one history. After an unclean election the storage has segments of both
-histories, until the brokers delete one. Epochs distinguish them (KIP-405, "Truncation and unclean leader
+histories, until the brokers delete one of them. Epochs distinguish them (KIP-405, "Truncation and unclean leader
 election").
 """
 

@@ -26,7 +26,7 @@ _SUFFIXES = {
 def gone(segment: object, what: str) -> SourceChangedError:
     """The error for a missing object of a segment."""
     return SourceChangedError(
-        f"{segment}: its {what} is not in the storage: it was deleted meanwhile, or the address, the prefix or "
+        f"{segment}: its {what} is not in the storage: it has been deleted, or the address, the prefix or "
         "the layout is wrong"
     )
 

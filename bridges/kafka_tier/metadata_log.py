@@ -1,4 +1,4 @@
-"""Reads ``__remote_log_metadata`` from the files of its log, of a former or a running cluster."""
+"""Reads ``__remote_log_metadata`` from the files of its log, of a cluster that is running or gone."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def messages_of(store: Store, notes: list[str]) -> Iterator[Message]:
             logs.setdefault(int(found[1]), []).append((int(found[2]), name))
     if not logs:
         raise InvalidCallError(
-            f"{store.uri} has no files of {TOPIC}: give the folder that holds {TOPIC}-0 and the others, or the "
-            "address of a broker"
+            f"{store.uri} has no files of {TOPIC}: give the folder that contains {TOPIC}-0 and the other "
+            "partitions, or the address of a broker"
         )
     missing = sorted(set(range(max(logs) + 1)) - set(logs))
     if missing:
@@ -78,7 +78,7 @@ def _groups(store: Store, name: str, what: str, last: bool, notes: list[str]) ->
                 data, position = data[end - position :], end
             rest = data
             if position > MOST_SEGMENT_BYTES:
-                raise CorruptionError(f"{what} is larger than any segment of Kafka")
+                raise CorruptionError(f"{what} is larger than a segment of Kafka can be")
     except FileNotFoundError as error:
         raise SourceChangedError(f"{what} was deleted while it was read: read again") from error
     if rest:

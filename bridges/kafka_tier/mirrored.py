@@ -1,8 +1,8 @@
 """The tier as a source of a mirror: segments as far as they are certain, and the brokers for everything else.
 
 ``TieredSource`` is a ``MirrorSource``. It reads committed records: clear offsets from segments, which tasks read
-side by side, and unclear ones, and those after the tier, through the brokers. If a segment cannot be read, its
-offsets come from the brokers, too. Each such range is a note of the report, with the reason.
+concurrently; unclear offsets, and offsets after the tier, through the brokers. If a segment cannot be read, its
+offsets also come from the brokers. Each such range is a note of the report, with the reason.
 
 ``offline``: the cluster is gone. Offsets that cannot be known are then gaps, and each is a note.
 """
@@ -122,13 +122,13 @@ class TieredSource:
             cluster_id = self._cluster_id_of(topic_id) or self._cluster_id() or UNKNOWN_CLUSTER
             found[name] = SourceTopic(name, f"{cluster_id}/{topic_id}", count, _UNLIMITED)
             self._note(
-                f"{name}: the cluster is not asked (--offline): its configs, consumer groups and later partitions "
+                f"{name}: the cluster is not read (--offline): its configs, consumer groups and later partitions "
                 "are unknown"
             )
         return found
 
     def _cluster_id(self) -> str | None:
-        """From ``meta.properties`` in the broker's log folder, if the metadata are there."""
+        """The cluster id from ``meta.properties`` in the broker's log folder, if the metadata are there."""
         try:
             data = b"" if self._metadata is None else self._metadata.read("meta.properties")
         except (FileNotFoundError, StratalogError):
@@ -165,12 +165,12 @@ class TieredSource:
         return found
 
     def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
-        """The parts of the tier first, and then all that comes after the tier."""
+        """Reads the parts of the tier first, and then everything after the tier."""
         rest: dict[TopicPartition, SourceRange] = {}
         for key, wanted in ranges.items():
             plan = self._plan(key, wanted)
             if _denied(plan, wanted):
-                what = f"{key[0]}-{key[1]}: the tier has not the history of epoch {wanted.leader_epoch}"
+                what = f"{key[0]}-{key[1]}: the tier does not have the history of epoch {wanted.leader_epoch}"
                 yield SourceRead(key, NO_RECORDS, wanted.start, OffsetOutOfRangeError(what))
                 continue
             left: SourceRange | None = wanted
@@ -193,8 +193,8 @@ class TieredSource:
     def _part(
         self, key: TopicPartition, left: SourceRange, task: TierTask
     ) -> Generator[SourceRead, None, SourceRange | None]:
-        """A part of the tier; what it cannot give comes from the brokers. Returns what is left, None after an
-        error.
+        """Reads a part of the tier; offsets that the tier cannot provide come from the brokers. Returns the rest
+        of the range; None after an error.
         """
         position = left.start
         try:
@@ -252,7 +252,7 @@ class TieredSource:
         self._notes.setdefault(text)
 
     def _plan(self, key: TopicPartition, wanted: SourceRange) -> TierPlan:
-        """The plan of a partition from the first range on that was asked for."""
+        """The plan of a partition from the first requested range on."""
         if self._tier is None:
             return self._planned.get(key, TierPlan((), (), ()))
         with self._lock:
@@ -288,7 +288,9 @@ def open_tiered(
     storage: StoreOptions,
     image: ClusterImage,
 ) -> MirrorSource:
-    """The source with its tier, see ``KafkaTier.open``; ``image`` has earlier mirrors. Raises: as that."""
+    """The source with its tier, see ``KafkaTier.open``; ``image`` has earlier mirrors. Raises: see
+    ``KafkaTier.open``.
+    """
     tier = KafkaTier.open(
         address,
         layout=layout,
@@ -311,7 +313,7 @@ def _in_task(brokers: MirrorSource | None, planned: Mapping[TopicPartition, Tier
 
 
 def _within(plan: TierPlan, wanted: SourceRange) -> Iterator[TierTask]:
-    """The tasks of a range, in order, cut to it."""
+    """The tasks of a range, in order, cut to the range."""
     for task in plan.tasks:
         start, end = max(task.piece.start, wanted.start), min(task.piece.end, wanted.end)
         if start < end:
@@ -319,7 +321,7 @@ def _within(plan: TierPlan, wanted: SourceRange) -> Iterator[TierTask]:
 
 
 def _denied(plan: TierPlan, wanted: SourceRange) -> bool:
-    """Whether the tier's history lacks the epoch of the record before the range, up to there (as KIP-320)."""
+    """Whether the tier's history up to the range lacks the epoch of the record before it (as in KIP-320)."""
     if wanted.leader_epoch is None or not plan.tasks:
         return False
     starts = plan.tasks[0].epochs.starts
@@ -328,7 +330,7 @@ def _denied(plan: TierPlan, wanted: SourceRange) -> bool:
 
 
 def _why(plan: TierPlan, offset: int) -> str:
-    """The unclear offsets at a place, with the reason."""
+    """The unclear offsets at a position, with the reason."""
     found = [str(one) for one in plan.unclear if one.start <= offset < one.end]
     return "; ".join(found)
 

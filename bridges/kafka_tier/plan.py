@@ -1,7 +1,7 @@
 """Plans the segments to read for a range of a partition, and finds the unclear offsets. Pure.
 
 A segment counts if its upload has finished, neither its deletion nor that of its partition has begun, its messages
-do not contradict one another, and its leader epochs belong to the present history. Uploads may overlap, because a
+do not contradict one another, and its leader epochs belong to the current history. Uploads may overlap, because a
 new leader uploads again. At each offset the plan takes the segment that extends farthest. Offsets that no segment
 covers are unclear, with a reason.
 """
@@ -148,4 +148,4 @@ def _reason(bad: Sequence[tuple[RemoteLogSegment, str]], start: int, end: int) -
         for one, why in bad
         if one.start_offset < end and one.next_offset > start
     ]
-    return "; ".join(said[:3]) if said else "no segment with a finished upload has them"
+    return "; ".join(said[:3]) if said else "no segment with a finished upload has these offsets"

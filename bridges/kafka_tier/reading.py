@@ -52,7 +52,7 @@ class KnownTransactions:
     open_before: Mapping[int, int] | None
     """The transactions open at the segment's start: first offsets by producer id. None if unknown."""
     ahead: tuple[Ahead, ...] = ()
-    """The piece's own segment, and the next ones up to the end of its transactions."""
+    """The piece's own segment, and the segments after it up to the end of the piece's transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class TierTask:
 
 
 def read_task(task: TierTask, *, first: bool = False) -> Iterator[pa.RecordBatch]:
-    """The records of a task, as columns of ``RECORDS``. ``first``: the caller wants only the first ones, so the
+    """The records of a task, as columns of ``RECORDS``. ``first``: the caller needs only the first records, so the
     task reads and decodes little at once.
 
     Raises: CorruptionError and LogGapError for a segment that contradicts itself or its metadata;
@@ -150,8 +150,8 @@ def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[Kafk
         for batch in batches_of(data, position, what):
             whole = batch.position - position + (batch_bytes(data, batch.position - position, position, what) or 0)
             if landed is not None:
-                # An old broker writes one entry per append: the position of its first batch, and the last offset
-                # of its last batch.
+                # Old brokers write one index entry per append: the position of its first batch, and the last
+                # offset of its last batch.
                 if batch.base_offset > landed:
                     raise CorruptionError(
                         f"{what}: its offset index has byte {batch.position} for offset {landed}, but the batch "
@@ -183,15 +183,15 @@ def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[Kafk
 
 
 def _first_read(piece: SegmentRange) -> int:
-    """The bytes of the first read: about those of the piece, if its records are as large as others'."""
+    """The bytes of the first read: about the bytes of the piece, if its records are of average size."""
     segment = piece.segment
     share = (piece.end - piece.start) / (segment.next_offset - segment.start_offset)
     return int(min(max(1.1 * share * segment.size_bytes, _LEAST_READ_BYTES), READ_BYTES))
 
 
 def _begin(task: TierTask) -> tuple[int, int, int | None]:
-    """The start of the read: the byte, and either the expected offset there, or an offset that the batch there
-    must contain.
+    """The start of the read: the byte, and either the expected offset at that byte, or an offset that the batch at
+    that byte must contain.
     """
     segment = task.piece.segment
     if task.piece.start > segment.start_offset:
@@ -235,7 +235,7 @@ class _Markers:
         self.open_now = dict(before) if at_start and before is not None else {}
 
     def aborted(self, batch: KafkaBatch) -> bool:
-        """Whether the records of the batch were aborted."""
+        """Whether the records of a batch were aborted."""
         if not batch.transactional:
             return False
         its = self.by_producer.get(batch.producer_id, [])
@@ -243,7 +243,7 @@ class _Markers:
         return at < len(its) and its[at].first_offset <= batch.base_offset
 
     def see(self, batch: KafkaBatch) -> None:
-        """Raises: CorruptionError if a marker and the index contradict each other."""
+        """Record a batch. Raises: CorruptionError if a marker and the index contradict each other."""
         if self.seen_from is None:
             self.seen_from = batch.base_offset
         self.seen_to = batch.last_offset + 1
@@ -256,7 +256,7 @@ class _Markers:
     def look_ahead(self) -> None:
         """Find the markers of the transactions that are open at the end of the task.
 
-        Raises: CorruptionError if the run has no such marker, or the index contradicts it; as ``read_task``.
+        Raises: CorruptionError if the run has no such marker, or the index contradicts it; see ``read_task``.
         """
         position = self.task.piece.end
         for ahead in self.known.ahead:
@@ -299,11 +299,11 @@ class _Markers:
             )
 
     def _hides(self, said: int | None, first: int | None) -> bool:
-        """Whether the index has a later start for a transaction than a record that the task has read."""
+        """Whether the index says that a transaction starts later than a record of it that the task has read."""
         return first is not None and (said is None or said > first)
 
     def finish(self) -> None:
-        """Raises: CorruptionError for a transaction whose marker is not at the offset in the index."""
+        """Check that the marker of each transaction is at the offset in the index. Raises: CorruptionError."""
         if self.seen_from is None:
             return
         for one in self.known.aborted:
@@ -316,7 +316,7 @@ class _Markers:
 
 
 def _marker(batch: KafkaBatch, what: str) -> int:
-    """Whether a control batch is a commit or an abort."""
+    """Whether a control batch is a commit; otherwise it is an abort."""
     rows = decode([decompressed(batch, what)], batch.base_offset, batch.last_offset + 1, what)
     key = rows.column("key")[0].as_py() if rows.num_rows else None
     if key is None or len(key) < 4 or (kind := int.from_bytes(key[2:4], "big")) not in (_ABORT, _COMMIT):

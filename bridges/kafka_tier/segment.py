@@ -28,7 +28,7 @@ class SegmentState(IntEnum):
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegment:
     """One upload of a segment. Offsets are Kafka's: ``end_offset`` is inclusive. Raises: CorruptionError for
-    values that no broker writes. Names are checked, too, because they become parts of paths.
+    values that no broker writes. Names are also checked, because they become parts of paths.
     """
 
     topic_id: str
@@ -74,5 +74,5 @@ class RemoteLogSegment:
 
     @property
     def next_offset(self) -> int:
-        """The offset after its last one."""
+        """The offset after the segment's last offset."""
         return self.end_offset + 1

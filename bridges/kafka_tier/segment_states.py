@@ -23,7 +23,7 @@ _NEXT = {
     SegmentState.DELETE_SEGMENT_STARTED: {SegmentState.DELETE_SEGMENT_FINISHED},
     SegmentState.DELETE_SEGMENT_FINISHED: set[SegmentState](),
 }
-"""Kafka's RemoteLogSegmentState.isValidTransition. The same state again is allowed, too."""
+"""Kafka's RemoteLogSegmentState.isValidTransition. A repeated state is also allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class SegmentStates:
     contradictory: dict[str, str] = field(default_factory=dict)
     """Contradictions in the messages of a segment, by its id; such a segment does not count."""
     unknown: dict[str, SegmentUpdate] = field(default_factory=dict)
-    """Updates of segments whose first message the topic has lost."""
+    """Updates of segments whose first message the topic no longer has."""
     deleted_partitions: set[tuple[str, int]] = field(default_factory=set)
     """Topic ids and partitions whose deletion has begun."""
 
@@ -171,7 +171,7 @@ class SegmentStates:
         }
 
     def notes(self) -> list[str]:
-        """A note per partition with segments that may have records, but whose first message is lost."""
+        """A note per partition that has segments that may have records but whose first message is lost."""
         lost: dict[tuple[str, int], list[str]] = {}
         for one in self.unknown.values():
             if one.segment_id not in self.segments and one.state is not SegmentState.DELETE_SEGMENT_FINISHED:
@@ -183,7 +183,7 @@ class SegmentStates:
         ]
 
     def topic_ids(self, topic: str) -> dict[str, int]:
-        """The ids of a topic's name, each with the time of its last upload (ms)."""
+        """The ids that topics of that name have had, each with the time of its last upload (ms)."""
         found: dict[str, int] = {}
         for one in self.segments.values():
             if one.topic == topic:

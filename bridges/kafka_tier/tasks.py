@@ -58,7 +58,7 @@ def arrow_schema(values: TypedValues | None) -> pa.Schema:
 
 
 def frame_schema(values: TypedValues | None) -> str:
-    """The same for Spark, as DDL."""
+    """The schema of ``arrow_schema`` for Spark, as DDL."""
     return _DDL.format(value="BINARY" if values is None else f"STRUCT<{ddl(values.schema)}>")
 
 
@@ -77,7 +77,7 @@ def rows_of(task: TierTask, values: TypedValues | None) -> Iterator[pa.RecordBat
 def rows_of_works(
     works: Sequence[Sequence[TierTask]], values: TypedValues | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the works with these numbers. Runs in a task of Spark."""
+    """The rows of the tasks with these numbers. Runs in a task of Spark."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             for task in works[number]:

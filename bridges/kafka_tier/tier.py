@@ -70,9 +70,9 @@ class TierRange(TypedDict, total=False):
     """The range of a read: the arguments of ``KafkaTier.plan``, ``read`` and ``read_arrow``."""
 
     start: Bound
-    """An offset, offsets by partition, ``FirstAt(time)``, or a time; default: the first certain offset."""
+    """An offset, offsets by partition, ``FirstAt(time)``, or a time; default: the first clear offset."""
     end: Bound
-    """Like ``start``, exclusive; default: after the last certain offset."""
+    """Like ``start``, exclusive; default: after the last clear offset."""
     partitions: Sequence[int] | None
     """Only these partitions; default: all."""
     isolation: Isolation | str
@@ -100,7 +100,8 @@ class KafkaTier:
         tier = KafkaTier.open("s3://bucket", layout="aiven", prefix="tier/", metadata="/backup/kafka-logs")
         tier.read(spark, "trips", start=FirstAt("2026-06-01"), end=FirstAt("2026-06-02")).show()
 
-    It writes nothing. It does not read unclear offsets, and reports them with the reason.
+    It writes nothing. It does not read unclear offsets, and reports the reason. Offsets are unclear if the tier
+    has no usable segment for them, or no proof that its segment belongs to the log's current history.
     """
 
     store: Store
@@ -133,30 +134,32 @@ class KafkaTier:
         log_starts: Mapping[Key, int] | None = None,
         storage: StoreOptions = _NO_OPTIONS,
     ) -> Self:
-        """Open the tier of a Kafka cluster. Its metadata come from ``metadata`` or ``bootstrap``. Brokers also say
-        where logs start, and whether they have the history of the tier.
+        """Open the tier of a Kafka cluster, whose metadata comes from ``metadata`` or ``bootstrap``. With
+        ``bootstrap`` the brokers also tell where logs start, and whether they share the history of the tier.
 
         Args:
             address: the folder or bucket of the tier
-            layout: the plugin that writes it: aiven, local, or one of an installed package
+            layout: the plugin that writes the tier: aiven, local, or one of an installed package
             metadata: the folder or bucket with the log of __remote_log_metadata: a broker's log folder, or a copy
             bootstrap: brokers of the cluster, comma-separated
-            configs: configs of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
-            prefix: what the plugin puts before each name
-            keys: the plugin's private keys by their ids: files, or bytes
-            epochs: by topic and partition, the leader epochs of the present history with their first offsets (a
-                broker's leader-epoch-checkpoint); default: those of the newest segment
-            log_starts: the log starts by topic and partition; default: that of the first segment
-            storage: the server of object storage, if it is not Amazon's or Google's
+            configs: a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
+            prefix: the prefix that the plugin puts before object names
+            keys: a private key of the plugin, by key id: a file (in Python also bytes)
+            epochs: by topic and partition, the leader epochs of the current history with their first offsets (a
+                broker's leader-epoch-checkpoint); default: the epochs of the newest segment
+            log_starts: the log starts by topic and partition; default: the start of the first segment
+            storage: the object storage server, unless it is Amazon's or Google's
 
-        Raises: InvalidCallError for an unknown layout, a damaged key, missing metadata or an unknown version of
-            them; CorruptionError, LogGapError for damaged metadata; StorageError kinds.
+        Raises: InvalidCallError for an unknown layout, a damaged key, missing metadata, or metadata of an unknown
+            version; CorruptionError, LogGapError for damaged metadata; StorageError kinds.
         """
         given = {name: key if isinstance(key, bytes) else _file(name, key) for name, key in (keys or {}).items()}
         opened = open_layout(layout, LayoutOptions(prefix, given))
         notes: list[str] = []
         if (metadata is None) == (bootstrap is None):
-            raise InvalidCallError("give either metadata, a folder or bucket, or bootstrap, addresses of brokers")
+            raise InvalidCallError(
+                "give either metadata, a folder or bucket, or bootstrap, the addresses of brokers"
+            )
         there, registry = divided(configs)
         brokers = None if bootstrap is None else SourceBrokers(open_source(bootstrap, there))
         if brokers is not None:
@@ -179,7 +182,7 @@ class KafkaTier:
         return sorted({one.topic for one in self.states.segments.values()})
 
     def describe(self) -> Report:
-        """A report of the offsets that the tier has in each partition, and the unclear ones, with the reason."""
+        """Report the offsets that the tier has of each partition, and the unclear offsets with the reason."""
         rows: list[dict[str, str | int | None]] = []
         notes = list(self.notes)
         for topic in self.topics():
@@ -206,8 +209,8 @@ class KafkaTier:
         return Report("describe tier", rows, notes=tuple(notes))
 
     def segments(self, topic: str) -> Report:
-        """List the segments of a topic: offsets, size and leader epochs, the state of the upload, and the offsets
-        that count, or why none does.
+        """List the segments of a topic: offsets, size, leader epochs, upload state, and the offsets that are read,
+        or why the segment is ignored.
 
         Args:
             topic: the topic
@@ -240,8 +243,8 @@ class KafkaTier:
 
     def plan(self, topics: str | Sequence[str], **span: Unpack[TierRange]) -> TierPlan:
         """The plan of a read of ``start``, ``end`` (offsets, offsets by partition, ``FirstAt(time)``, or times),
-        ``partitions`` and ``isolation``. Opens every segment that it takes, and reads no record; each bound that
-        is ``FirstAt`` reads a part of a segment.
+        ``partitions`` and ``isolation``. It opens every segment to read but reads no records; each ``FirstAt``
+        bound reads part of a segment.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError, also for an unknown form of a segment;
         CorruptionError; SourceChangedError; StorageError kinds.
@@ -255,9 +258,9 @@ class KafkaTier:
         return found
 
     def plan_all(self, topic: str, partition: int, start: int | None, isolation: Isolation) -> TierPlan:
-        """Like ``plan``, for all offsets of a partition from ``start`` on (None: all). Every unclear offset is in
-        ``unclear``, also before the first and after the last clear one, and those of segments that cannot be
-        opened.
+        """Like ``plan``, for all offsets of a partition from ``start`` on (None: all). ``unclear`` has every
+        unclear offset, including those before the first and after the last clear offset, and those of segments
+        that cannot be opened.
         """
         query = ReadQuery(topics=[topic], partitions=[partition], start=start, isolation=isolation)
         while True:
@@ -281,7 +284,7 @@ class KafkaTier:
         missed = [one for one in plan.unclear if whole or _inside(one, plan, low, high)]
         beside = [str(one) for one in plan.unclear if one not in missed and _open_ended(one, plan, low, high)]
         if low is not None and low < (until := min(plan.start, plan.start if high is None else high)):
-            missed.append(Unclear(topic, partition, low, until, "the tier begins behind them"))
+            missed.append(Unclear(topic, partition, low, until, "the tier begins after them"))
         if high is not None and high > (since := max(plan.end, plan.end if low is None else low)):
             missed.append(Unclear(topic, partition, since, high, "the tier ends before them"))
         pieces = [piece for piece in within(plan.pieces, low, high) if may_hold(piece.segment, query.times)]
@@ -306,18 +309,18 @@ class KafkaTier:
         **span: Unpack[TierRange],
     ) -> DataFrame:
         """The records as a DataFrame: ``topic, partition, offset, timestamp, timestampType, key, value, headers,
-        leaderEpoch``. Tasks of the session read, each a part of a segment. It works on classic sessions and on
+        leaderEpoch``. Tasks of the session read a part of a segment each. This works on classic sessions and on
         Spark Connect.
 
-        ``span`` is as for ``plan``; bounds that are times select the records of these times, and text without a
-        zone is in the session's time zone. Records before an
-        open start and behind an open end are a warning. Unclear offsets in between raise LogGapError, and so does
-        a partition without a certain offset; without ``fail_on_data_loss`` they are left out with a warning.
+        ``span`` is as for ``plan``. Bounds that are times select records by timestamp; text without a zone is in
+        the session's time zone. A warning reports records before an open start and after an open end. Unclear
+        offsets in between, or a partition without a clear offset, raise LogGapError; with
+        ``fail_on_data_loss=False`` they are left out with a warning.
 
-        ``value_format`` decodes values by the schema file, as ``cluster.mirror``: ``value`` is then a struct, and
-        its ``_undecoded`` has the bytes of a value that does not match the schema.
+        ``value_format`` decodes values with the schema file, like ``cluster.mirror``. ``value`` is then a struct;
+        its field ``_undecoded`` has the bytes of a value that does not match the schema.
 
-        Raises: LogGapError; InvalidCallError for a wrong schema; as ``plan``.
+        Raises: LogGapError; InvalidCallError for a wrong schema; see ``plan``.
         """
         from stratalog.engine.spark.time_zone import session_zone
 
@@ -328,9 +331,9 @@ class KafkaTier:
         schema = frame_schema(values)
         if not plan.tasks:
             return spark.createDataFrame([], schema)
-        works = packed(plan.tasks)
-        numbers = spark.range(0, len(works), 1, len(works))
-        return numbers.mapInArrow(partial(rows_of_works, works, values), schema)
+        packs = packed(plan.tasks)
+        numbers = spark.range(0, len(packs), 1, len(packs))
+        return numbers.mapInArrow(partial(rows_of_works, packs, values), schema)
 
     def read_arrow(
         self,
@@ -345,18 +348,18 @@ class KafkaTier:
         message: str | None = None,
         fail_on_data_loss: bool = True,
     ) -> pa.RecordBatchReader:
-        """Read records in this process, without Spark. The records of a partition come in the order of offsets.
-        The columns and arguments are those of ``read``.
+        """Read records in this process, without Spark. The records of a partition come in offset order. The
+        columns and arguments are those of ``read``.
 
         Args:
-            start: an offset, offsets by partition (0:1000,3:20), first-at:TIME (``FirstAt``), or a time (bounds
-                timestamps); default: the first certain offset
-            end: as for start, exclusive; default: behind the last certain offset
+            start: an offset, offsets by partition (0:1000,3:20), first-at:TIME (the first record at or after TIME,
+                and all later offsets), or a time (the earliest timestamp); default: the first clear offset
+            end: where to stop, exclusive, in the same forms as start (default: after the last clear offset)
             partitions: only these partitions (default: all)
             isolation: read_committed: no records of aborted or open transactions (default: read_uncommitted)
-            value_format: decode values by the schema file (default: keep bytes)
-            schema_file: an Avro schema; for json a type as DDL; for protobuf a descriptor set
-            message: with protobuf: the values' message type in the descriptor set
+            value_format: decode values with the schema file (default: keep bytes)
+            schema_file: for avro a schema, for json a type as DDL, for protobuf a descriptor set
+            message: for protobuf: the message type of the values in the descriptor set
             fail_on_data_loss: False: leave out unclear offsets, with a warning, instead of failing
 
         Raises: see ``read``.
@@ -390,7 +393,7 @@ class KafkaTier:
         return self._opened[segment.segment_id]
 
     def topic_id(self, topic: str) -> str:
-        """The id of the topic's present incarnation. Raises: UnknownTopicOrPartitionError."""
+        """The id of the topic's current incarnation. Raises: UnknownTopicOrPartitionError."""
         ids = self.states.topic_ids(topic)
         if self.brokers is not None and ids:
             if (now := self.brokers.topic_id(topic)) in ids:
@@ -409,7 +412,9 @@ class KafkaTier:
         return max(alive, key=lambda one: alive[one])
 
     def _alive(self, topic_id: str) -> bool:
-        """Whether the topic with that id has a segment that is not deleted; a name may have had several ids."""
+        """Whether the topic with that id has a segment that is not deleted; (Several topics may have had that
+        name.)
+        """
         deleted, partitions = SegmentState.DELETE_SEGMENT_FINISHED, self.states.deleted_partitions
         its = [one for one in self.states.segments.values() if one.topic_id == topic_id]
         return any(one.state is not deleted and (topic_id, one.partition) not in partitions for one in its)

@@ -17,8 +17,8 @@ from stratalog.partitions.lookup import TimeRange
 
 
 def may_hold(segment: RemoteLogSegment, times: TimeRange | None) -> bool:
-    """Whether a segment may hold records of these times. Its metadata have its latest time, but not its
-    earliest.
+    """Whether a segment may hold records of these times. (The metadata have the latest time of a segment, but not
+    the earliest.)
     """
     if times is None:
         return True

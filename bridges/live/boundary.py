@@ -41,18 +41,18 @@ class Boundary:
 
     @property
     def end(self) -> int:
-        """The present end of the relation."""
+        """The current end of the relation."""
         return max(self.offset, self.there.stable_end)
 
     @property
     def lost(self) -> tuple[int, int] | None:
-        """Offsets that the source deleted before they were mirrored."""
+        """Offsets that the source had deleted before they were mirrored."""
         return (self.offset, self.there.log_start) if self.there.log_start > self.offset else None
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """The present state of a mirrored topic and its source."""
+    """The current state of a mirrored topic and its source."""
 
     topic: TopicImage
     source: MirrorSource
@@ -75,13 +75,14 @@ def look_live(
 
     Raises: InvalidCallError for a topic that is not a mirror, or has typed values if no decoder is given;
     InconsistentTopicIdError, SourceTruncatedError; LeaderNotAvailableError; UnknownTopicOrPartitionError; errors
-    of asking the source.
+    of reading the source's bounds.
     """
     here = metadata.image().topic(name)
     mirrored = mirrored_topic(name, here.configs)
     if mirrored is None or MIRROR_SOURCE not in here.configs:
         raise InvalidCallError(
-            f"topic {name!r} mirrors no topic of Kafka, so its records do not continue there: read it with "
+            f"topic {name!r} is not a mirror of a Kafka topic, so its records do not continue in Kafka: read it "
+            "with "
             "cluster.read, or mirror a topic with cluster.mirror"
         )
     check_typed(here, values)
@@ -113,8 +114,8 @@ def _boundary(
     end = ends[key[1]]
     if not isinstance(end, FoundOffset):
         raise LeaderNotAvailableError(f"{part}: {end.reason}")
-    # The epoch is unknown after gaps of a later epoch, and if a mirror has appended since the epoch was read: then
-    # do not check it.
+    # Do not check the epoch if it is unknown: after gaps of a later epoch, or if a mirror has appended since the
+    # epoch was read.
     known = not part.doubted and end.offset <= part.log_end
     return Boundary(end.offset, there, part.leader_epoch if known else None)
 
@@ -132,7 +133,7 @@ def _check_histories(
     source: MirrorSource,
     parts: Sequence[MirroredPartition],
 ) -> None:
-    """Check that the source has the history of our log, by reading on from its end.
+    """Check that the source has the history of the mirrored log, by reading from the end of that log.
 
     Raises: SourceTruncatedError; errors of reading.
     """
@@ -160,13 +161,13 @@ def _doubt(
     source: MirrorSource,
     part: MirroredPartition,
 ) -> None:
-    """Ask next about the last record here. Raises: SourceTruncatedError if that was asked already."""
+    """Check next at the last record here. Raises: SourceTruncatedError if that has already been checked."""
     now = source.bounds([part.key]).get(part.key)
     if now is None:
         raise without_leader(part.key)
     if (
         now.log_start > part.position
-    ):  # the source has deleted records meanwhile; this says nothing about its history
+    ):  # the source has deleted records meanwhile, which says nothing about its history
         part.bounds = SourceBounds(now.log_start, max(part.bounds.stable_end, now.log_start), now.log_end)
         part.begin_at(part.log_end, part.leader_epoch)
     elif part.log_end > now.log_end or part.doubted:

@@ -22,7 +22,7 @@ from stratalog.partitions.lookup import TimeRange
 from stratalog.partitions.offsets import OffsetSpec
 
 PIECE_OFFSETS = 250_000
-"""Offsets of a partition that one task reads from the source."""
+"""The number of offsets of a partition that one task reads from the source."""
 
 
 NO_EPOCHS: Mapping[int, int] = MappingProxyType({})
@@ -68,7 +68,7 @@ def plan_live(
     ``epochs`` are the source's leader epochs of the records before ``start``, if known.
 
     Raises: OffsetOutOfRangeError for offsets beyond the end, or that neither side has, unless lost offsets are
-    accepted; UnknownTopicOrPartitionError; InvalidCallError for another bound; as ``plan_read``.
+    accepted; UnknownTopicOrPartitionError; InvalidCallError for any other bound; see ``plan_read``.
     """
     name = live.topic.name
     query = ReadQuery(topics=(name,), start=start, end=end)
@@ -111,7 +111,7 @@ def _offset(bound: OffsetBound, partition: int, live: LiveTopic, what: str) -> i
 
 
 def _range(what: str, boundary: Boundary, start: int | None, end: int | None) -> tuple[int | None, int]:
-    """The range ``[start, end)``; a start of None is our log start. Raises: OffsetOutOfRangeError."""
+    """The range ``[start, end)``; a start of None is the log start here. Raises: OffsetOutOfRangeError."""
     until = boundary.end if end is None else end
     if until > boundary.end or (start is not None and start > until):
         raise OffsetOutOfRangeError(

@@ -62,13 +62,13 @@ class LiveSource(StreamSource):
         return StreamOffsets({self._topic: live.topic.topic_id}, positions, initial=True)
 
     def stop_at_present_end(self) -> None:
-        """Fix the end of the stream at the present end of both sides (``Trigger.AvailableNow``)."""
+        """Fix the end of the stream at the current end of both sides (``Trigger.AvailableNow``)."""
         self._target = {(self._topic, p): boundary.end for p, boundary in self._live().boundaries.items()}
 
     def latest(self, start: StreamOffsets, max_rows: int | None, max_bytes: int | None) -> StreamOffsets:
         """The end of the batch that begins at ``start``; ``start`` itself if there is nothing to read.
 
-        Raises: see ``look_live``; InvalidCallError for a limit of bytes, and a checkpoint of another topic;
+        Raises: see ``look_live``; InvalidCallError for a limit of bytes, or a checkpoint of another topic;
             SourceTruncatedError if both sides end before ``start``.
         """
         if max_bytes is not None:
@@ -101,7 +101,7 @@ class LiveSource(StreamSource):
         return start if positions == dict(start.partitions) else self.planned
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The offsets of a batch, for either side; ``epochs`` are Kafka's."""
+        """The offsets of a batch, from either side. ``epochs`` are Kafka's leader epochs."""
         began = end.began if start.initial and end.began is not None else start.partitions
         found = []
         for (topic, partition), until in sorted(end.partitions.items()):
@@ -123,7 +123,7 @@ class LiveSource(StreamSource):
         return start.of_topics(ids, self._options.topics, fail_on_data_loss=True)
 
     def _position(self, boundary: Boundary, offset: int) -> Position:
-        """A position beyond the boundary, with Kafka's present epoch, which is at least that of the previous
+        """A position beyond the boundary, with Kafka's current epoch, which is at least that of the previous
         record.
         """
         return Position(offset, boundary.there.leader_epoch if offset > boundary.offset else None)

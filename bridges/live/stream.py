@@ -1,7 +1,7 @@
 """A stream over a mirrored topic and Kafka, which begins in the history and continues with Kafka's records.
 
 The stream contains ranges of offsets, and each batch is a live read of exactly these: from the mirrored log up to
-its present end, and from Kafka after it. The checkpoint is one set of offsets for both sides.
+its current end, and from Kafka after it. The checkpoint is one set of offsets for both sides.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class LiveRangeStream(_Base):
 
 
 def _format(name: str, source: MirrorSource, topic: str, values: TypedValues | None) -> type[RangeDataSource]:
-    """The format of one query, under that name. Spark pickles the class, so that Kafka's configs, which may be
-    secret, are not options, which Spark shows.
+    """The format of one query, under that name. Spark pickles the class, so Kafka's configs, which may be secret,
+    need not be options, which Spark would show.
     """
     given = name
 
@@ -117,8 +117,8 @@ class LiveScan(BatchScan):
     ) -> DataFrame:
         """The records of the ranges, from the side that now has them.
 
-        Raises: UnknownTopicOrPartitionError for ranges of another topic; as ``look_live``, ``plan_live`` and
-            ``live_frame``.
+        Raises: UnknownTopicOrPartitionError for ranges of another topic; see ``look_live``, ``plan_live`` and
+        ``live_frame``.
         """
         live = look_live(metadata, storage, clock, memory, self._source, self._topic, self._values)
         for one in ranges:
@@ -152,7 +152,7 @@ def for_each_live_batch(
     function: BatchFunction,
     options: Mapping[str, str],
 ) -> DataStreamWriter:
-    """See ``Cluster.for_each_live_batch``. Raises: InvalidCallError naming the option; as ``look_live``."""
+    """See ``Cluster.for_each_live_batch``. Raises: InvalidCallError naming the option; see ``look_live``."""
     given = {"cluster": str(ports.storage.file.path), "topic": topic, **zoned_options(options, spark)}
     known = range_options(given)
     if known.group is not None:
@@ -163,7 +163,7 @@ def for_each_live_batch(
     check_limits(known)
     look_live(ports.metadata, ports.storage, ports.clock, ports.memory, source, topic, values)
     name = (
-        f"{FORMAT}-{ports.storage.new_id()}"  # a unique name: the session may have other queries, of other topics
+        f"{FORMAT}-{ports.storage.new_id()}"  # a unique name, because the session may have queries of other topics
     )
     spark.dataSource.register(_format(name, source, topic, values))
     frame = spark.readStream.format(name).options(**given).load()

@@ -7,7 +7,7 @@ rows           records as columns; records and gaps as rows of a log
 partitions     the state of each partition in a run: position, waiting records
 progress       the progress of a run, for a bar
 bulk           many partitions at once, by Spark's executors, if there are many new records
-side_by_side   several tasks in one partition, for a source with parts that can be read on their own (its tier)
+side_by_side   several tasks in one partition, for a source with parts that can be read separately (its tier)
 options        the options of a mirror
 renamed        topics whose name differs from that in the source
 topics         creates topics, and checks that they are still those of the source

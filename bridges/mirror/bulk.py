@@ -43,7 +43,9 @@ from stratalog.partitions.runner import Done, Runner
 from stratalog.partitions.store import Store
 
 LEAST_OFFSETS = 500_000
-"""The least number of new offsets for a Spark job: its start takes as long as the driver needs for these."""
+"""The minimum number of new offsets for a Spark job: starting it takes as long as the driver needs for that
+many.
+"""
 _TASK_S = 30.0
 """The duration of a task in seconds; its records become visible after it."""
 MIRROR_APPENDS = ProducerAppend(MIRROR, 0, 0, base_offset=0)

@@ -87,7 +87,7 @@ def _look_and_acknowledge(
 ) -> tuple[int, int | None]:
     """The log end, and the source's leader epoch of the last record. Acknowledges the whole log if possible."""
     log_end, epoch, acknowledged = look_here(metadata, storage, execution.clock, memory, key)
-    if not acknowledged:  # a mirror died before the end of its last append
+    if not acknowledged:  # a mirror has died before the end of its last append
         replicate(metadata, storage, execution, memory, [key[0]])
     return log_end, epoch
 

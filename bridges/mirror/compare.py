@@ -54,7 +54,7 @@ Batches = Iterator[tuple[pa.RecordBatch, int]]
 
 
 class RecordsDifferError(StratalogError):
-    """The records of a topic differ between Kafka and here."""
+    """The records of a topic in Kafka differ from those here."""
 
     code = "RECORDS_DIFFER"
 
@@ -200,7 +200,7 @@ class _Side:
 
 
 def _there(reads: Iterable[SourceRead], values: TypedValues | None) -> Batches:
-    """Raises: the error of a read."""
+    """Read on both sides. Raises: the error of a read."""
     for read in reads:
         if read.error is not None:
             raise read.error

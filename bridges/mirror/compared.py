@@ -93,7 +93,7 @@ class Compared:
         self._ranges.update(np.unique((np.concatenate([offsets, others]) - self.start) // RANGE).tolist())
         if not np.array_equal(offsets, others):
             both, rows, other_rows = np.intersect1d(offsets, others, assume_unique=True, return_indices=True)
-            found = {int(one): "is only there" for one in np.setdiff1d(offsets, both, assume_unique=True)}
+            found = {int(one): "is only in the source" for one in np.setdiff1d(offsets, both, assume_unique=True)}
             alone = np.setdiff1d(others, both, assume_unique=True)
             if self.compacts:
                 self.compacted += len(alone)

@@ -58,7 +58,7 @@ _LOG = logging.getLogger("stratalog.mirror.librdkafka")
 
 
 def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> MirrorSource:
-    """A Kafka cluster at ``host:port,...``. ``configs`` are further ones of librdkafka: ``security.protocol``,
+    """A Kafka cluster at ``host:port,...``. ``configs`` are further configs of librdkafka: ``security.protocol``,
     ``sasl.*``, ``ssl.*``.
 
     Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for an unknown config, or one
@@ -148,7 +148,7 @@ class KafkaSource:
         from confluent_kafka import Consumer, KafkaException
         from confluent_kafka import TopicPartition as Assigned
 
-        only_looks = all(wanted.end - wanted.start <= 1 for wanted in ranges.values())  # at the history
+        only_looks = all(wanted.end - wanted.start <= 1 for wanted in ranges.values())  # only checks the history
         consumer = Consumer(
             {
                 **self._configs,
@@ -308,7 +308,7 @@ class _Taken:
         epochs += [message.leader_epoch() for message in messages]
 
     def reads(self) -> Iterator[SourceRead]:
-        """All of it."""
+        """Removes and returns everything as reads."""
         for key, position in self._positions.items():
             fields = self._fields.get(key)
             beyond = first_beyond(fields[1]) if fields else None
@@ -351,7 +351,7 @@ def _no_text(what: str) -> StratalogError:
 
 
 def translated(error: Any, what: str) -> StratalogError:
-    """Our error for a librdkafka error."""
+    """Converts a librdkafka error to an error of stratalog."""
     from confluent_kafka import KafkaError
 
     kinds: Mapping[int, Callable[[str], StratalogError]] = {

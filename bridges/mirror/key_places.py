@@ -50,13 +50,16 @@ def note_of_keys(topic: str, partitioner: str, places: Iterable[KeyPlaces]) -> s
     if fitting[partitioner] == keys:
         return None
     said = (
-        f"{topic}: {keys - fitting[partitioner]:,} of {keys:,} sampled keys are in other partitions "
-        f"than {PARTITIONER} = {partitioner} chooses"
+        f"{topic}: {keys - fitting[partitioner]:,} of {keys:,} sampled keys are not in the partitions that "
+        f"{PARTITIONER} = {partitioner} chooses"
     )
     best = max(PARTITIONERS, key=lambda name: fitting[name])
     if fitting[best] > fitting[partitioner]:
         command = f"stratalog topics alter-configs {topic} --set {PARTITIONER}={best}"
-        return f"{said}; {fitting[best]:,} are in those that {best} chooses: before mirror --end, run {command}"
+        return (
+            f"{said}; {fitting[best]:,} are in the partitions that {best} chooses: before mirror --end, run "
+            f"{command}"
+        )
     return (
         f"{said}: after mirror --end new records of these keys go to other partitions, unless producers set the "
         "partition"

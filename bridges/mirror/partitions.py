@@ -27,7 +27,7 @@ MOST_BYTES = 256 * 1024 * 1024
 """The approximate memory for waiting records of all partitions, in bytes."""
 _PIECE_BYTES = 64 * 1024 * 1024
 _RECORD_BYTES = 40
-"""The memory of a record's columns besides its bytes."""
+"""The memory of a record's columns in addition to its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class MirroredPartition:
 
     key: TopicPartition
     log_end: int
-    """Our log end; all earlier records of the source are in our log."""
+    """The log end here; the log here has all earlier records of the source."""
     leader_epoch: int | None
     """The source's leader epoch of the last record below ``log_end``; None if unknown."""
     bounds: SourceBounds

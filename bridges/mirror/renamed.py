@@ -44,7 +44,7 @@ def names_here(
         if present is not None and wanted not in (None, present) and MIRROR_SOURCE in image.topic(present).configs:
             raise InvalidCallError(
                 f"topic {name!r} of the source is mirrored here as {present!r}, and would be mirrored a second "
-                f"time as {wanted!r}: run again without --as; or first delete {present!r} here, or end its "
+                f"time as {wanted!r}: run again without --as, or first delete {present!r} here, or end its "
                 "mirror "
                 f"(stratalog mirror {present} --end)"
             )

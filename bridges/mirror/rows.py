@@ -23,7 +23,7 @@ SOURCE_SCHEMA = pa.schema(
 )
 """The columns of the source's committed records. The leader epoch is null if the format of the batch has none."""
 MOST_ROWS = 1_000_000
-"""The greatest number of rows of a batch; long gaps are built in pieces."""
+"""The maximum number of rows of a batch; long gaps are built in pieces."""
 MOST_TIMESTAMP_MS = (2**63 - 1) // 1000
 """The log holds microseconds in 64 bits: a Kafka timestamp above this, or below its negative, does not fit."""
 NO_TIMESTAMP_MS = -1

@@ -39,11 +39,11 @@ from stratalog.partitions.runner import Done, Runner
 from stratalog.partitions.store import Store
 
 _PARTS = 8
-"""The parts of a round per process."""
+"""The number of parts of a round per process."""
 _MOST_BYTES = 32 * 1024 * 1024
 """The memory for waiting records of a task, in bytes."""
 _PAUSE_S, _PATIENCE_S = 0.05, 60.0
-"""The pause between looks at the log end, and the time without a change after which a task gives up."""
+"""The pause between looks at the log end, and the time without a change after which a task stops waiting."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,20 +20,21 @@ class InconsistentTopicIdError(InvalidCallError):
 
 
 class SourceTruncatedError(InvalidCallError):
-    """The source has lost mirrored records, and has, or will have, others at their offsets."""
+    """The source has lost mirrored records, and has, or will have, other records at their offsets."""
 
     code = "LOG_TRUNCATION"
 
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}: the source has lost its last mirrored records (an unclean election, or a lost disk), and "
-            "has others at their offsets. Either keep the mirrored records and end the mirror (stratalog mirror "
+            "now has other records at these offsets. Either keep the mirrored records and end the mirror "
+            "(stratalog mirror "
             "--end), or delete the topic here and mirror it again"
         )
 
 
 def without_leader(key: TopicPartition) -> LeaderNotAvailableError:
-    """The error of a partition without present bounds."""
+    """The error of a partition whose bounds are currently unknown."""
     return LeaderNotAvailableError(
         f"{key[0]}-{key[1]} of the source has no leader, or the leader does not answer; a later run continues here"
     )
@@ -90,7 +91,7 @@ class SourceRecord(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Its approximate size."""
+        """The record's approximate size."""
         size = len(self.key or b"") + len(self.value or b"")
         if not self.headers:
             return size
@@ -170,7 +171,7 @@ class MirrorSource(Protocol):
         ...
 
     def bounds(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
-        """The present bounds of logs, without partitions that have no leader or whose leader does not answer.
+        """The current bounds of logs, without partitions that have no leader or whose leader does not answer.
         Raises: UnknownTopicOrPartitionError.
         """
         ...

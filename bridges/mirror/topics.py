@@ -91,12 +91,14 @@ def _create(
         )
     except TopicAlreadyExistsError:
         if topic.name not in metadata.image().topic_ids:
-            raise  # another mirror created it first, under another name
-        # Otherwise it created this topic; the source is checked next.
+            raise  # another mirror has created the topic under another name
+        # Otherwise the other mirror has created this topic; the source is checked next.
 
 
 def check_source(here: TopicImage, there: SourceTopic) -> None:
-    """Raises: TopicAlreadyExistsError, InvalidTopicError, InconsistentTopicIdError."""
+    """Check that the topic mirrors this source. Raises: TopicAlreadyExistsError, InvalidTopicError,
+    InconsistentTopicIdError.
+    """
     mirrored = here.configs.get(MIRROR_SOURCE, "")
     if not mirrored and here.configs.get(MIRROR_SOURCE_TOPIC) == there.name_there:
         raise TopicAlreadyExistsError(
@@ -118,13 +120,13 @@ def check_source(here: TopicImage, there: SourceTopic) -> None:
     if mirrored_name != there.name_there:
         raise InvalidTopicError(
             f"topic {here.name!r} mirrors topic {mirrored_name.rpartition('/')[2]!r} of that cluster, not "
-            f"{there.name_there.rpartition('/')[2]!r}: give the latter another name here: "
+            f"{there.name_there.rpartition('/')[2]!r}: give the source topic another name here: "
             f"--as {there.renamed or there.name}=NAME"
         )
     if mirrored == there.source:
         return
     raise InconsistentTopicIdError(
-        f"topic {here.name!r} mirrors the source's topic id {topic_id}; now it has "
+        f"topic {here.name!r} mirrors the source's topic id {topic_id}; now the source has "
         f"{there.source.rpartition('/')[2]}: it was deleted in the source and created again. Either keep the "
         "mirrored records and end the mirror (stratalog mirror --end), or delete the topic here and mirror the "
         "new one"

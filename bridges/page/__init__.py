@@ -1,17 +1,17 @@
 """A page: the state of a cluster as HTML, as one file that needs nothing but itself, or served. From below:
 
-    tiers        what of one log is hot, cold, pending, expired
-    activity     operations over time: what was appended, copied, tiered; what waited
+    tiers        which parts of one log are hot, cold, pending or expired
+    activity     operations over time: amounts appended, copied and tiered, and backlogs
     groups       consumer groups by topic and partition
-    content      all that the page shows, as plain data
+    content      the page's content as plain data
     document     the content in the page's template (``report.html``, ``report.css``, and the parts of its script)
     report       the operation, and the page as an object that can be saved
     served       the page over HTTP, kept up to date while it is viewed
 
-The look is that of ``health``, taken once: a page costs what ``health`` costs, and writes nothing to the cluster.
-The browser gets the content as JSON, and makes text of it: no name in it is ever read as HTML. It draws the rows
-that are in sight, so a page of 10,000 partitions opens at once. The file asks no network, and forbids it; the
-served page asks its own server alone.
+The cluster is observed once, as by ``health``: a page costs as much as ``health``, and writes nothing to the
+cluster. The browser gets the content as JSON and turns it into text, so no name in it is ever read as HTML. It
+draws only the visible rows, so a page of 10,000 partitions opens at once. The file loads nothing over the network,
+and forbids it; the served page requests only from its own server.
 
 Only ``cluster`` uses this package.
 """

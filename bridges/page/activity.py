@@ -1,5 +1,5 @@
-"""Activity over time: amounts appended, copied, tiered and deleted, and backlogs, of the cluster and each topic;
-and the last operations. Pure, from the rows of the history.
+"""Activity over time: amounts appended, copied, tiered and deleted, and backlogs, for the cluster and each topic;
+also the last operations. Pure, from the rows of the history.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Steps:
 
     @classmethod
     def over(cls, first_ms: int, last_ms: int) -> _Steps:
-        """The shortest round steps that are few enough."""
+        """The shortest steps of a round length such that there are not too many."""
         step = next((ms for ms in _STEPS_MS if (last_ms - first_ms) // ms + 2 <= MOST_STEPS), _STEPS_MS[-1])
         last = last_ms // step
         first = min(first_ms // step, last - LEAST_STEPS + 1)

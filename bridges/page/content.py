@@ -30,8 +30,9 @@ PARTITION_COLUMNS = (
     *("topic", "partition", "state", "leader", "epoch", "log_start", "local_start", "high_watermark", "log_end"),
     *("remote_start", "remote_end", "spans", "sizes", "replicas", "findings"),
 )
-"""Partitions are arrays, for there may be many: ``topic`` is an index of ``topics``; ``spans`` are [tier, start,
-end] and ``sizes`` bytes, by index of ``tiers``; ``findings`` are indexes."""
+"""The columns of a partition. Partitions are arrays, because there may be many: ``topic`` is an index of
+``topics``; ``spans`` are [tier, start, end] and ``sizes`` bytes, by index of ``tiers``; ``findings`` are indexes.
+"""
 REPLICA_COLUMNS = ("broker", "state", "local_start", "log_end", "files", "bytes")
 _TABLES = "remote-table"
 """The kind of finding whose subjects are topics; a topic's name may equal that of a partition."""
@@ -162,7 +163,7 @@ def _log(seen: SeenPartition, examined: Examined) -> TieredLog:
 
 
 def _seen(seen: SeenPartition, broker: int | None, sight: Sight) -> Listing | None:
-    """The folder of a replica, if its broker is in service, because an unmounted volume looks like an empty
+    """The folder of a replica, if its broker is in service, because an unmounted volume would look like an empty
     folder.
     """
     found = None if broker is None or not sight.usable(broker) else seen.replicas.get(broker)
@@ -170,7 +171,7 @@ def _seen(seen: SeenPartition, broker: int | None, sight: Sight) -> Listing | No
 
 
 def _partition(seen: SeenPartition, log: TieredLog, sight: Sight, findings: list[int]) -> list[Any]:
-    """The columns after ``topic``."""
+    """The columns of a partition after ``topic``."""
     view = seen.view
     return [
         *(view.partition, _state(seen, sight), view.leader, view.leader_epoch),
@@ -266,7 +267,7 @@ def _topic(examined: Examined, topic_id: str, logs: Sequence[tuple[SeenPartition
 
 
 def _remote_bytes(remote: RemoteLog | None) -> int | None:
-    """The end of the remote log; None if it is not tiered, or cannot be read."""
+    """The end of the remote log; None if the topic is not tiered, or the remote log cannot be read."""
     return None if remote is None else sum(segment.size_bytes for segment in remote.all_segments())
 
 

@@ -18,10 +18,12 @@ SCRIPTS = ("elements.js", "view.js", "tables.js", "sections.js", "live.js", "rep
 
 
 def document(content: dict[str, Any], text: str, *, live: bool = False) -> str:
-    """The page of that content. ``text`` is for browsers that run no script. A ``live`` page may ask its server.
+    """The page of that content. ``text`` is for browsers that run no script. A ``live`` page may send requests to
+    its server.
 
-    The policy of the page names style and script by their digests: no other runs, and nothing is loaded, sent or
-    framed. The content is data: characters that could end its element are escaped as JSON escapes them.
+    The policy of the page names style and script by their digests: no other script or style runs, and nothing is
+    loaded, sent or framed. The content is data: characters that could end its element are escaped as JSON escapes
+    them.
     """
     return Template(_part("report.html")).substitute(
         policy=_policy("report.css", *SCRIPTS, live=live),
@@ -46,7 +48,7 @@ def policy_of_page(*, live: bool) -> str:
 
 
 def policy_of_login() -> str:
-    """That of ``login_document``."""
+    """The policy of ``login_document`` as a header."""
     return f"{_policy('login.css', 'login.js', live=True)}; frame-ancestors 'none'"
 
 

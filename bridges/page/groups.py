@@ -12,7 +12,7 @@ from stratalog.engine.state.consumer_offsets import GroupState
 from stratalog.partitions.identity import TopicPartition
 
 MOST_COMMITS = 100_000
-"""Committed offsets on one page."""
+"""The maximum number of committed offsets on one page."""
 COMMIT_COLUMNS = ("partition", "committed", "high_watermark", "lag", "commit_ms", "metadata")
 
 
@@ -23,8 +23,8 @@ def group_rows(
     logs: Mapping[TopicPartition, TieredLog],
 ) -> list[dict[str, Any]]:
     """A row for each group and topic. ``lag`` is None where it is unknown; ``commits`` have ``COMMIT_COLUMNS``,
-    and are None behind the first ``MOST_COMMITS`` of all groups. ``member_epoch`` is None for a group that no
-    member has committed for.
+    and are None after the first ``MOST_COMMITS`` of all groups. ``member_epoch`` is None for a group for which no
+    member has committed.
     """
     rows: list[dict[str, Any]] = []
     left = MOST_COMMITS

@@ -10,7 +10,7 @@ async function enter(token) {
   try {
     const answer = await fetch("/session", { headers: { Authorization: `Bearer ${token}` }, cache: "no-store" });
     if (answer.ok) return location.reload();
-    said.textContent = "The token is not the right one.";
+    said.textContent = "The token is wrong.";
   } catch {
     said.textContent = "The server does not answer, or the token has characters that no token has.";
   }

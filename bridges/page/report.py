@@ -71,11 +71,13 @@ class StatePage:
         return given
 
     def _keep_out(self, address: str) -> None:
-        """Raises: InvalidCallError for an address inside a root of the cluster."""
+        """Refuse an address inside a root of the cluster. Raises: InvalidCallError."""
         for root in self.file.roots:
             behind_links = f"file://{os.path.realpath(root.removeprefix('file://'))}"
             if f"{address}/".startswith((f"{root}/", f"{behind_links}/")):
-                raise InvalidCallError(f"{address} is inside {root}, which is the cluster's: name another place")
+                raise InvalidCallError(
+                    f"{address} is inside {root}, which belongs to the cluster: name another place"
+                )
 
     def __repr__(self) -> str:
         return f"StatePage({self.file.cluster_id!r}, {len(self.html):,} characters)"
@@ -105,7 +107,7 @@ def report(
 
 
 def read_history(history: Callable[[], Sequence[Row]]) -> tuple[Sequence[Row], str | None]:
-    """The rows of the history, and why they cannot be read."""
+    """The rows of the history, and the reason if they cannot be read."""
     try:
         return history(), None
     except StratalogError as error:

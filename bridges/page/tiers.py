@@ -27,7 +27,7 @@ class TieredLog:
     """
 
     start: int
-    """Its first offset, in either tier."""
+    """The log's first offset, in either tier."""
     local_start: int | None
     """The end; None if no copy could be listed, also for the next two fields."""
     high_watermark: int | None
@@ -38,15 +38,15 @@ class TieredLog:
     spans: tuple[tuple[str, int, int], ...]
     """Tiers with their offsets ``[start, end)``, in order of offsets; none is empty."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes by tier, without zeros; for ``both`` those of the copy on the brokers."""
+    """Bytes by tier, without zeros; for ``both``, the bytes of the copy on the brokers."""
 
 
 def tiered_log(
     seen: SeenPartition, copy: Listing | None, segments: Sequence[RemoteSegment], remote_end: int | None
 ) -> TieredLog:
-    """The log of a partition by the folder of its leader, or of another ``copy`` (None: no folder is readable).
-    ``segments`` are those of its remote log, in order; ``remote_end`` is its last known end, in case it is not
-    readable now.
+    """The log of a partition, judged by the folder of its leader or of another ``copy`` (None: no folder is
+    readable). ``segments`` are the segments of its remote log, in order; ``remote_end`` is the last known end of
+    the remote log, in case that is not readable now.
     """
     start = seen.view.log_start_offset
     copied = seen.config is not None and seen.config.copies_to_remote

@@ -1,9 +1,10 @@
 """Statements as a policy of S3: for a user or a role, or (with a ``Principal``) for a bucket. Pure.
 
 ``s3:ListBucket`` is on the whole bucket. With a condition on the prefix, S3 would answer 403 instead of 404 for a
-missing object, and a reader could not distinguish a merged file from a missing right.
+missing object, and a reader could not distinguish a merged file from a missing permission.
 
-On Amazon, a role without the right to delete cannot overwrite either, because creates must have ``If-None-Match``.
+On Amazon, a role without the permission to delete cannot overwrite either, because creates must have
+``If-None-Match``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ACTIONS: Mapping[Right, tuple[str, ...]] = {
 }
 _EXCLUSIVELY = {"Null": {"s3:if-none-match": "false"}}
 _IN_PARTS = {"Bool": {"s3:ObjectCreationOperation": "false"}}
-"""Requests that create no name yet: the parts of an upload."""
+"""Requests that do not create a name yet: the parts of an upload."""
 
 
 def aws_policy(statements: Sequence[Statement]) -> str:
@@ -55,7 +56,9 @@ def _objects(statement: Statement, deletes: bool) -> list[dict[str, Any]]:
 
 
 def _keys(statements: Sequence[Statement]) -> list[dict[str, Any]]:
-    """The rights to a key: readers decrypt; writers encrypt, and also decrypt, because uploads in parts do."""
+    """The permissions on a key: readers decrypt; writers encrypt, and also decrypt, because uploads in parts
+    do.
+    """
     keys: dict[str, set[str]] = {}
     for statement in statements:
         actions = {"kms:Decrypt"} | ({"kms:GenerateDataKey"} if "create" in statement.rights else set())

@@ -35,7 +35,7 @@ def azure_policy(role: Role, cluster_id: str, statements: Sequence[Statement]) -
             {
                 "roleDefinition": {
                     "Name": f"stratalog {role} of {cluster_id}",
-                    "Description": f"The least rights of a {role} of the cluster {cluster_id}",
+                    "Description": f"The minimal rights of a {role} of the cluster {cluster_id}",
                     "Actions": [],
                     "DataActions": [action for right in _ACTIONS if right in rights for action in _ACTIONS[right]],
                     "AssignableScopes": ["/subscriptions/SUBSCRIPTION"],
@@ -69,7 +69,7 @@ def _letters(rights: Iterable[Right]) -> str:
 
 
 def _condition(given: Sequence[tuple[frozenset[Right], Resource]]) -> str:
-    """The condition of a right: the action is another one, or the path is one of these."""
+    """The condition of a permission: the action is a different one, or the path is one of these."""
     clauses = []
     for right, actions in _ACTIONS.items():
         patterns = list(dict.fromkeys(_pattern(place) for rights, place in given if right in rights))

@@ -1,6 +1,6 @@
 """Statements for Google: bindings of a bucket's policy, with conditions on objects. Pure. Listing is on the whole
-bucket. A condition can test the beginning of a name, without wildcards, so the folders are those of the present
-incarnations: print the policy again after a broker was formatted again.
+bucket. A condition can test the beginning of a name, without wildcards, so the folders are those of the current
+incarnations. Print the policy again after a broker has been formatted again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stratalog.bridges.policy.statements import Resource, Statement
 from stratalog.partitions.errors import Right
 
 MEMBER = "MEMBER"
-"""The placeholder for the member that gets the rights."""
+"""The placeholder for the member that gets the permissions."""
 MOST_OPERANDS = 12
 """Google's limit of logical operators in a condition."""
 

@@ -19,9 +19,9 @@ class StorageRoot:
     address: str
     options: StoreOptions
     incarnation: str = ""
-    """The folder of the present incarnation; empty for the remote tier."""
+    """The folder of the current incarnation; empty for the remote tier."""
     voter: str = ""
-    """The directory id of a metadata voter; empty for others."""
+    """The directory id of a metadata voter; empty for other roots."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Statements as a shell script for folders: access control lists for a group. Pure.
 
-A file system has no right to create without the right to delete: a group that may create in a folder may delete
-there. If producers must not delete, keep the roots in object storage.
+On a file system, the right to create files in a folder includes the right to delete them. If producers must not
+delete, keep the roots in object storage.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from stratalog.partitions import paths
 
 _HEAD = """\
 #!/bin/sh
-# The least rights of a {role} of the cluster {cluster_id}, for a group. Its owner runs this once:
+# The minimal rights of a {role} of the cluster {cluster_id}, for a group. Its owner runs this once:
 #   GROUP=name sh {role}.sh
-# New files inherit them. A right to create in a folder is one to delete there: file systems know it no other way.
+# New files inherit these rights. On a file system, the right to create files in a folder includes the right to
+# delete them.
 set -eu
-: "${{GROUP:?name the group that is to have the rights}}"
+: "${{GROUP:?name the group that gets the rights}}"
 pass() {{ setfacl -m "g:$GROUP:rx" -- "$1"; }}   # through a folder, to what lies in it
 give() {{ setfacl -R -m "g:$GROUP:$1,d:g:$GROUP:$1" -- "$2"; }}
 """
@@ -44,7 +45,7 @@ def posix_policy(role: Role, cluster_id: str, statements: Sequence[Statement]) -
                 folders[path] = "rwX" if writes else "rX"
     lines = [
         f"mkdir -p -- {shlex.quote(folder)}" for folder in sorted(folders)
-    ]  # rights must exist before the first file
+    ]  # the lists must exist before the first file
     lines += [f"pass {shlex.quote(folder)}" for folder in sorted(passed)]
     lines += [f'setfacl -m "g:$GROUP:r" -- {shlex.quote(path)}' for path in sorted(objects)]
     lines += [f"give {rights} {shlex.quote(folder)}" for folder, rights in sorted(folders.items())]

@@ -18,10 +18,10 @@ from stratalog.partitions.errors import InvalidCallError
 
 
 def policy(metadata: MetadataClient, storage: Storage, role: str, topics: Sequence[str] | None, kind: str) -> str:
-    """The least policy of a role on the topics (None: all, including future ones), for the roots of the cluster on
-    that ``kind`` of storage, one of ``SCHEMES``. See ``stratalog.bridges.policy.statements``.
+    """The minimal policy of a role on the topics (None: all, including future ones), for the roots of the cluster
+    on that ``kind`` of storage, one of ``SCHEMES``. See ``stratalog.bridges.policy.statements``.
 
-    Raises: InvalidCallError for another role or kind, or where the cluster has no root on it;
+    Raises: InvalidCallError for an unknown role or kind, or if the cluster has no root on that kind of storage;
         UnknownTopicOrPartitionError, InvalidTopicError.
     """
     if role not in tuple(Role):

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """A role with a set of rights."""
+    """A role with a set of permissions."""
 
     READER = "reader"
     PRODUCER = "producer"

@@ -1,4 +1,4 @@
-"""The rights of a role, and their places. Pure.
+"""The permissions of a role, and their places. Pure.
 
     reader     reads its topics in both tiers, metadata, groups, transactions and hints
     producer   also creates files in the logs of its topics, of groups and of transactions, and in the metadata;
@@ -28,16 +28,16 @@ class Resource:
 
     root: StorageRoot
     path: str
-    """The path below the folder of the incarnation, or the root; empty: all of it."""
+    """The path below the folder of the incarnation, or below the root; empty: everything."""
     in_incarnation: str = ""
     """The name of the incarnation's folder; empty: directly below the root. A root that is formatted again has
-    another one.
+    another incarnation.
     """
     is_object: bool = False
 
     def below_root(self, any_incarnation: str | None = None) -> str:
-        """The path below the root; ``any_incarnation`` replaces the folder of the present incarnation, if
-        given.
+        """The path below the root; ``any_incarnation``, if given, replaces the folder of the current
+        incarnation.
         """
         folder = any_incarnation if any_incarnation is not None and self.in_incarnation else self.in_incarnation
         return paths.join(folder, self.path)
@@ -45,7 +45,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Rights on places."""
+    """Permissions on places."""
 
     name: str
     rights: frozenset[Right]
@@ -58,7 +58,7 @@ CHANGE: frozenset[Right] = frozenset({"create", "delete"})
 
 
 def statements(role: Role, layout: ClusterLayout) -> tuple[Statement, ...]:
-    """The least rights of a role; every statement has places."""
+    """The minimal permissions of a role; every statement has at least one place."""
     all_topics = layout.topics is None
     everything = tuple(Resource(root, "") for root in _roots(layout))
     found = [Statement("ReadEverything", READ, everything)] if all_topics else _reader(layout)

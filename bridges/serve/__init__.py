@@ -20,8 +20,8 @@ May not know
     Segments, tiers, replicas: records come from ``reading.fetch``, with its caches and its quota.
 
 Members of groups
-    They exist in the memory of one endpoint. No Python library has a group coordinator, so this is our own, for
-    the classic protocol; consumers have the assignors (``docs/serve.md``).
+    They exist in the memory of one endpoint. No Python library has a group coordinator, so this package implements
+    one, for the classic protocol; consumers have the assignors (``docs/serve.md``).
 
 Untrusted bytes The decoder checks every length against the received bytes, in a frame of bounded size. Names are
 looked up, without a comparison with all others. A request that cannot be decoded ends its connection.

@@ -1,7 +1,7 @@
 """Rows of the log as Kafka's record batches (format 2), by ``aiokafka.record``, which is compiled. Pure.
 
-Keys and values of a topic of bytes are its bytes. Of other types text is UTF-8, and anything else JSON, as
-``stratalog tail`` shows it. Times are Kafka's milliseconds, rounded down; -1 where a record has none.
+Keys and values of a topic of bytes are its bytes. For other types, text becomes UTF-8, and any other value becomes
+JSON, as ``stratalog tail`` shows it. Times are Kafka's milliseconds, rounded down; -1 for a record without a time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _MOST_BYTES = (1 << 31) - 1
 
 def record_batches(records: pa.Table, next_offset: int, leader_epoch: int | None) -> bytes:
     """The rows of a fetch (``Fetched.records``) up to ``next_offset``. Offsets without a record are gaps between
-    them, as in a compacted topic; an empty batch covers those at the end, otherwise a client would request them
-    again and again. Empty for no offsets.
+    batches, as in a compacted topic. An empty batch covers the gaps at the end; otherwise a client would request
+    them again and again. Empty if there are no offsets.
     """
     epoch = -1 if leader_epoch is None else leader_epoch
     offsets = records.column("offset").to_pylist()
@@ -53,7 +53,7 @@ def _batch(base: int, rows: list[Any], epoch: int) -> bytes:
     for offset, time, key, value, headers in rows:
         append(offset - base, time, key, value, headers)
     built = builder.build()
-    struct.pack_into(">q", built, 0, base)  # both are before the bytes that the checksum covers
+    struct.pack_into(">q", built, 0, base)  # both fields are before the bytes that the checksum covers
     struct.pack_into(">i", built, 12, epoch)
     return bytes(built)
 

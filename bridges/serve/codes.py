@@ -1,5 +1,5 @@
-"""Maps errors to Kafka's numbers. Clients get only the number, so the logger ``stratalog.serve`` has the text,
-each once.
+"""Maps errors to Kafka's numbers. Clients get only the number, so the logger ``stratalog.serve`` gets each text,
+once.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ _log = logging.getLogger("stratalog.serve")
 
 
 def error_code(error: StratalogError, *, of_group: bool = False) -> int:
-    """The number for clients. A temporary error is KAFKA_STORAGE_ERROR, for a group COORDINATOR_NOT_AVAILABLE,
-    which every client retries.
+    """The number for clients. A temporary error becomes KAFKA_STORAGE_ERROR or, for a group,
+    COORDINATOR_NOT_AVAILABLE; every client retries these.
     """
     for kind, code in _OF_CLIENTS:
         if isinstance(error, kind):

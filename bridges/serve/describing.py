@@ -1,4 +1,4 @@
-"""The requests by which tools show a topic or a group: DescribeConfigs, ListGroups, DescribeGroups."""
+"""The requests with which tools show a topic or a group: DescribeConfigs, ListGroups, DescribeGroups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Descriptions:
         self._members = members
 
     def configs(self, body: Fields) -> Fields:
-        """DescribeConfigs: the effective configs of a topic; the endpoint has none of a broker."""
+        """DescribeConfigs: the effective configs of a topic; the endpoint has no broker configs."""
         image = self._metadata.image(max_age_s=0)
         documented = bool(body.get("include_documentation"))
         asked = {(one["resource_type"], one["resource_name"] or ""): one for one in body["resources"] or ()}
@@ -71,7 +71,7 @@ class Descriptions:
         return {"throttle_time_ms": 0, "groups": found}
 
     def _groups(self) -> tuple[AbstractSet[str], int]:
-        """The names, and an error if not all can be read."""
+        """The names of all groups, and an error if some cannot be read."""
         try:
             found, failures = all_groups(
                 self._metadata.storage,

@@ -43,7 +43,7 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.printable import printable
 
 MOST_REQUEST_BYTES = 1024 * 1024
-"""Requests to read are small; Kafka's own limit is for those that write."""
+"""The maximum size of a request. Read requests are small; Kafka's own limit is for write requests."""
 _IDLE_S = 600.0
 """Kafka's connections.max.idle.ms."""
 _REQUEST_S, _ANSWER_S, _HANDSHAKE_S = 30.0, 60.0, 10.0
@@ -93,14 +93,14 @@ class ServeOptions:
             if self.tls_client_ca is not None:
                 context.load_verify_locations(self.tls_client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # ssl.SSLError is an OSError
             files = ", ".join(one for one in (self.tls_cert, self.tls_key, self.tls_client_ca) if one)
             raise InvalidCallError(f"{files}: no certificate and key in PEM: {error}") from error
         return context
 
 
 def _address(text: str) -> tuple[str, int]:
-    """Raises: InvalidCallError."""
+    """The host and the port. Raises: InvalidCallError."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) >= 1 << 16:
         raise InvalidCallError(f"{text!r} is not an address: write it as host:port, such as {LISTEN}")
@@ -180,11 +180,11 @@ class KafkaEndpoint(ClusterServer):
     def wait(self) -> None:
         """Wait until the server is closed."""
         while self._thread.is_alive():
-            self._thread.join(1.0)  # a join without a time-out ignores signals
+            self._thread.join(1.0)  # a join without a timeout ignores signals
 
     def close(self) -> None:
         """End all connections."""
-        with suppress(RuntimeError):  # its loop has ended
+        with suppress(RuntimeError):  # the loop has already ended
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -206,7 +206,7 @@ class KafkaEndpoint(ClusterServer):
                 functools.partial(self._connected, stop), host, port, ssl=tls, ssl_handshake_timeout=patience
             )
         except OSError as error:
-            said = f"{self._options.listen}: nothing can listen there: {error.strerror or error}"
+            said = f"{self._options.listen}: cannot listen there: {error.strerror or error}"
             started.set_exception(InvalidCallError(said))
             return
         started.set_result((asyncio.get_running_loop(), stop, server.sockets[0].getsockname()[1]))

@@ -43,7 +43,7 @@ class ServedPartition:
     log_start: int = -1
     count: int = 0
     more: bool = False
-    """Whether the log continues after these records; then the answer does not wait for more bytes."""
+    """Whether the log continues after these records; then the response does not wait for more bytes."""
 
     @property
     def may_be_gone(self) -> bool:
@@ -63,7 +63,7 @@ class _Quiet:
 
 
 class ServedFetches:
-    """The fetches of all clients; ``served`` is called with the records and bytes of each answer."""
+    """The fetches of all clients; ``served`` is called with the number of records and bytes of each answer."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ServedFetches:
         asked = partitions_of(body)
         wanted = {
             key: one["offset" if "offset" in one else "fetch_offset"] for key, one in asked.items()
-        }  # v4: offset
+        }  # version 4: offset
         limits = [one["max_bytes"] for one in asked.values()]
         most = min(MOST_BYTES, body["max_bytes"])
         each = max(1, min([most // max(1, len(wanted)), *limits]))
@@ -130,7 +130,7 @@ class ServedFetches:
         level: Isolation,
         now_s: float,
     ) -> None:
-        if len(self._quiet) > _MOST_QUIET:  # topics come and go
+        if len(self._quiet) > _MOST_QUIET:  # topics may come and go
             self._quiet = {key: one for key, one in self._quiet.items() if now_s < one.until_s}
         for key, one in fresh.items():
             if one.error == ErrorCode.NONE and not one.records:
@@ -140,7 +140,7 @@ class ServedFetches:
         self, wanted: Mapping[TopicPartition, int], level: Isolation, max_bytes: int
     ) -> dict[TopicPartition, ServedPartition]:
         """Fetch in a thread. A log without records may belong to a topic that was just deleted, so for such a log
-        the metadata are read again, as often as the end of a partition.
+        the metadata is read again, as often as the end of a partition is checked.
         """
         try:
             image = self._metadata.image_with(wanted)
@@ -204,7 +204,7 @@ def _answer(found: Mapping[TopicPartition, ServedPartition], error: int = ErrorC
             "highwater_offset": one.high_watermark,
             "last_stable_offset": one.last_stable_offset,
             "log_start_offset": one.log_start,
-            "aborted_transactions": [],  # their records are left out already
+            "aborted_transactions": [],  # the fetch has already left their records out
             "preferred_read_replica": -1,
             "message_set": one.records,
         }

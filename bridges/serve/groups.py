@@ -45,7 +45,7 @@ class ServedGroups:
         return {"throttle_time_ms": 0, "topics": topics_of(answers), "error_code": error}
 
     def commit(self, body: Fields, error: int) -> Fields:
-        """OffsetCommit: commits all offsets of existing partitions, or none; none with an ``error``. An offset
+        """OffsetCommit: commits all offsets of existing partitions, or none; with an ``error``, none. An offset
         below 0 is ignored: Kafka stores it, but clients treat it as no commit.
         """
         asked, there = partitions_of(body), set[TopicPartition]()

@@ -10,7 +10,7 @@ to the next one, and join again. The cluster stores the group's offsets (``group
 members.
 
 Everything except ``described`` runs in the event loop, without locks, because nothing changes between two
-``await``.
+``await`` expressions.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from stratalog.partitions.errors import InvalidGroupIdError
 from stratalog.partitions.identity import NewId
 
 _FIRST_S = 0.5
-"""Kafka's group.initial.rebalance.delay.ms, which is 3 s there: consumers that start together join one
-generation."""
+"""Kafka's group.initial.rebalance.delay.ms (3 s in Kafka): consumers that start together join one generation."""
 _LONGEST_S = 1800.0
 """The limit of a session's and a rebalance's time-out: Kafka's group.max.session.timeout.ms."""
 _LONGEST_NAME = 255
 _MOST_MEMBERS, _MOST_BYTES = 1_000, 4 * 1024 * 1024
-"""The limits of all groups together: members, and bytes of subscriptions and assignments."""
+"""The limits for all groups together: number of members, and bytes of subscriptions and assignments."""
 
 
 class RebalanceState(StrEnum):
@@ -54,16 +53,16 @@ class ServedMember:
     session_s: float
     rebalance_s: float
     protocols: dict[str, bytes]
-    """Its assignors, in order of preference, with its subscription for each."""
+    """The member's assignors, in order of preference, with its subscription for each."""
     assignment: bytes = b""
     joining: asyncio.Future[Fields] | None = None
-    """Its pending JoinGroup; done if its connection has ended meanwhile."""
+    """The member's pending JoinGroup; done if its connection has ended meanwhile."""
     syncing: asyncio.Future[Fields] | None = None
     expiry: asyncio.TimerHandle | None = None
 
     @property
     def size_bytes(self) -> int:
-        """The size of the bytes that are kept for it."""
+        """The number of bytes that are kept for the member."""
         return len(self.assignment) + sum(len(name) + len(data) for name, data in self.protocols.items())
 
 
@@ -79,7 +78,7 @@ class ServedGroup:
     leader: str = ""
     members: dict[str, ServedMember] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
-    """The end of the rebalance, at the latest."""
+    """The latest possible end of the rebalance."""
 
     def common(self, protocols: Iterable[str], but: str = "") -> list[str]:
         """The assignors that all members have, ignoring the member ``but``."""
@@ -94,7 +93,7 @@ class ServedGroup:
         return max(common, key=votes.__getitem__)
 
     def joined(self, member: ServedMember) -> Fields:
-        """The answer to its JoinGroup, in the present generation."""
+        """The response to its JoinGroup, in the current generation."""
         told = self.members.values() if member.member_id == self.leader else ()
         return {
             **_joined(ErrorCode.NONE, member.member_id),
@@ -138,7 +137,8 @@ class GroupMembers:
             self._lives(group, member)
             return group.joined(member)
         member.session_s, member.rebalance_s, member.protocols = session_s, rebalance_s, protocols
-        _answer(member.joining, _joined(ErrorCode.UNKNOWN_MEMBER_ID, member_id))  # of a connection before this one
+        # a JoinGroup on an earlier connection
+        _answer(member.joining, _joined(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
         waiting: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
         member.joining = waiting
         self._groups[name] = group
@@ -180,14 +180,14 @@ class GroupMembers:
         return {"throttle_time_ms": 0, "error_code": error}
 
     async def leave(self, request: KafkaRequest) -> Fields:
-        """LeaveGroup: the other members get its partitions at once."""
+        """LeaveGroup: the other members get its partitions immediately."""
         group, member, error = self._find({**request.body, "generation_id": None})
         if group is not None and member is not None:
             self._remove(group, [member])
         return {"throttle_time_ms": 0, "error_code": error}
 
     def commit_error(self, body: Fields) -> int:
-        """The error of an invalid OffsetCommit, if any: in a group with members, only those of the present
+        """The error of an invalid OffsetCommit, if any: in a group with members, only members of the current
         generation may commit; in any other group, only consumers that assign their own partitions.
         """
         generation, member_id = body["consumer_group_generation_id"], body["consumer_id"]
@@ -266,7 +266,7 @@ class GroupMembers:
     # -------------------------------------------------------------------------------- members
 
     def _find(self, body: Fields) -> tuple[ServedGroup | None, ServedMember | None, int]:
-        """The group and the member, and the error if it is not of the present generation."""
+        """The group and the member, and the error if the member is not of the current generation."""
         group = self._groups.get(body["group"] or "")
         member = None if group is None else group.members.get(body["member_id"] or "")
         if group is None or member is None:
@@ -294,8 +294,8 @@ class GroupMembers:
 
     @staticmethod
     def _is_answered(group: ServedGroup, member: ServedMember, protocols: Mapping[str, bytes]) -> bool:
-        """Whether a member that joins again without changes gets the present generation, as in Kafka. Only a
-        leader that has assigned requests another one, for example after a change of topics.
+        """Whether a member that joins again without changes gets the current generation, as in Kafka. Only a
+        leader that has already assigned partitions requests a new one, for example after a change of topics.
         """
         unchanged = list(member.protocols.items()) == list(protocols.items())
         match group.state:
@@ -307,17 +307,17 @@ class GroupMembers:
                 return unchanged and member.member_id != group.leader
 
     def _has_room(self, member: ServedMember | None, size_bytes: int) -> bool:
-        """Check the limits for a member of that size, which replaces its former self."""
+        """Check the limits for a member of that size, which replaces an earlier entry of the same member."""
         others = [one for group in self._groups.values() for one in group.members.values() if one is not member]
         return len(others) < _MOST_MEMBERS and sum(one.size_bytes for one in others) + size_bytes <= _MOST_BYTES
 
     def _lives(self, group: ServedGroup, member: ServedMember) -> None:
-        """Restart its session."""
+        """Restart the member's session time-out."""
         _cancel(member.expiry)
         member.expiry = asyncio.get_running_loop().call_later(member.session_s, self._expired, group, member)
 
     def _expired(self, group: ServedGroup, member: ServedMember) -> None:
-        if member.joining is not None or member.syncing is not None:  # it waits for our answer
+        if member.joining is not None or member.syncing is not None:  # the member waits for a response
             self._lives(group, member)
         else:
             self._remove(group, [member])
@@ -349,7 +349,7 @@ def _synced(error: int, assignment: bytes = b"") -> Fields:
 
 
 def _answer(waiting: asyncio.Future[Fields] | None, fields: Fields) -> None:
-    """A done future means that the connection has ended."""
+    """Set the result of a pending request. A future that is already done means that the connection has ended."""
     if waiting is not None and not waiting.done():
         waiting.set_result(fields)
 

@@ -2,7 +2,7 @@
 version 4 on; DescribeConfigs from version 3 on, with types and documentation; and the refusal of
 ConsumerGroupHeartbeat. Pure.
 
-Most are flexible (KIP-482): lengths are varints, and every struct ends in tagged fields, all of which are ignored.
+Most are flexible (KIP-482): lengths are varints, and every struct ends in tagged fields, which are all ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aiokafka.protocol.types import TaggedFields as Tags
 _FLEXIBLE = 6
 _WITH_TIMEOUT = 10
 _FIRST, LAST_LIST_OFFSETS = 4, 11
-"""Version 11 asks for the earliest offset that waits for its upload (KIP-1023)."""
+"""Version 11 can request the earliest offset that waits for its upload (KIP-1023)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ LIST_OFFSETS = {version: _list_offsets(version) for version in range(_FIRST, LAS
 _ID = (("topic_id_high", Int64), ("topic_id_low", Int64))
 """A UUID: two signed numbers."""
 METADATA_WITH_IDS, METADATA_BY_ID = 10, 12
-"""Versions of Metadata: from here on answers have topic ids, and a topic may be asked for by its id alone."""
+"""Versions of Metadata: from these on, responses have topic ids, and a topic may be requested by its id alone."""
 
 
 def _metadata(version: int) -> OwnMessage:
@@ -194,7 +194,7 @@ def _consumer_group_heartbeat(version: int) -> OwnMessage:
         ("member_id", text),
         ("member_epoch", Int32),
         ("heartbeat_interval_ms", Int32),
-        ("assignment", Int8),  # a struct that is null is -1; there is never one
+        ("assignment", Int8),  # a null struct is -1; there is never one
         tags,
     )
     return OwnMessage(request, True, OwnMessage(answer, True))

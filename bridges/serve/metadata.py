@@ -37,7 +37,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_OFFSET = -1
 _HALF = 2**64
 _NOT_ASKED = -(2**31)
-"""The value for authorized operations, which are not supported."""
+"""The value that means that authorized operations are not supported."""
 _SINCE: Mapping[int, int] = {
     OffsetSpec.EARLIEST: 1,
     OffsetSpec.LATEST: 1,
@@ -46,7 +46,7 @@ _SINCE: Mapping[int, int] = {
     OffsetSpec.LAST_TIERED: 9,
     OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The version of ListOffsets that a named position came with."""
+"""The first version of ListOffsets that has a named position."""
 
 
 class ServedMetadata:
@@ -158,7 +158,7 @@ def isolation_level(body: Fields) -> Isolation:
 
 
 def _asked(topic: Any) -> str | uuid.UUID:
-    """The topic of a request: its name; or its id, where it has no name."""
+    """The topic of a request: its name, or its id if it has no name."""
     if not isinstance(topic, Mapping):  # before version 9
         return topic or ""
     if topic["topic"] is None and "topic_id_high" in topic:
@@ -197,12 +197,14 @@ def _topic(image: ClusterImage, asked: str | uuid.UUID) -> Fields:
 
 
 def _signed(number: int) -> int:
-    """The number as signed, in 64 bits."""
+    """The number as a signed 64-bit number."""
     return number - _HALF if number >= _HALF // 2 else number
 
 
 def _spec(time: int) -> Spec | None:
-    """The position of Kafka's number: a named position, or milliseconds; None if no record can be so late."""
+    """The position that a number of Kafka's means: a named position, or milliseconds; None if no record can be
+    that late.
+    """
     if time < 0:
         return OffsetSpec(time)
     try:
@@ -212,7 +214,7 @@ def _spec(time: int) -> Spec | None:
 
 
 def _offset(offset: int, time: int = _NO_OFFSET) -> Fields:
-    """No leader epoch, because a client would look for it in its metadata, which have none here."""
+    """An offset without a leader epoch: a client would look for the epoch in its metadata, which has none here."""
     return {"error_code": ErrorCode.NONE, "timestamp": time, "offset": offset, "leader_epoch": -1}
 
 

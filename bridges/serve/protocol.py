@@ -1,8 +1,9 @@
-"""Kafka's protocol on the server's side, by ``aiokafka.protocol``: bytes to named fields, and back again. Pure.
+"""Kafka's protocol on the server's side, by ``aiokafka.protocol``: converts bytes to named fields, and back. Pure.
 
 A request is a header (api key, version, correlation id, client id) and a body by version; an answer is the
-correlation id and a body. Versions that aiokafka has, and all clients since Kafka 2.1 can speak. Its messages know
-their fields by place; here a struct is a dict, and a field that a version has not is left out of an answer.
+correlation id and a body. The supported versions are those that aiokafka implements and that all clients since
+Kafka 2.1 support. aiokafka's messages have fields by position. Here a struct is a dict, and a response leaves out
+fields that the version does not have.
 """
 
 from __future__ import annotations
@@ -64,11 +65,12 @@ _OF_AIOKAFKA: Mapping[int, Mapping[int, Any]] = {
         (ApiKey.OFFSET_COMMIT, commit, "OffsetCommitRequest", 2, 3),
         (ApiKey.OFFSET_FETCH, commit, "OffsetFetchRequest", 1, 3),
         (ApiKey.FIND_COORDINATOR, coordination, "FindCoordinatorRequest", 0, 1),
-        (ApiKey.JOIN_GROUP, group, "JoinGroupRequest", 0, 2),  # aiokafka has no 3 and 4
+        (ApiKey.JOIN_GROUP, group, "JoinGroupRequest", 0, 2),  # aiokafka has no versions 3 and 4
         (ApiKey.HEARTBEAT, group, "HeartbeatRequest", 0, 1),
         (ApiKey.LEAVE_GROUP, group, "LeaveGroupRequest", 0, 1),
         (ApiKey.SYNC_GROUP, group, "SyncGroupRequest", 0, 1),
-        (ApiKey.DESCRIBE_GROUPS, admin, "DescribeGroupsRequest", 0, 2),  # aiokafka answers 3 as if it were 2
+        # aiokafka encodes version 3 as if it were 2
+        (ApiKey.DESCRIBE_GROUPS, admin, "DescribeGroupsRequest", 0, 2),
         (ApiKey.LIST_GROUPS, admin, "ListGroupsRequest", 0, 2),
         (ApiKey.API_VERSIONS, admin, "ApiVersionRequest", 0, 2),
         (ApiKey.INIT_PRODUCER_ID, transaction, "InitProducerIdRequest", 0, 0),
@@ -90,7 +92,9 @@ of format 2.
 """
 
 _PADDED = METADATA[METADATA_BY_ID].SCHEMA
-"""librdkafka pads it: for all topics it writes a null of four bytes instead of one. Kafka ignores what follows."""
+"""librdkafka pads this request: for all topics, it writes a null of four bytes instead of one. Kafka ignores the
+remaining bytes.
+"""
 UNSUPPORTED_VERSION = 35
 
 
@@ -118,8 +122,8 @@ class KafkaRequest:
 
 
 def read_request(frame: bytes, host: str) -> KafkaRequest | bytes:
-    """The request in a frame from a host, without its length; or its answer: a client that requests the versions
-    in an unknown version gets those of version 0, and asks again (KIP-511).
+    """The request in a frame from a host, without its length; or the response to it: if a client requests
+    ApiVersions in an unknown version, it gets the response of version 0, and requests again (KIP-511).
 
     Raises: MalformedRequestError.
     """
@@ -139,10 +143,10 @@ def read_request(frame: bytes, host: str) -> KafkaRequest | bytes:
         schema = of_key[version].SCHEMA
         body = named(schema, schema.decode(data))
         if data.read(1) and schema is not _PADDED:
-            raise MalformedRequestError(f"api key {key}, version {version}: bytes behind its end")
+            raise MalformedRequestError(f"api key {key}, version {version}: bytes after its end")
         return KafkaRequest(key, version, correlation_id, client_id or "", body, host)
     except (ValueError, IndexError, OverflowError, struct.error) as error:  # UnicodeDecodeError is a ValueError
-        raise MalformedRequestError(f"no request of Kafka: {type(error).__name__}") from error
+        raise MalformedRequestError(f"not a Kafka request: {type(error).__name__}") from error
 
 
 def api_versions() -> list[Fields]:
@@ -180,7 +184,7 @@ def _frame(correlation_id: int, body: bytes) -> bytes:
 
 
 def placed(kind: Any, value: Any) -> Any:
-    """Fields in the order of this version, from their names; no tagged fields."""
+    """Fields in the order of this version, from a dict by name; without tagged fields."""
     if isinstance(kind, Schema):
         fields = zip(kind.names, kind.fields, strict=True)
         return tuple({} if field is TaggedFields else placed(field, value[name]) for name, field in fields)
@@ -190,7 +194,7 @@ def placed(kind: Any, value: Any) -> Any:
 
 
 def named(kind: Any, value: Any) -> Any:
-    """Fields by name, from their order."""
+    """Fields by name, from a sequence in order."""
     if isinstance(kind, Schema):
         fields = zip(kind.names, kind.fields, value, strict=True)
         return {name: named(field, one) for name, field, one in fields}

@@ -1,4 +1,4 @@
-"""Refusals with texts that clients show: for producers, and for the protocol of KIP-848. For a producer the logger
+"""Refusals with texts that clients show, for producers and for the protocol of KIP-848. For a producer the logger
 ``stratalog.serve`` has a line that says where to produce instead.
 """
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("stratalog.serve")
 
 
 class ServedProducers:
-    """The refused producers. Thread-safe."""
+    """Refuses producers. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,7 +34,7 @@ class ServedProducers:
 
     def produce(self, request: KafkaRequest) -> Fields:
         """Produce: TOPIC_AUTHORIZATION_FAILED, with a message if the version has one. Raises:
-        MalformedRequestError for a producer with acks=0, which gets no answers.
+        MalformedRequestError for a producer with acks=0, which gets no responses.
         """
         wanted = partitions_of(request.body)
         self._tell(request, f"produces to {', '.join(sorted({topic or '' for topic, _ in wanted})[:3])}")
@@ -52,7 +52,7 @@ class ServedProducers:
 
     def init(self, request: KafkaRequest) -> Fields:
         """InitProducerId, with which idempotent and transactional producers begin."""
-        self._tell(request, "begins to produce")
+        self._tell(request, "starts to produce")
         transactional = request.body["transactional_id"] is not None
         error = (
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -79,8 +79,8 @@ class ServedProducers:
 
 
 def refused_heartbeat() -> Fields:
-    """ConsumerGroupHeartbeat (KIP-848): UNSUPPORTED_VERSION, as by a broker with the protocol switched off.
-    Clients then fail with an error; if the request were not listed, librdkafka would wait without one.
+    """ConsumerGroupHeartbeat (KIP-848): UNSUPPORTED_VERSION, as from a broker on which the protocol is switched
+    off. Clients then fail with an error; if the request were not listed, librdkafka would wait without an error.
     """
     return {
         "throttle_time_ms": 0,

@@ -38,7 +38,7 @@ _LEADER, _IN_SYNC, _UNREACHABLE = "leader", "in sync", "unreachable"
 
 
 class ReplicaRow(PartitionRow, frozen=True, kw_only=True):
-    """A replica; None for what cannot be read. Only a tiered partition has the columns ``copy_*``."""
+    """A replica; None for values that cannot be read. Only a tiered partition has the columns ``copy_*``."""
 
     broker: int
     role: str
@@ -63,12 +63,12 @@ class ReplicaRow(PartitionRow, frozen=True, kw_only=True):
 def describe(
     metadata: MetadataClient, storage: Storage, execution: Execution, topics: Sequence[str] | None = None
 ) -> Report:
-    """One row per replica of the topics; for one that cannot be listed only the metadata's columns. For all topics
-    (None), healthy empty partitions of the engine's own topics have no rows, and count as
+    """One row per replica of the topics. A replica that cannot be listed has only the columns from the metadata.
+    For all topics (None), healthy empty partitions of the engine's own topics have no rows, and count as
     ``empty_internal_replicas``.
 
-    Raises: UnknownTopicOrPartitionError. Failures in the report: unreadable replicas, unreachable brokers or ones
-        that take no files, metadata without a majority, partitions without a leader or below
+    Raises: UnknownTopicOrPartitionError. Failures in the report: unreadable replicas, brokers that are unreachable
+        or accept no files, metadata without a majority, partitions without a leader or below
         ``min.insync.replicas``, and copies to the remote tier that fail repeatedly.
     """
     unreachable: dict[int, list[StratalogError]] = {}
@@ -110,7 +110,8 @@ def describe(
                 if work.remote_end is not None:
                     row = _with_tiering(row, work, look, entry, execution.clock.now_ms())
                 run.add([row])
-    for broker, errors in sorted(unreachable.items()):  # one line, not one for each of its thousand replicas
+    # one line per broker, not one for each of its thousand replicas
+    for broker, errors in sorted(unreachable.items()):
         run.fail(f"broker {broker}, which has {len(errors)} of these replicas", errors[0])
     for broker in sorted(answering):
         uri = storage.stores[broker].uri
@@ -144,7 +145,8 @@ def _fail_where_needed(image: ClusterImage, work: DescribeWork, entry: Entry | N
         run.fail(work, NotEnoughReplicasError(few))
     if entry is not None and entry.attempts > 1:
         times = (
-            f"{entry.attempts} copies to the remote tier in a row have failed ({entry.code}): see stratalog health"
+            f"{entry.attempts} consecutive copies to the remote tier have failed ({entry.code}): see stratalog "
+            "health"
         )
         run.fail(work, StorageError(times))
 
@@ -152,7 +154,7 @@ def _fail_where_needed(image: ClusterImage, work: DescribeWork, entry: Entry | N
 def _remote_end(
     view: PartitionView, remote: Mapping[str, RemoteLog], due: Mapping[TopicIdPartition, Entry]
 ) -> int | None:
-    """The end of the partition's remote log; if that is unreadable, the last known one from the schedule. None for
+    """The end of the partition's remote log; if that is unreadable, the last known end from the schedule. None for
     a partition that is not tiered.
     """
     if view.topic_id in remote:
@@ -161,7 +163,7 @@ def _remote_end(
 
 
 def _says_nothing(view: PartitionView, looks: Iterable[ListedReplica]) -> bool:
-    """Whether the partition is of the engine's own topics, and every replica that answers is empty and
+    """Whether the partition belongs to one of the engine's own topics, and every replica that answers is empty and
     complete.
     """
     as_it_should_be = (_LEADER, _IN_SYNC, _UNREACHABLE, f"{_LEADER}, {_UNREACHABLE}")
@@ -195,8 +197,8 @@ def _with_tiering(
     row: ReplicaRow, work: DescribeWork, look: ListedReplica, entry: Entry | None, now_ms: int
 ) -> ReplicaRow:
     """The row, with the part of the replica's log outside the remote tier, which a restore would lose:
-    acknowledged records, the bytes of their files, and the age of the first append. And the failures of the last
-    tier runs: since when, how often in a row, the error.
+    acknowledged records, the bytes of their files, and the age of the first append. Also the failures of the last
+    tier runs: since when, how many in a row, and the error.
     """
     log = look.found if isinstance(look.found, ListedLog) else None
     end = max(work.remote_end or 0, work.replicas.view.log_start_offset)
@@ -214,7 +216,9 @@ def _with_tiering(
 
 
 def _role(view: PartitionView, look: ListedReplica) -> str:
-    """The role of the replica in the metadata; or that it cannot be listed, and whether it leads."""
+    """The role of the replica in the metadata. For a replica that cannot be listed, that fact, and whether it
+    leads.
+    """
     broker = look.broker_id
     if isinstance(look.found, StratalogError):
         away = _UNREACHABLE if isinstance(look.found, BrokerUnreachableError) else look.found.code

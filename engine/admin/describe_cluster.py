@@ -27,7 +27,7 @@ from stratalog.tiering.schedule import Entry
 
 
 class BrokerRow(Row, frozen=True, kw_only=True):
-    """A broker; None for what only a registered one has."""
+    """A broker; an unregistered broker has None in some columns."""
 
     broker: int
     rack: str | None
@@ -39,7 +39,7 @@ class BrokerRow(Row, frozen=True, kw_only=True):
 
 
 class TopicRow(Row, frozen=True, kw_only=True):
-    """A topic; None for what only a tiered one has."""
+    """A topic; a topic that is not tiered has None in some columns."""
 
     topic: str
     partitions: int
@@ -100,19 +100,19 @@ def describe_brokers(metadata: MetadataClient, storage: Storage, execution: Exec
 
 
 def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
-    """``ok``, or the words for everything that is wrong."""
+    """``ok``, or the words for all of its problems."""
     words = []
     if registered.fenced:
         words.append("fenced by hand" if registered.fenced_by_hand else "fenced")
     match finding:
         case Another():
-            words.append("another incarnation: bootstrap it")
+            words.append("its root is another incarnation: bootstrap it")
         case NotOurs(error):
             words.append(error.code)
         case Unreachable():
             words.append("unreachable")
         case Blocked():
-            words.append("takes no files")
+            words.append("refuses writes")
         case _:
             pass
     return ", ".join(words) or "ok"
@@ -121,8 +121,8 @@ def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
 def describe_topics(
     metadata: MetadataClient, storage: Storage, execution: Execution, *, exclude_internal: bool = False
 ) -> Report:
-    """One row per topic: partitions, types, configs; for a tiered one the address of its Delta table, and the end
-    offset of each partition there, as the last run of ``tier`` saw it (``0:100 1:98``).
+    """One row per topic: partitions, types, configs; for a tiered topic the address of its Delta table, and the
+    end offset of each partition there, as the last run of ``tier`` saw it (``0:100 1:98``).
     """
     with execution.run("topics list") as run:
         image = known_image(metadata, run)
@@ -168,7 +168,7 @@ def _table_end(topic: TopicImage, due: Mapping[TopicIdPartition, Entry]) -> str 
 def _type_name(schema: str | None) -> str:
     try:
         return ddl(schema)
-    except InvalidCallError:  # another writer made it: ``create_topic`` only declares readable types
+    except InvalidCallError:  # another writer has set the type: ``create_topic`` only declares readable types
         return "unreadable"
 
 
@@ -177,9 +177,9 @@ TROUBLES = ("unavailable", "under-min-isr", "under-replicated")
 
 
 def troubled_partitions(metadata: MetadataClient, execution: Execution, trouble: str) -> Report:
-    """One row per partition in this state or a worse one, from the metadata: no broker is asked. ``unavailable``:
-    it has no leader; ``under-min-isr``: its ISR is below ``min.insync.replicas``, so appends with acks=all are
-    refused; ``under-replicated``: a replica is not in the ISR.
+    """One row per partition in this state or a worse one, according to the metadata alone. ``unavailable``: it has
+    no leader; ``under-min-isr``: its ISR is below ``min.insync.replicas``, so appends with acks=all are refused;
+    ``under-replicated``: a replica is not in the ISR.
 
     Raises: InvalidCallError for another state.
     """

@@ -1,9 +1,9 @@
 """Lists consumer groups, resets their offsets, deletes them, and reports their lag, like
 ``kafka-consumer-groups.sh``.
 
-Resetting offsets is an ordinary commit, of no member: stop the consumers of the group first, or their next commit
-replaces it. Deleting asks the log whether the group is unchanged: one that has committed meanwhile survives, with
-all its offsets.
+Resetting offsets is an ordinary commit that is not by a member: stop the consumers of the group first, or their
+next commit replaces it. Deleting only takes effect if the group is unchanged: a group that has committed meanwhile
+keeps all its offsets.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ ResetTo = Place | datetime | str
 """The target of a reset: a named position, an offset, or the first record at or after a time."""
 
 _Target = Callable[[PartitionState, OffsetCommit | None], int]
-"""The target offset of a partition with this commit, if any; may be out of range."""
+"""The target offset of a partition, given its commit, if any. The offset may be out of range."""
 
 
 class GroupRow(Row, frozen=True, kw_only=True):
@@ -139,10 +139,10 @@ def reset_offsets(
     partitions: Sequence[int] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Reset a group's commits for the topics (None: those that it has committed for), in all their partitions or
-    in these: ``to`` a place, by ``shift_by`` records (back if negative), or to the position of the log
-    ``by_duration`` ago. An offset out of range becomes the nearest end of the log, with a note. One row per
-    partition, with the old and the new offset; ``dry_run`` changes nothing.
+    """Reset a group's commits for the topics (None: the topics that it has committed for), in all their partitions
+    or only the given ones. The target is a place (``to``), an offset ``shift_by`` records away (back if negative),
+    or the position of the log ``by_duration`` ago. An offset out of range becomes the nearest end of the log, with
+    a note. One row per partition, with the old and the new offset; ``dry_run`` changes nothing.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError (also for a
         shift without a commit): nothing was changed; see ``groups.commit``.
@@ -186,7 +186,7 @@ def reset_offsets(
 
 
 def _target(clock: Clock, to: ResetTo | None, shift_by: int | None, by_duration: timedelta | None) -> _Target:
-    """Raises: InvalidCallError."""
+    """The target of the reset. Raises: InvalidCallError."""
     if sum(given is not None for given in (to, shift_by, by_duration)) != 1:
         raise InvalidCallError("give exactly one target for the offsets: to, shift_by, or by_duration")
     match to, shift_by, by_duration:
@@ -195,19 +195,19 @@ def _target(clock: Clock, to: ResetTo | None, shift_by: int | None, by_duration:
         case datetime() | str(), _, _:
             return _target(clock, spec_of(to, "to ="), None, None)
         case SupportsIndex(), _, _ if not isinstance(to, OffsetSpec | bool):
-            offset = whole(to, "to")  # out of range it is moved to the nearest end
+            offset = whole(to, "to")  # an offset out of range is moved to the nearest end
             return lambda *_: offset
         case _, SupportsIndex(), _ if not isinstance(shift_by, bool):
-            records = operator.index(shift_by)  # any size: it is clamped to the log
+            records = operator.index(shift_by)  # may have any size: the result is clamped to the log
             return lambda state, record: _shifted(state, record, records)
         case _, _, timedelta() as ago if ago >= timedelta(0):
             now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
             since = FirstAt(now - min(ago, now - datetime.min.replace(tzinfo=UTC)))
             return lambda state, _: _at(state, since)
     raise InvalidCallError(
-        f"to={to!r}, shift_by={shift_by!r}, by_duration={by_duration!r}: to takes an offset, an OffsetSpec "
-        "such as EARLIEST, a time with a zone, or the text of one of the two; shift_by a number of records; "
-        "by_duration a timedelta of 0 or more"
+        f"to={to!r}, shift_by={shift_by!r}, by_duration={by_duration!r}: to takes an offset, an OffsetSpec such "
+        "as EARLIEST, a time with a zone, or either of these as a string; shift_by takes a number of records; "
+        "by_duration takes a timedelta of 0 or more"
     )
 
 
@@ -231,7 +231,7 @@ def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
         end = state.leader.latest(Isolation.READ_UNCOMMITTED)
     nearest = min(max(offset, start), end)
     if nearest != offset:
-        notes.append(f"{state.leader}: offset {offset} is not within {start} and {end}: it is set to {nearest}")
+        notes.append(f"{state.leader}: offset {offset} is not within {start} and {end}: {nearest} is used instead")
     return nearest
 
 
@@ -278,7 +278,7 @@ def delete_offsets(
 ) -> Report:
     """Delete a group's commits for these topics, including those in open transactions. One row per partition.
 
-    Raises: UnknownTopicOrPartitionError, also without a commit for one of them; see ``delete_group``.
+    Raises: UnknownTopicOrPartitionError, also if a topic has no commit; see ``delete_group``.
     """
 
     def wanted(image: ClusterImage, offsets: ConsumerOffsets, state: GroupState) -> list[OffsetsRecord]:

@@ -1,4 +1,4 @@
-"""The history of a cluster: the events of ``__operations``, the latest first."""
+"""The history of a cluster: the events of ``__operations``, latest first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 
 MOST = 100
 _STRETCH = 500
-"""Records to read at once."""
+"""The number of records to read at once."""
 _AGE = re.compile(r"(\d{1,9})([smhd])")
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TOPIC_ARGUMENTS = ("name", "topic", "topics")
@@ -119,7 +119,7 @@ def events_between(
 
 
 class NewEvents:
-    """Returns the events after its creation: each call returns those since the previous call, in order."""
+    """Returns the events after its creation. Each call returns the events since the previous call, in order."""
 
     def __init__(self, metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory) -> None:
         """Use ``Cluster.new_events``."""
@@ -160,7 +160,7 @@ def _names(event: Event, topic: str) -> bool:
         return True
     try:
         given = parse_json(event.arguments, dict[str, Any])
-    except ValueError:  # from another writer
+    except ValueError:  # written by another writer
         return False
     said = (given.get(name) for name in _TOPIC_ARGUMENTS)
     return any(topic == one or (isinstance(one, list) and topic in one) for one in said)

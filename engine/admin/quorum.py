@@ -1,11 +1,9 @@
 """The metadata quorum: describes it, takes a snapshot of its log, changes its voters.
 
-Voters change one at a time; a voter that lost its storage is removed and added again with its present storage:
+Voters change one at a time; a voter that has lost its storage is removed and added again with its new storage:
 
-1. Format and register the broker again (``bootstrap``).
-2. Copy snapshot and log to its new root, which is no voter yet.
-3. Commit its removal with the old storage.
-4. Commit its addition with the new one.
+1. Format and register the broker again (``bootstrap``). 2. Copy the snapshot and the log to its new root, which is
+not a voter yet. 3. Commit its removal with the old storage. 4. Commit its addition with the new storage.
 
 A crash between two steps leaves a working quorum, and the replacement can be repeated.
 """
@@ -30,7 +28,7 @@ from stratalog.partitions.root import check_broker_file, read_broker_file
 
 
 class VoterRow(Row, frozen=True, kw_only=True):
-    """A voter, and its copy of the log; None for what cannot be read."""
+    """A voter, and its copy of the log; None for values that cannot be read."""
 
     voter: int
     directory: str
@@ -99,7 +97,8 @@ def snapshot_metadata(
     metadata: MetadataClient, execution: Execution, memory: Memory, *, by_hand: bool = True, dry_run: bool = False
 ) -> Report:
     """Take a snapshot of the metadata log by hand (without ``by_hand``: if the policy requires one), and report
-    the result for every voter. ``snapshot`` does the same beside the topics, with one row for it.
+    the result for every voter. ``snapshot`` does the same along with the topics, and has one row for the metadata
+    log.
 
     Raises: see ``keep_metadata_short``.
     """
@@ -124,10 +123,10 @@ def sign_metadata(metadata: MetadataClient, execution: Execution, *, dry_run: bo
         signed = metadata.last_known.signed
         done = None if dry_run else metadata.with_log(lambda log: sign_log(log, execution.clock))
     if done is None:
-        run.notes.append("it is signed already, and would be signed again" if signed else "it would be signed")
+        run.notes.append("it is already signed, and would be signed again" if signed else "it would be signed")
         return run.report()
     run.totals |= {"snapshot": str(done.snapshot), "log_start": done.log_start}
-    run.notes.append("from now on every driver that changes anything needs the key")
+    run.notes.append("from now on, every driver that changes anything needs the key")
     _add_upkeep(run, done)
     return run.report()
 
@@ -175,7 +174,7 @@ def replace_voter(
 ) -> Report:
     """Let a broker that lost its storage vote with its present storage. Does nothing if it does already.
 
-    Raises: see ``add_voter``; InvalidCallError when the broker is no voter.
+    Raises: see ``add_voter``; InvalidCallError when the broker is not a voter.
     """
     with execution.run("quorum replace_voter", dry_run=dry_run) as run:
         there = _root_of(storage, broker_id)
@@ -193,10 +192,12 @@ def replace_voter(
 
 
 def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
-    """Raises: InvalidCallError, StaleBrokerError, UnknownBrokerError."""
+    """Check that the voter can be replaced. Raises: InvalidCallError, StaleBrokerError, UnknownBrokerError."""
     broker_id = there.broker_id
     if broker_id not in image.replaced and all(voter.broker_id != broker_id for voter in image.voters):
-        raise InvalidCallError(f"broker {broker_id} is no metadata voter: add it")
+        raise InvalidCallError(
+            f"broker {broker_id} is not a metadata voter; add it with `quorum add-voter {broker_id}`"
+        )
     without = RemoveVoter(broker_id, returning=True).decide(image)
     AddVoter(there).check_registered(image)
     if not without.answer:
@@ -204,7 +205,7 @@ def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
 
 
 def _root_of(storage: Storage, broker_id: int) -> VoterId:
-    """The present root of the broker."""
+    """The current root of the broker."""
     store = storage.stores.get(broker_id)
     if store is None:
         raise InvalidCallError(f"the cluster file does not name broker {broker_id}: add it there")
@@ -225,7 +226,7 @@ def _changed(storage: Storage, run: OperationRun, voters: Voters) -> Report:
 
 
 def _even(voters: int) -> tuple[str, ...]:
-    even = f"{voters} voters: an even number survives no more losses than one voter fewer"
+    even = f"{voters} voters: an even number tolerates no more losses than one voter fewer"
     return () if voters % 2 else (even,)
 
 

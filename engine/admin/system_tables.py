@@ -2,7 +2,7 @@
 
     topics      one row per topic, as ``describe_topics``
     partitions  one row per replica of each partition, as ``describe``
-    groups      one row per partition for which a group has committed, or could; with the lag, as ``lag``
+    groups      one row per partition for which a group has committed, or could commit; with the lag, as ``lag``
     operations  one row per event, as ``history``; with a topic, the events that name it
     files       one row per file of the log that readers use, in either tier
     offsets     one row per partition of a topic: the offset of a named position or a time, as ``list_offsets``
@@ -132,7 +132,7 @@ def _operations(
 def offset_rows(
     metadata: MetadataClient, storage: Storage, memory: Memory, topic: str, position: str
 ) -> Iterable[Row]:
-    """The rows of ``OFFSETS``: without an offset if there is no record, and with the ``reason``.
+    """The rows of ``OFFSETS``: without an offset, but with the ``reason``, if there is no record.
 
     Raises: see ``list_offsets``.
     """

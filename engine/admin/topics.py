@@ -1,5 +1,5 @@
-"""Creates, alters and deletes topics, and adds partitions. A deleted topic leaves the metadata first, then disks
-and the remote tier.
+"""Creates, alters and deletes topics, and adds partitions. A topic is deleted first from the metadata, then from
+disks and the remote tier.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from stratalog.partitions.store import Store, StoredObject
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _MOST_DAYS = 36_525
-"""A century: more is probably a mistake, which could not be undone."""
+"""A century: a longer protection is probably a mistake, and it could not be undone."""
 
 
 class DeletedRow(Row, frozen=True, kw_only=True):
@@ -95,8 +95,8 @@ def create_topic(
         if not never:
             raise
         raise InvalidReplicationFactorError(
-            f"{error}; brokers {never} of the cluster file were never registered: format it again, which finishes "
-            "what was begun"
+            f"{error}; brokers {never} of the cluster file were never registered: run format again, which "
+            "completes the first run"
         ) from error
 
 
@@ -115,7 +115,7 @@ def alter_topic(
         other change of a schema.
     """
     if key_schema is None and value_schema is None:
-        raise InvalidCallError(f"topic {name!r}: give the type of its key, or of its value")
+        raise InvalidCallError(f"topic {name!r}: give the type of its keys or values")
     command = AlterTopic(name, key_schema, value_schema)
     return metadata.submit(command, dry_run=dry_run)
 
@@ -123,8 +123,8 @@ def alter_topic(
 def create_partitions(
     metadata: MetadataClient, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
 ) -> PartitionsCreated:
-    """Grow a topic to ``partitions`` partitions; with ``if_not_exists`` a topic with as many or more is unchanged.
-    ``dry_run`` only reports the brokers of the new ones.
+    """Grow a topic to ``partitions`` partitions; with ``if_not_exists`` a topic that already has as many or more
+    is unchanged. ``dry_run`` only reports the brokers of the new partitions.
 
     Raises: see ``CreatePartitions.decide``.
     """
@@ -143,7 +143,7 @@ def alter_configs(
     *,
     dry_run: bool = False,
 ) -> None:
-    """Set configs of a topic, or of the cluster when None; a value of None restores the default. ``dry_run`` only
+    """Set configs of a topic (None: of the cluster); a value of None restores the default. ``dry_run`` only
     checks.
 
     Raises: UnknownTopicOrPartitionError, InvalidConfigError, InvalidCallError.
@@ -168,8 +168,8 @@ def protect(
     """Protect the records of a topic until a time (a datetime with a zone, or ISO 8601 text), or for a number of
     days from now; returns the time. ``dry_run`` only checks.
 
-    Raises: PolicyViolationError for an earlier time than the present protection; InvalidCallError, also for a past
-        time; UnknownTopicOrPartitionError, InvalidTopicError.
+    Raises: PolicyViolationError for an earlier time than that of the current protection; InvalidCallError, also
+        for a past time; UnknownTopicOrPartitionError, InvalidTopicError.
     """
     now_ms = compared_clocks(storage, clock, metadata.image()).stamp_ms
     if (until is None) == (days is None):
@@ -187,7 +187,7 @@ def protect(
 
 
 def _check_remote(storage: Storage, texts: Mapping[str, str | None]) -> None:
-    """Raises: InvalidCallError when configs require a remote tier that the cluster does not have."""
+    """Check that configs require no remote tier that the cluster does not have. Raises: InvalidCallError."""
     for name in ("remote.storage.enable", "remote.snapshot.table.enable"):
         if (texts.get(name) or "false").lower() == "true":
             storage.remote_store(f"{name} is to be set")
@@ -219,9 +219,9 @@ def delete_topic(
             run.notes.append(f"there is no topic {name!r}")
             return run.report()
         topic = image.topic(name)
-        metadata.submit(DeleteTopic(name), dry_run=True)  # before the tables are marked
+        metadata.submit(DeleteTopic(name), dry_run=True)  # before any table is marked
         if not dry_run:
-            if storage.remote is not None:  # also when it is not tiered any more
+            if storage.remote is not None:  # also when the topic is no longer tiered
                 _mark_remote(storage, topic, not keep_remote)
             metadata.submit(DeleteTopic(name))
         for broker_id, broker in sorted(image.brokers.items()):
@@ -257,7 +257,7 @@ def delete_topic(
 
 
 def _mark_remote(storage: Storage, topic: TopicImage, deleted: bool) -> None:
-    """Raises: StorageError kinds."""
+    """Mark the remote tables for deletion. Raises: StorageError kinds."""
     try:
         storage.remote_table(topic).mark_deleted(deleted)
         storage.snapshot_table(topic).mark_deleted(deleted)
@@ -266,8 +266,8 @@ def _mark_remote(storage: Storage, topic: TopicImage, deleted: bool) -> None:
         raise StorageAuthorizationError(what, error.right, error.path) from error
     except RetriableError as error:
         raise StorageError(
-            f"topic {topic.name!r} was not deleted: {error}; its remote table has to be marked first, or nothing "
-            "would ever delete it. Try again when the remote tier is back"
+            f"topic {topic.name!r} was not deleted: {error}; its remote table must be marked as deleted first, "
+            "or it would never be deleted. Try again when the remote tier is back"
         ) from error
 
 

@@ -5,5 +5,5 @@
     format     formats a whole cluster
     fence      fences, unfences and removes brokers by hand
 
-The first operations above the driver: all others begin with a probe.
+These are the first operations above the driver: all other operations begin with a probe.
 """

@@ -41,7 +41,7 @@ def format_roots(
     new_id: NewId,
     key: ClusterKey | None = None,
 ) -> dict[int, BrokerFile]:
-    """Format the roots of these brokers unless they are formatted, signed with ``key``.
+    """Format the roots of these brokers that are not yet formatted, and sign their broker.json with ``key``.
 
     Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError, UnknownBrokerError.
     """
@@ -78,12 +78,12 @@ def register_brokers(
     *,
     trust_copy: bool = False,
 ) -> Report:
-    """Register these brokers unless their roots are already registered, and unfence them, even if fenced by hand.
-    By default, all brokers of the cluster file; then brokers fenced by hand stay fenced, and moved roots are
-    failures, since an operator must name them.
+    """Register these brokers unless their roots are already registered, and unfence them, even if they were fenced
+    by hand. Without names, all brokers of the cluster file; then brokers fenced by hand stay fenced, and moved
+    roots are failures, because an operator must name them.
 
     A root that was moved to another disk, or restored from a copy, is another incarnation, which leaves every ISR,
-    unless ``trust_copy`` says that it has everything that was ever on the original.
+    unless ``trust_copy`` says that the copy has everything that was ever on the original.
     """
     with execution.run("brokers register") as run:
         for broker_id in [b.broker_id for b in storage.file.brokers] if brokers is None else brokers:
@@ -115,7 +115,7 @@ def add_brokers(
     members = [b for b in brokers if b in image.brokers and read_broker_file(storage.stores[b]) is not None]
     if members and not if_not_exists:
         raise InvalidCallError(
-            f"broker {members[0]} is in the cluster already: if_not_exists skips it, and unfence brings back a "
+            f"broker {members[0]} is already in the cluster: if_not_exists skips it, and unfence brings back a "
             "fenced broker"
         )
     brokers = [broker for broker in brokers if broker not in members]
@@ -124,7 +124,7 @@ def add_brokers(
     with measured(execution.clock, storage.counts) as measure:
         format_roots(storage.file, storage.stores, brokers, storage.new_id, storage.key)
         registered = register_brokers(metadata, storage, execution, brokers)
-    notes = [*registered.notes, *(f"broker {broker} is in the cluster already" for broker in members)]
+    notes = [*registered.notes, *(f"broker {broker} is already in the cluster" for broker in members)]
     seconds, counts = measure.seconds, measure.counts
     return replace(registered, operation="brokers add", seconds=seconds, counts=counts, notes=notes)
 
@@ -152,7 +152,7 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
 
 
 def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
-    """Check that a cluster whose metadata log is lost or unmounted is not formatted as a new one.
+    """Refuse to format a cluster as new if its metadata log is lost or not mounted.
 
     Raises: InvalidCallError; StorageError kinds.
     """
@@ -169,7 +169,7 @@ def _register(
     found = inspect_root(store)
     if found is None:
         raise BrokerUnreachableError(
-            f"broker {broker_id}: {store.uri} holds no broker.json: mount the volume, or format it"
+            f"broker {broker_id}: {store.uri} has no broker.json: mount the volume, or format it"
         )
     check_broker_file(found.file, store, storage.file.cluster_id, broker_id)
     present = metadata.image().brokers.get(broker_id)
@@ -178,8 +178,8 @@ def _register(
     if trust_copy and (present is None or present.directory_id != found.file.directory_id):
         raise InvalidCallError(
             f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, but "
-            f"{'none' if present is None else present.directory_id} is registered: the root was formatted "
-            "again, so it is no copy; register it as a new one"
+            f"{'none' if present is None else present.directory_id} is registered: the root was formatted again, "
+            "so it is not a copy; register it as a new root"
         )
     root = found.identity
     held = present is not None and present.fenced_by_hand and not by_name

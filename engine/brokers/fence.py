@@ -36,7 +36,7 @@ _NAMED = 5
 
 
 class FencedRow(Row, frozen=True, kw_only=True):
-    """A fenced broker: its partitions, their new leaders, and those without one."""
+    """A fenced broker: the partitions that it led, their new leaders, and the partitions without a leader."""
 
     broker: int
     was: str
@@ -72,8 +72,8 @@ def fence(
     dry_run: bool = False,
 ) -> Report:
     """Fence brokers by hand: they leave the ISRs in which they are not the last member, and other replicas lead
-    their partitions. One row per broker: the partitions that it led, their new leaders, and those without a
-    leader.
+    their partitions. One row per broker: the partitions that it led, their new leaders, and the partitions left
+    without a leader.
 
     Raises: UnknownBrokerError; InvalidCallError, without ``force``, when a partition would be left without a
         leader (a dry run reports that in a note); RetriableError kinds, OutcomeUnknownError.
@@ -112,7 +112,7 @@ class ImageChange:
 
 @dataclass(frozen=True, slots=True)
 class FenceByHand:
-    """Fence these brokers together; only ``force`` leaves partitions without a leader."""
+    """Fence these brokers together; only with ``force`` may a partition be left without a leader."""
 
     brokers: tuple[int, ...]
     force: bool
@@ -123,7 +123,7 @@ class FenceByHand:
         change = ImageChange(image, decided.answer)
         refusal = _refusal(change)
         if refusal is not None and not self.force:
-            raise InvalidCallError(f"{refusal}; --force does it anyway")
+            raise InvalidCallError(f"{refusal}; --force fences them anyway")
         return Decision(decided.records, change)
 
 
@@ -132,7 +132,7 @@ def _refusal(change: ImageChange) -> str | None:
     if not stranded:
         return None
     some = ", ".join(stranded[:_NAMED]) + (f" and {len(stranded) - _NAMED} more" if len(stranded) > _NAMED else "")
-    return f"{some} would be left without a leader, as no other member of their ISRs can lead"
+    return f"{some} would be left without a leader, because no other member of their ISRs can lead"
 
 
 def _fenced(change: ImageChange, broker_id: int) -> FencedRow:
@@ -159,7 +159,7 @@ def unfence(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Unfence brokers, also those fenced by hand, all at once if their roots answer. A root that has become
+    """Unfence brokers whose roots answer, even brokers fenced by hand, in one commit. A root that has become
     another incarnation is registered as such, and its replicas must catch up before they join an ISR. One row per
     broker.
 
@@ -214,7 +214,7 @@ def _outcome(broker: BrokerImage, command: Command[object]) -> str:
 def decommission(
     metadata: MetadataClient, execution: Execution, brokers: Sequence[int], *, dry_run: bool = False
 ) -> Report:
-    """Remove brokers from the metadata for good, all or none; their roots are unchanged. Remove them from the
+    """Permanently remove brokers from the metadata, all or none; their roots are unchanged. Remove them from the
     cluster file next.
 
     Raises: UnknownBrokerError; InvalidCallError while a partition has a replica there, or a broker is a metadata

@@ -37,7 +37,7 @@ from stratalog.partitions.store.local_space import folder_path
 from stratalog.partitions.store.racing import race_in_threads
 
 REPLICAS = 3
-"""The replication factor of a topic whose creator names none: one broker may be lost, and then another."""
+"""The replication factor of a topic whose creator names none: two brokers may be lost, one after the other."""
 FACTORS = (
     "default.replication.factor",
     "offsets.topic.replication.factor",
@@ -46,7 +46,7 @@ FACTORS = (
 
 
 def _check_folders(file: ClusterFile, stores: Mapping[int, Store]) -> None:
-    """Check that every folder exists, without a write. Raises: LogDirError."""
+    """Check that every folder exists, without writing. Raises: LogDirError."""
     for broker in file.brokers:
         path = folder_path(stores[broker.broker_id].uri)
         if path is not None and not os.path.isdir(path):
@@ -64,7 +64,7 @@ def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewI
         return
     options = replace(broker.storage, part_bytes=PART_BYTES)
     one, other = (opener(broker.log_dir, options, clock) for _ in range(2))
-    with suppress(StorageAuthorizationError):  # unknown without the right to delete
+    with suppress(StorageAuthorizationError):  # unknown without the permission to delete
         StoreCheck(one, other, race_in_threads, clock, new_id, QUICK).must_hold()
 
 
@@ -79,7 +79,7 @@ def format_cluster(
     prober: Prober | None = None,
     key: ClusterKey | None = None,
 ) -> Ports:
-    """Format all roots, begin the metadata log, register the brokers. Finished steps are skipped: a second call
+    """Format all roots, begin the metadata log, register the brokers. Finished steps are skipped, so a second call
     completes an interrupted one. ``tasks``: see ``open_ports``. With ``key``, everything is signed.
 
     Raises: InconsistentClusterIdError, LogDirError for foreign roots; UnsupportedStoreError for storage without
@@ -97,7 +97,7 @@ def format_cluster(
     formatted = bring_up.format_roots(file, stores, file.voters, new_id, key)
     voters = [Voter(broker, stores[broker], formatted[broker].directory_id, key) for broker in file.voters]
     others = {broker: store for broker, store in stores.items() if broker not in file.voters}
-    check_owners(file, others, list(others), prober)  # they may share a voter's root under another address
+    check_owners(file, others, list(others), prober)  # their folders may be a voter's root under another address
     metrics = SnapshotMetrics()
     log = metadata_log(file, stores, voters, clock, new_id, metrics, key=key)
     bootstrap(file.cluster_id, log, voters, others)
@@ -113,7 +113,7 @@ def format_cluster(
 def _set_factors(ports: Ports) -> None:
     """Set the replication factors of new topics to ``min(3, brokers)``: Kafka's defaults would give a user's topic
     one copy, and would refuse the first commit of a group and the first transaction on fewer than three brokers.
-    Keys that are set stay, and so do defaults that fit.
+    Configs that are already set stay, and so do defaults that fit.
     """
     image = ports.metadata.image()
     count = min(REPLICAS, len(image.brokers))

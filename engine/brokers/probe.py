@@ -1,12 +1,12 @@
 """Probes the brokers at the start of a run: looks at every root, and commits the results.
 
-A look takes one ``stat`` of the root, two in a folder. A root that hangs (a file system whose server is gone)
-counts as unreachable after ``broker.session.timeout.ms``, and does not delay the run; only the storage of the
-metadata voters must answer, as nothing works without the metadata.
+A probe takes one ``stat`` of the root, or two if it is a folder. A root that hangs (a file system whose server is
+gone) counts as unreachable after ``broker.session.timeout.ms``, and does not delay the run; only the storage of
+the metadata voters must answer, as nothing works without the metadata.
 
 A driver fences brokers that it does not reach, even if other drivers reach them, and may unfence them: give all
-drivers the same mounts and routes. It also fences brokers in which no driver can create a file, so that others
-need not find out again.
+drivers the same mounts and routes. It also fences brokers in which no driver can create a file, so that other
+drivers do not have to find that out again.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _ATTEMPTS = 5
 
 
 def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImage | None = None) -> ProbedMetadata:
-    """Look at the root of every registered broker, and commit the results (``ApplyProbe``): nothing if all are as
-    registered. Notes also name brokers that only the metadata or only the cluster file has, which are left alone.
-    ``image`` is the caller's recent image, which saves reading it.
+    """Look at the root of every registered broker, and commit the results (``ApplyProbe``). Commits nothing if all
+    roots are as registered. Notes also name brokers that are only in the metadata or only in the cluster file;
+    those are left alone. ``image`` is the caller's recent image, which saves reading it.
 
     Raises: StaleBrokerError when brokers are registered faster than they can be looked at; RetriableError kinds,
         OutcomeUnknownError, CorruptionError kinds of the metadata.
@@ -73,7 +73,7 @@ def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImag
         try:
             decided = command.decide(image)
             probed = metadata.submit(command) if decided.records else decided.answer
-        except StaleBrokerError as error:  # another driver has registered one meanwhile
+        except StaleBrokerError as error:  # another driver has meanwhile registered a broker
             stale, image = error, None
             continue
         return replace(probed, notes=(*probed.notes, *_unmatched(storage.file, image)))
@@ -84,15 +84,15 @@ def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImag
 def probe_first(
     metadata: MetadataClient, storage: Storage, run: OperationRun, image: ClusterImage | None = None
 ) -> ClusterImage:
-    """The metadata after ``probe_brokers``, at the beginning of a run, which takes the notes."""
+    """Call ``probe_brokers`` at the beginning of a run, and add its notes to the run. Returns the metadata."""
     probed = probe_brokers(metadata, storage, image)
     run.notes += [note for note in probed.notes if note not in run.notes]
     return probed.image
 
 
 def with_leaders(metadata: MetadataClient, storage: Storage, work: Callable[[ClusterImage], T]) -> T:
-    """``work`` on the present metadata. If a leader is unreachable, or no longer leads, probe the brokers, which
-    fences the missing ones and elects others, and run ``work`` once more.
+    """Call ``work`` with the current metadata. If a leader is unreachable, or no longer leads, probe the brokers,
+    which fences the missing ones and elects other leaders, and call ``work`` once more.
 
     Raises: errors of ``work``; see ``probe_brokers``.
     """
@@ -102,7 +102,7 @@ def with_leaders(metadata: MetadataClient, storage: Storage, work: Callable[[Clu
 
 
 def probe_roots(storage: Storage, image: ClusterImage, brokers: Iterable[int] | None = None) -> Sequence[Found]:
-    """The present state of these brokers' roots (None: all), by broker id. Brokers that are not registered, or not
+    """The current state of these brokers' roots (None: all), by broker id. Brokers that are not registered, or not
     in the cluster file, are left out.
     """
 
@@ -136,7 +136,7 @@ def _probe(storage: Storage, registered: BrokerImage) -> Finding:
     except FileNotFoundError:
         root = None
     if root is None:
-        error = BrokerUnreachableError(f"{store.uri} holds no broker.json: is its volume mounted?")
+        error = BrokerUnreachableError(f"{store.uri} has no broker.json: is its volume mounted?")
         path = folder_path(store.uri)
         return Unreachable(error, "broker.json" if path is None or os.path.isdir(path) else "folder")
     check_broker_file(root.file, store, storage.file.cluster_id, broker_id)

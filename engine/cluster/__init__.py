@@ -74,7 +74,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
 
     The most frequent methods are here, the others in ``topics``, ``groups``, ``transactions``, ``brokers``,
     ``quorum`` and ``catalog``. Any number of drivers may use the same cluster at once. Every operation reads the
-    present metadata. An operation that fails raises OperationFailedError with its report; ``check=False`` returns
+    current metadata. An operation that fails raises OperationFailedError with its report; ``check=False`` returns
     the report instead (``stratalog.engine.cluster.recorded``).
     """
 
@@ -211,9 +211,9 @@ class Cluster(Client, Jobs, Erasing, Looks):
         credentials: Provider | str | None = None,
         check: bool = True,
     ) -> Report:
-        """Sign the metadata of a cluster that has no key, or whose key was lost. This trusts the log that a
-        majority of the voters shows now, and does not check its authors: check it before (``describe``,
-        ``verify``). See ``stratalog.engine.quorum.bootstrap``.
+        """Sign the metadata of a cluster that has no key, or whose key was lost. Signing trusts the metadata log
+        as a majority of voters has it now; it does not check who wrote it. Inspect the log first with ``describe``
+        and ``verify``. See ``stratalog.engine.quorum.bootstrap``.
 
         Raises: ClusterKeyError without a key; see ``open``; NoMajorityError; OperationFailedError (not with
             ``check=False``).
@@ -253,19 +253,19 @@ class Cluster(Client, Jobs, Erasing, Looks):
         runner: str = SPARK,
         check: bool = True,
     ) -> Report:
-        """Restore a cluster to the empty brokers of a ``cluster.toml``, as far as it was tiered: topics, configs,
-        records, leader epochs, producers. The file names the same remote, and another cluster id. Afterwards the
-        former cluster, if any of it is left, can add nothing to the remote tier. A repeated call does no harm. See
-        ``stratalog.engine.upkeep.restoring.restore``, also for the losses. With a ``cluster_key``, as for
-        ``open``, the description of the former cluster must be signed, and the restored one is signed; without a
-        key it is not verified. ``runner``: see ``open``.
+        """Restore what a cluster had tiered to the empty brokers of a ``cluster.toml``: topics, configs, records,
+        leader epochs, producers. The file names the same remote tier, and a new cluster id. Afterwards the former
+        cluster can no longer write to the remote tier. If a call is interrupted, repeat it.
+        ``stratalog.engine.upkeep.restoring.restore`` lists what is lost. With a ``cluster_key`` (see ``open``),
+        the description of the former cluster must be signed, and the restored cluster is signed too; without a key
+        the description is not verified. ``runner``: see ``open``.
 
         Args:
             former: the id of the cluster to restore
-            dry_run: look at the remote tier, print the plan, change nothing
+            dry_run: read the remote tier and print the plan; change nothing
 
-        Raises: InvalidCallError; see ``open`` and ``format``; OperationFailedError (not with ``check=False``).
-            While a topic cannot be restored, nothing is changed.
+        Raises: InvalidCallError; see ``open`` and ``format``; OperationFailedError (not with ``check=False``). If
+            any topic cannot be restored, nothing is changed.
         """
         file = load_cluster_file(cluster_file, credentials)
         parts, key = cls._parts, read_key(file.cluster_id, cluster_key)
@@ -292,7 +292,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
         )
 
     def close(self, timeout_s: float | None = 30.0) -> None:
-        """Wait until the logs that this driver has appended to are short, at most ``timeout_s`` seconds."""
+        """Wait at most ``timeout_s`` seconds until the logs that this driver has appended to are short."""
         self._ports.memory.behind_appends.wait(timeout_s)
 
     def using(self, spark: SparkSession, runner: str = SPARK) -> Self:
@@ -307,19 +307,18 @@ class Cluster(Client, Jobs, Erasing, Looks):
         return self._ports.storage.file
 
     def measured(self) -> AbstractContextManager[Measure]:
-        """A context that measures the time and the storage requests of its block."""
+        """A context manager that measures the time and the storage requests of its block."""
         return measured(self._ports.clock, self._ports.storage.counts)
 
     @property
     def image(self) -> ClusterImage:
-        """The present metadata, by a linearizable read."""
+        """The current metadata, by a linearizable read."""
         return self._ports.metadata.image()
 
     @property
     def last_known_image(self) -> ClusterImage:
-        """The metadata as this driver saw it last, at the latest when it opened the cluster. Available even
-        without a majority of the voters, when ``image`` raises NoMajorityError. ``next_offset`` shows how far it
-        goes."""
+        """The metadata as this driver last read it. It is available even without a majority of the voters, when
+        ``image`` raises NoMajorityError. Its ``next_offset`` is the metadata offset up to which it goes."""
         return self._ports.metadata.last_known.image
 
     @property

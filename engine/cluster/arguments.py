@@ -48,7 +48,7 @@ def option_text(value: object) -> str:
 
 def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
     """The runner of tasks: the executors of a session; threads of this process without one, or if ``runner`` is
-    ``threads``. Callers get it before they change anything.
+    ``threads``. Call this before you change anything: it raises if tasks cannot run.
 
     Raises: EnvironmentUnusableError for a session that cannot run tasks; InvalidCallError for another runner.
     """

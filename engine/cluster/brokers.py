@@ -30,7 +30,7 @@ class Brokers:
         return "The brokers of a cluster: list() shows them"
 
     def list(self) -> Report:
-        """List every broker, as a table."""
+        """List all brokers."""
         return describe_cluster.describe_brokers(*self._ports.for_tasks)
 
     @operation("brokers add")
@@ -42,12 +42,12 @@ class Brokers:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Format the roots of brokers that are new in the cluster file, and register them.
+        """Add brokers that are new in the cluster file: format their roots, and register them.
 
         Args:
-            if_not_exists: skip brokers that are in the cluster already
+            if_not_exists: skip brokers that are already in the cluster
 
-        Raises: InvalidCallError for such a broker without ``if_not_exists``.
+        Raises: InvalidCallError for a broker that is already in the cluster, without ``if_not_exists``.
         """
         return bring_up.add_brokers(
             *self._ports.for_tasks, wholes(brokers, "broker"), if_not_exists=if_not_exists, dry_run=dry_run
@@ -57,8 +57,8 @@ class Brokers:
     def register(
         self, brokers: Sequence[int] | int | None = None, *, trust_copy: bool = False, check: bool = True
     ) -> Report:
-        """Register brokers. Default: every broker of the cluster file that is not fenced by hand. ``trust_copy``:
-        roots that were moved, or restored from a copy, are complete."""
+        """Register brokers. Default: every broker of the cluster file that no operator has fenced. ``trust_copy``:
+        accept roots that were moved or restored from a copy; you vouch that they are complete."""
         chosen = None if brokers is None else wholes(brokers, "broker")
         return bring_up.register_brokers(*self._ports.for_tasks, chosen, trust_copy=trust_copy)
 
@@ -69,7 +69,7 @@ class Brokers:
         """Take brokers out of service, until ``unfence`` brings them back.
 
         Args:
-            force: fence them even if that leaves partitions without a leader
+            force: fence the brokers even if that leaves partitions without a leader
         """
         return fence.fence(
             self._ports.metadata, self._ports.execution, wholes(brokers, "broker"), force=force, dry_run=dry_run
@@ -77,12 +77,12 @@ class Brokers:
 
     @operation("brokers unfence")
     def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Bring fenced brokers back with their present roots, also brokers that a probe has fenced."""
+        """Bring fenced brokers back into service with their current roots, also brokers that a probe fenced."""
         return fence.unfence(*self._ports.for_tasks, wholes(brokers, "broker"), dry_run=dry_run)
 
     @operation("brokers decommission", destroys=always)
     def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Remove brokers without replicas from the metadata for good."""
+        """Remove brokers that have no replicas from the metadata for good."""
         return fence.decommission(
             self._ports.metadata, self._ports.execution, wholes(brokers, "broker"), dry_run=dry_run
         )

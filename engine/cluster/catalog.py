@@ -20,7 +20,7 @@ class Catalog:
         cluster.catalog.create_view("logs.trips_now", "trips")
         cluster.catalog.delta_table("trips").history()  # by delta-spark
 
-    ``Cluster.create_view`` and ``Cluster.create_range_function`` name a read, for one session.
+    ``Cluster.create_view`` and ``Cluster.create_range_function`` give a read a name within one session.
     """
 
     def __init__(self, ports: Ports, spark: SparkSession | None) -> None:
@@ -38,7 +38,7 @@ class Catalog:
         function that takes a topic and reads nothing else: ``stratalog_partitions('trips')``.
         ``stratalog_offsets('trips', 'latest')`` is ``Cluster.offsets``.
 
-        They run on an executor, which must reach the storage, and must have this package.
+        The views run on an executor, which needs access to the storage, and this package.
 
         Raises: InvalidCallError for a prefix that is not a name.
         """
@@ -48,9 +48,9 @@ class Catalog:
         create_system_views(spark, self._ports.storage.file, prefix)
 
     def create_table(self, name: str, topic: str, *, if_not_exists: bool = False) -> None:
-        """Create the Delta table of a topic as an external table: ``catalog.schema.name``, in any catalog that
-        accepts one. ``if_not_exists``: keep an existing table with the same location. See
-        ``stratalog.engine.spark.catalog.create_table``, also for the errors."""
+        """Register the Delta table of a topic as an external table ``catalog.schema.name``, in any catalog that
+        accepts external tables. ``if_not_exists``: keep an existing table with the same location. For errors see
+        ``stratalog.engine.spark.catalog.create_table``."""
         spark = session(self._spark, "a table")
         from stratalog.engine.spark.catalog import create_table
 
@@ -58,8 +58,8 @@ class Catalog:
 
     def delta_table(self, topic: str) -> DeltaTable:
         """The Delta table of a topic as a ``DeltaTable`` of delta-spark (``pip install 'stratalog[delta]'``): its
-        history, its details, and a DataFrame of any of its versions. See
-        ``stratalog.engine.spark.catalog.delta_table``, also for the errors.
+        history, its details, and a DataFrame of any of its versions. For errors see
+        ``stratalog.engine.spark.catalog.delta_table``.
         """
         spark = session(self._spark, "a Delta table")
         from stratalog.engine.spark.catalog import delta_table
@@ -69,9 +69,9 @@ class Catalog:
     def create_view(
         self, name: str, topic: str, *, table: str | None = None, credentials: str | None = None
     ) -> None:
-        """Create a permanent view of the committed records of a topic, in both tiers, in Spark's own catalog.
-        Recreate it from time to time: it also reads records that were tiered since, but slower. See
-        ``stratalog.engine.spark.catalog.create_view``, also for the errors."""
+        """Create a permanent view of the committed records of a topic, in both tiers, in Spark's own catalog. The
+        view includes records that are tiered later, but reads them more slowly, so recreate it from time to time.
+        For errors see ``stratalog.engine.spark.catalog.create_view``."""
         spark = session(self._spark, "a view")
         from stratalog.engine.spark.catalog import create_view
 

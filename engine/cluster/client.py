@@ -1,4 +1,4 @@
-"""The methods of consumers, beside those of producers: read, fetch, tail."""
+"""The methods for consumers: read, fetch, tail."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class Client(Producer):
     """An open cluster, for producers and consumers."""
 
     def client(self, client_rack: str | None = None) -> ClientMetadata:
-        """This driver as a replica selector sees it. Its rack is ``client_rack``; if that is None, from Spark's
-        conf (``spark.stratalog.client.rack``), ``$STRATALOG_CLIENT_RACK`` or the cluster file, in this order."""
+        """This driver as a replica selector sees it. The rack is ``client_rack`` if given; otherwise it comes from
+        the first of these that is set: Spark's conf (``spark.stratalog.client.rack``), ``$STRATALOG_CLIENT_RACK``,
+        the cluster file."""
         return client_metadata(self._ports.storage.file, self._spark, client_rack)
 
     def read(
@@ -57,27 +58,27 @@ class Client(Producer):
         fail_on_data_loss: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> DataFrame:
-        """The records of ``[start, end)`` of each partition as a Spark DataFrame, from both tiers, up to the high
-        watermark, pinned at the time of the call. Columns: ``topic, partition, offset, timestamp, key, value,
+        """The records ``[start, end)`` of each partition as a Spark DataFrame, from both tiers. The call fixes the
+        offsets, which end at the high watermark. Columns: ``topic, partition, offset, timestamp, key, value,
         headers``.
 
-        One topic, several whose declared types are the same, those whose names match ``pattern``, or a plan of
-        ``plan_read``. ``start`` and ``end`` are offsets, offsets by partition (``{0: 100}``, of several topics
+        Give one topic, several topics with the same declared types, a ``pattern`` of names, or a plan of
+        ``plan_read``. ``start`` and ``end`` are offsets, offsets by partition (``{0: 100}``, for several topics
         ``{("trips", 0): 100}``), an ``OffsetSpec`` or its name, such as ``"earliest-local"``, or
-        ``Committed(group)``; ``last=n`` are the last n records of each partition. ``client_rack``: the rack of
-        this reader (default: see ``client``). ``fail_on_data_loss=False``: requested records that are deleted are
-        left out, with a warning.
+        ``Committed(group)``. ``last=n`` reads the last n records of each partition. ``client_rack`` is the rack of
+        this reader (default: see ``client``). With ``fail_on_data_loss=False`` a read skips deleted records with a
+        warning instead of failing.
 
         If ``start`` and ``end`` are times, they select records by timestamp in ``[start, end)``, regardless of log
-        order: ``read("flights", "2013-01-10", "2013-01-11")`` returns that day's flights. Files without such
-        records are not planned; a record without a timestamp is never selected. Text is ISO 8601, in the session's
-        time zone if it names none; a ``datetime`` must have one. ``FirstAt(time)`` is Kafka's lookup: it reads
-        from the first record at or after ``time``, whatever the timestamps that follow.
+        order: ``read("flights", "2013-01-10", "2013-01-11")`` returns that day's flights. The read skips files
+        without such records, and never selects a record without a timestamp. A time given as text is ISO 8601, in
+        the session's time zone unless it names one; a ``datetime`` must have a time zone. ``FirstAt(time)`` is
+        Kafka's lookup: it reads everything from the first record at or after ``time``, including later records
+        with earlier timestamps.
 
-        ``isolation="read_committed"``: only records of no transaction, or of a committed one, up to the last
-        stable offset; the default is Kafka's, ``read_uncommitted``.
-        With a credential provider, Python tasks read instead of Spark's own reader, which is slower; a warning
-        says so.
+        With ``isolation="read_committed"`` the read ends at the last stable offset, and leaves out records of
+        aborted transactions; the default is Kafka's, ``read_uncommitted``. With a credential provider, Python
+        tasks read the files instead of Spark's own reader. This is slower; a warning says so.
 
         Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError.
         """
@@ -98,7 +99,7 @@ class Client(Producer):
             or not fail_on_data_loss
             or isolation != Isolation.READ_UNCOMMITTED
         ):
-            raise InvalidCallError("a plan determines the whole read: give nothing else with it")
+            raise InvalidCallError("a plan determines the whole read: give no other arguments with it")
         return read_frame(*self._ports.for_records, spark, topic)
 
     def for_each_batch(
@@ -109,18 +110,18 @@ class Client(Producer):
         it for large batches: rows of ``readStream.format("stratalog")`` pass through Python workers, at about half
         the speed.
 
-        ``topic`` is one topic, several whose types are the same, or None where an option names them. ``options``
-        are those of the format, such as ``startingOffsets="earliest"``, except those about its rows (``columns``,
-        ``includeHeaders``, ``minPartitions``, ``failOnNewFields``). Give Spark's writer, which this returns, a
-        ``checkpointLocation``, and start it::
+        ``topic`` is one topic, several topics of the same types, or None if an option names the topics.
+        ``options`` are the options of the format, such as ``startingOffsets="earliest"``, except those about rows
+        (``columns``, ``includeHeaders``, ``minPartitions``, ``failOnNewFields``). The method returns Spark's
+        writer; give it a ``checkpointLocation``, and start it::
 
             writer = cluster.for_each_batch("trips", upsert, startingOffsets="earliest", group="etl")
             writer.option("checkpointLocation", path).trigger(availableNow=True).start()
 
         If ``function`` writes to Delta with ``txnAppId`` and ``txnVersion=batch_id``, each record is written
-        exactly once. A field that the topic's type gets later is in the frame from the next batch on. The
-        function is not called for a batch without records. Spark counts one row for each partition of a batch
-        (``numInputRows``).
+        exactly once. A field added to the topic's type appears in the frame from the next batch on. The function
+        is not called for a batch without records. Spark's ``numInputRows`` counts the partitions of a batch, not
+        its records.
 
         Raises: InvalidCallError naming the option, or without a Spark session; UnknownTopicOrPartitionError.
         """
@@ -143,19 +144,20 @@ class Client(Producer):
         fail_on_data_loss: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> ReadPlan:
-        """The file ranges that ``read`` would scan, in either tier, in order; ``explain()`` is a readable summary.
-        Each read of the plan gives the same rows, whatever was appended, merged or tiered since. A time without a
-        zone is in the session's time zone, in UTC without a session.
+        """The file ranges that ``read`` would scan, in either tier, in order; ``explain()`` gives a readable
+        summary. Every read of the plan returns the same rows, even after later appends, merges and tiering. A time
+        without a zone is in the session's time zone, or in UTC without a session.
 
         Args:
-            topic: a topic, or several (a,b) of the same declared types
-            start: an offset, offsets by partition (0:1000,3:20), a position (earliest-local ...),
-                first-at:TIME (``FirstAt``), or a time (bounds timestamps); default: the log start
-            end: as for start; default: the high watermark
-            partitions: only these (default: all)
-            pattern: the topics whose whole name matches
+            topic: one topic, or several with the same declared types: a,b
+            start: an offset, offsets by partition (0:1000,3:20), a position (earliest-local ...), first-at:TIME
+                (the first record at or after TIME, and all later offsets), or a time (the earliest timestamp);
+                default: the log start
+            end: where to stop, exclusive, in the same forms as start (default: the high watermark)
+            partitions: only these partitions (default: all)
+            pattern: topics whose whole name matches REGEX
             last: read the last N records of each partition
-            fail_on_data_loss: False: skip deleted records of the range, with a note
+            fail_on_data_loss: False: skip deleted records, with a note, instead of failing
         """
         topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
         if self._spark is not None:
@@ -167,8 +169,8 @@ class Client(Producer):
         return plan_read(*self._ports.for_records, query, self.client(client_rack))
 
     def create_view(self, name: str, topic: TopicOrPlan) -> None:
-        """Create, or replace, a temporary view for ``spark.sql`` of the records that ``read`` gives now: of one
-        topic, several, or a plan of ``plan_read``.
+        """Create or replace a temporary view for ``spark.sql``. It has the records that ``read`` returns now, for
+        one topic, several topics, or a plan of ``plan_read``.
 
             cluster.create_view("last_trips", cluster.plan_read("trips", last=100))
         """
@@ -180,12 +182,12 @@ class Client(Producer):
     def create_views(
         self, topics: TopicNames = None, *, isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     ) -> tuple[str, ...]:
-        """Create a view of each topic for ``spark.sql``; returns their names: ``SELECT * FROM stratalog.trips``. A
-        view has the records that ``read`` gives now; call this again for newer records. Without ``topics``: all
-        except internal ones.
+        """Create a view of each topic for ``spark.sql`` (``SELECT * FROM stratalog.trips``), and return the names
+        of the views. A view has the records that ``read`` returns now; call this again for newer records. Default:
+        all topics except internal ones.
 
-        The views are global temporary ones: every session of the application has them. Their schema is
-        ``stratalog`` where the session has the settings of ``spark_session``, otherwise Spark's ``global_temp``.
+        The views are global temporary views: every session of the application has them. Their schema is
+        ``stratalog`` if the session has the settings of ``spark_session``, otherwise Spark's ``global_temp``.
 
         Raises: InvalidCallError for topics whose names differ only in case, before any view is made; see ``read``.
         """
@@ -200,11 +202,11 @@ class Client(Producer):
         return tuple(create_global_view(spark, topic, self.read(plan)) for topic, plan in plans.items())
 
     def create_range_function(self, name: str, topic: TopicOrPlan) -> None:
-        """Create a temporary table function for ranges of the records that ``read`` gives now: of one topic,
-        several, or a plan of ``plan_read``. After ``cluster.create_range_function("stratalog_range", ["trips",
-        "rides"])``, ``SELECT * FROM stratalog_range('trips', 0, 100, 200)`` returns the offsets ``[100, 200)`` of
-        partition 0. The range reaches the Parquet scan as a filter; the list of files is that of the whole read. A
-        call for a partition that the read does not have, or without a range, fails.
+        """Create a temporary table function that returns ranges of the records that ``read`` returns now, for one
+        topic, several topics, or a plan of ``plan_read``. After ``cluster.create_range_function("stratalog_range",
+        ["trips", "rides"])``, ``SELECT * FROM stratalog_range('trips', 0, 100, 200)`` returns the offsets ``[100,
+        200)`` of partition 0. The range reaches the Parquet scan as a filter; Spark still plans the files of the
+        whole read. A call fails without a range, or for a partition that is not in the read.
         """
         from stratalog.engine.spark.views import check_name, create_range_function
 
@@ -218,8 +220,8 @@ class Client(Producer):
 
     def read_errors(self) -> AbstractContextManager[None]:
         """A context that translates Spark's error about an unreadable file of the log into a stratalog error:
-        ``with cluster.read_errors(): frame.count()``. A DataFrame may be evaluated long after the read; if a file
-        was damaged meanwhile, the job ends with an error of the JVM that only names the file.
+        ``with cluster.read_errors(): frame.count()``. Spark may evaluate a DataFrame long after the read. If a
+        file was damaged in the meantime, the job fails with a JVM error that names only the file.
 
         Raises: inside, CorruptSegmentError with topic, partition, offsets and remedy; SourceChangedError for a
             deleted file; StorageError for an intact one.
@@ -235,20 +237,21 @@ class Client(Producer):
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> dict[int, Answer]:
         """Find, in every partition, the offset of a named position, or of the first record at or after a time
-        (ListOffsets). With ``isolation="read_committed"`` the latest offset is the last stable one, and no record
-        from there on is found.
+        (ListOffsets). With ``isolation="read_committed"`` the latest offset is the last stable offset, and lookups
+        find only records before it.
 
         Args:
-            spec: a position, such as earliest, latest, max-timestamp or earliest-local, or an ISO time, UTC unless
-                it names a zone (default: latest)
+            spec: a position, such as earliest, latest, max-timestamp or earliest-local, or an ISO 8601 time, in
+                UTC unless it names a zone (default: latest)
         """
         return list_offsets(self._ports.metadata, self._ports.storage, self._ports.memory, topic, spec, isolation)
 
     def read_snapshot(self, topic: str, partitions: Sequence[int] | None = None) -> DataFrame:
         """The latest snapshot of each partition of a topic with ``cleanup.policy=snapshot``, verified, as a Spark
         DataFrame: ``topic, partition, end_offset, timestamp, key, value, headers``, the latest record of each key
-        below ``end_offset``. With the log from there on (``read(topic, start={partition: end_offset})``) it is the
-        whole log, reduced by key; ``snapshots`` lists the end offsets, also of empty snapshots.
+        below ``end_offset``. The snapshot and the log from ``end_offset`` on (``read(topic, start={partition:
+        end_offset})``) together have the latest record of every key. ``snapshots`` lists the end offsets,
+        including those of empty snapshots.
         """
         spark = session(self._spark, "reading")
         from stratalog.engine.spark.read_frame import read_snapshot_frame
@@ -267,10 +270,10 @@ class Client(Producer):
         client_rack: str | None = None,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> Fetched:
-        """Some records of a partition from ``offset`` on, as an Arrow table in ``records``, from the nearest
-        replica or the remote tier: at least one if there is one, and as many more as take at most ``max_bytes``
-        in memory. Continue at ``next_offset``; with the ``leader_epoch`` of the previous fetch, records that an
-        unclean election has replaced are an error. Transient errors are retried for ``timeout_s`` seconds.
+        """Fetch records of a partition from ``offset`` on, from the nearest replica or the remote tier.
+        ``records`` is an Arrow table: at least one record if there is one, then as many as fit in ``max_bytes`` of
+        memory. Continue at ``next_offset``. Pass the ``leader_epoch`` of the previous fetch to get an error if an
+        unclean election has replaced records since. Transient errors are retried for ``timeout_s`` seconds.
         ``isolation="read_committed"``: up to the last stable offset, without aborted transactions.
 
         Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, LogTruncationError, OffsetNotAvailableError,
@@ -298,9 +301,9 @@ class Client(Producer):
         client_rack: str | None = None,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Outcome[TopicPartition, Fetched]]:
-        """Fetch from several partitions at once: yields ``Done`` or ``Failed`` for each, as they complete. Records
-        on brokers do not wait for the remote tier. The fetches begin with the call, and end ``timeout_s`` later,
-        whenever the caller iterates. ``cluster.fetch_many(cluster.groups.committed("loader"))`` continues at the
+        """Fetch from several partitions in parallel: yields ``Done`` or ``Failed`` for each partition as it
+        completes. Fetches from brokers do not wait for the remote tier. The time ``timeout_s`` runs from the call,
+        not from the first iteration. ``cluster.fetch_many(cluster.groups.committed("loader"))`` continues at the
         offsets of a group, and detects replaced records."""
         return fetch.fetch_many(
             *self._ports.for_records,
@@ -330,19 +333,19 @@ class Client(Producer):
         longest_poll_s: float = 5.0,
         metadata_max_age_s: float = 10.0,
     ) -> Tail:
-        """The records of a topic as they are appended, as Arrow tables: ``for table in cluster.tail("trips"):
+        """The records of a topic as Arrow tables, as they are appended: ``for table in cluster.tail("trips"):
         ...``. ``start`` may also be the ``positions`` of an earlier tail. Commit ``tail.positions`` for a group,
         and begin the next tail at ``Committed(group)``. ``stratalog.engine.reading.tail.TailOptions`` explains the
         limits.
 
         Args:
-            partitions: only these (default: all)
-            start: begin at an offset, offsets by partition (0:1000,3:20), a time, or a position (earliest-local
-                ...)
+            partitions: only these partitions (default: all)
+            start: where to begin: an offset, offsets by partition (0:1000,3:20), a time, or a position
+                (earliest-local ...)
             last: begin N records before the end of each partition
-            follow: continue with new records, until interrupted; otherwise end where the log ends now
-            auto_offset_reset: where to continue if retention has deleted the next record, and where a group
-                without a commit begins: at the earliest or latest record, or none for an error (default)
+            follow: wait for new records until interrupted; otherwise stop at the current end of the log
+            auto_offset_reset: where to continue if retention has deleted the next record, and where to begin for a
+                group without a commit: earliest, latest, or none to fail (default: none)
             idle_timeout_s: stop after TIME without a new record, such as 30s
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; the
@@ -373,8 +376,8 @@ class Client(Producer):
     def offset_for_leader_epoch(
         self, topic: str, partition: int, leader_epoch: int, *, current_leader_epoch: int | None = None
     ) -> EpochEndOffset | UnknownOffset:
-        """The end of a leader epoch, at most the high watermark (Kafka's OffsetsForLeaderEpoch). Only the leader
-        answers.
+        """The end of a leader epoch, at most the high watermark (Kafka's OffsetsForLeaderEpoch). The leader must
+        be available.
 
         Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while a new leader
             does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError if

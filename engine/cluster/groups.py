@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """The consumer groups of a cluster: their offsets, and their lag.
+    """The consumer groups of a cluster: their offsets and their lag.
 
         cluster.groups.commit("loader", {("trips", 0): 1000})
         cluster.groups.lag("loader").rows
         cluster.groups.reset_offsets("loader", "trips", to="earliest")
 
-    A committed offset is that of the next record to read.
+    A committed offset is the offset of the next record to read.
     """
 
     def __init__(self, ports: Ports, spark: SparkSession | None) -> None:
@@ -51,10 +51,10 @@ class Groups:
         member_epoch: int | None = None,
         check: bool = True,
     ) -> Report:
-        """Commit offsets of a consumer group, all or none.
+        """Commit offsets of a consumer group, all or none of them.
 
         Args:
-            member_epoch: a number that grows with every incarnation of the consumer; commits of older ones are
+            member_epoch: a number that grows each time the consumer restarts; commits with a lower number are
                 refused
 
         Raises: InvalidGroupIdError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the log end,
@@ -66,22 +66,22 @@ class Groups:
     def committed(
         self, group: str, topics: TopicNames = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a consumer group, by topic and partition. ``require_stable``, for consumers
-        that commit in transactions: raise UnstableOffsetCommitError while an open transaction has offsets of the
+        """The committed offsets of a consumer group, by topic and partition. Consumers that commit in transactions
+        set ``require_stable``, which raises UnstableOffsetCommitError while an open transaction has offsets of the
         group."""
         return groups.committed(*self._ports.for_records, group, names(topics), require_stable=require_stable)
 
     def lag(self, group: str) -> Report:
-        """Show the offsets and the lag of a group: one row per partition of the topics for which it has commits.
+        """Show the offsets and the lag of a group: one row per partition of each topic with commits.
 
         Raises: InvalidGroupIdError, GroupIdNotFoundError.
         """
         return groups.lag(*self._ports.all, group)
 
     def lag_frame(self, group: str) -> DataFrame:
-        """``lag`` as a Spark DataFrame, with the same columns.
+        """The rows of ``lag`` as a Spark DataFrame.
 
-        Raises: see ``lag``; OperationFailedError when a partition cannot be read.
+        Raises: see ``lag``; OperationFailedError if a partition cannot be read.
         """
         rows = [
             tuple({**row, "expires": datetime.fromisoformat(str(row["expires"]))}.values())
@@ -90,8 +90,8 @@ class Groups:
         return session(self._spark, "lag_frame").createDataFrame(rows, groups.LAG_SCHEMA)
 
     def lag_metrics(self) -> Report:
-        """Kafka's ``records-lag`` of every consumer group, including streams with the option ``group``: one row
-        per group and partition, columns ``metric, group, topic, partition, value``."""
+        """Kafka's metric ``records-lag`` for every consumer group, including streams with the option ``group``:
+        one row per group and partition, with the columns ``metric, group, topic, partition, value``."""
         return lag_metrics(*self._ports.all)
 
     @operation("groups reset_offsets")
@@ -108,14 +108,14 @@ class Groups:
         check: bool = True,
     ) -> Report:
         """Move the committed offsets of a group. Stop its consumers first: their next commit would overwrite the
-        new offsets. An offset out of range becomes the nearest end of the log, with a note.
+        new offsets. An offset outside the log is moved to its nearer end, with a note.
 
         Args:
-            topics: only these topics (default: all for which the group has commits)
+            topics: only these topics (default: all topics with commits of the group)
             to: a named position, an offset, or the first record at or after a time
-            shift_by: move N records forward, or back: -10
-            by_duration: move to the first record that is not older than this
-            partitions: only these (default: all)
+            shift_by: move N records forward, or back if N is negative (-10)
+            by_duration: move to the first record that is not older than this duration
+            partitions: only these partitions (default: all)
 
         Raises: GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError: nothing was changed.
         """
@@ -135,9 +135,10 @@ class Groups:
         """Delete a group and its offsets, including those of open transactions.
 
         Args:
-            if_exists: succeed if the group does not exist; the report then has no rows
+            if_exists: succeed with an empty report if the group does not exist
 
-        Raises: GroupIdNotFoundError; NonEmptyGroupError if it commits meanwhile: nothing was changed.
+        Raises: GroupIdNotFoundError; NonEmptyGroupError if the group commits at the same time: nothing was
+            changed.
         """
         return admin.delete_group(*self._ports.all, group, if_exists=if_exists, dry_run=dry_run)
 
@@ -145,7 +146,7 @@ class Groups:
     def delete_offsets(
         self, group: str, topics: Sequence[str] | str, *, dry_run: bool = False, check: bool = True
     ) -> Report:
-        """Delete a group's offsets for some topics.
+        """Delete a group's offsets for the given topics.
 
         Raises: see ``delete``; UnknownTopicOrPartitionError.
         """

@@ -59,8 +59,8 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Run the upkeep steps that are due, within the budget, healing included: the one job to schedule. When
-        the budget is used up, the next run continues. The report has one row per step. See
+        """Run the upkeep steps that are due, including healing, within the budget. This is the only job you must
+        schedule. When the budget is used up, the next run continues. The report has one row per step. See
         ``stratalog.engine.upkeep.maintenance.maintain``.
 
             cluster.maintain()
@@ -68,12 +68,12 @@ class Jobs:
 
         Args:
             only: run only these steps, due or not
-            exclude: skip these steps
-            due: run the steps of ``only`` if they are due
-            budget_s: begin nothing after this time (5m)
-            budget_bytes: begin nothing after this number of bytes, read and written (10GiB)
-            budget_requests: begin nothing after this number of storage requests (5000)
-            dry_run: list the steps that are due, and for how many partitions; write nothing
+            exclude: do not run these steps
+            due: of the steps in ``only``, run just those that are due
+            budget_s: start no new work after this time, such as 5m
+            budget_bytes: start no new work after reading and writing this many bytes, such as 10GiB
+            budget_requests: start no new work after this many storage requests, such as 5000
+            dry_run: list the steps that are due and the number of partitions of each; write nothing
 
         Raises: InvalidCallError for an unknown step, or a budget of 0.
         """
@@ -127,14 +127,14 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Elect leaders: the preferred replicas of partitions that another replica leads. See
+        """Elect the preferred replicas as leaders of partitions that another replica leads. See
         ``stratalog.engine.upkeep.replication.elect``.
 
         Args:
-            unclean: elect a leader for partitions without one, the replica that holds most; records that only lost
-                storage had are then lost
+            unclean: for partitions without a leader, elect the replica with the most records. Records that exist
+                only on lost storage are lost for good
             leader: elect this broker instead of the preferred replica
-            dry_run: print the new leaders and the records lost; change nothing
+            dry_run: print the new leaders and the number of records lost; change nothing
         """
         return elect(
             *self._ports.for_tasks,
@@ -155,13 +155,13 @@ class Jobs:
         drain: Sequence[int] | int = (),
         replication_factor: int | None = None,
     ) -> ReplicaPlan:
-        """Plan a change of replicas: the partitions that it changes, with their new brokers, for ``reassign``.
+        """Plan a change of replicas for ``reassign``: the partitions to change, each with its new brokers.
 
         Args:
             add: add replicas on these brokers
-            remove: remove the replicas from these brokers
+            remove: remove replicas from these brokers
             move: move the replicas of broker N to broker M
-            drain: move all replicas of these brokers to others, by rack
+            drain: move all replicas of these brokers to other brokers, balanced over the racks
             replication_factor: give each partition N replicas
 
         Raises: UnknownBrokerError, InvalidReplicaAssignmentError, InvalidReplicationFactorError.
@@ -185,12 +185,13 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Move replicas by ``{("trips", 0): [2, 3]}``, or by a plan of ``plan_replicas``. New replicas are
-        complete before old ones are removed. See ``stratalog.engine.upkeep.replication.reassign``.
+        """Move replicas to the brokers of a plan, such as ``{("trips", 0): [2, 3]}`` or the result of
+        ``plan_replicas``. Old replicas are removed once the new ones are complete. See
+        ``stratalog.engine.upkeep.replication.reassign``.
 
         Args:
-            force: remove even the last replica in sync, and lose the records that only it has
-            throttle_bytes_per_s: copy at most SIZE per second to a broker (50MiB)
+            force: remove even the last in-sync replica, and lose the records that only this replica has
+            throttle_bytes_per_s: copy at most SIZE per second to each broker, such as 50MiB
         """
         return reassigning.reassign(
             *self._ports.all, plan, force=force, throttle_bytes_per_s=throttle_bytes_per_s, dry_run=dry_run
@@ -212,8 +213,8 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Bring followers up to date with their leaders, advance high watermarks, and readmit caught-up followers
-        to the ISR.
+        """Bring followers up to date with their leaders, advance high watermarks, and return followers that have
+        caught up to the ISR.
 
         Args:
             brokers: only followers on these brokers (default: all)
@@ -242,12 +243,12 @@ class Jobs:
     def compact(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
         """Compact the topics with ``cleanup.policy=compact``: remove the records whose key has a later record.
 
-        All other records keep their offsets. Partitions are compacted when they are due, by
-        ``min.cleanable.dirty.ratio`` and ``max.compaction.lag.ms``. Records without a key, which a topic may have
-        from before it was compacted, are removed too; a note has their number.
+        The remaining records keep their offsets. ``min.cleanable.dirty.ratio`` and ``max.compaction.lag.ms``
+        determine when a partition is due. Records without a key, written before compaction was enabled, are
+        removed too; a note gives their number.
 
         Args:
-            topics: only these topics (default: all that are compacted)
+            topics: only these topics (default: all compacted topics)
         """
         named = names(topics)
         return self._remembered(
@@ -272,11 +273,12 @@ class Jobs:
         """Format and register brokers that are new or lost their storage, and bring their replicas into the ISR.
 
         Args:
-            brokers: the brokers to set up: 2, or 2,3; an empty folder alone may be a volume that is not mounted
-            add: give these brokers a replica of every partition of the topics that they do not hold yet
-            instead_of: give the one broker all replicas of this broker, which loses them
-            trust_copy: assert that these roots hold everything ever acknowledged to them: they were moved as they
-                were, not restored from an older copy; acknowledged records are lost if this is wrong
+            brokers: the brokers to set up, such as 2 or 2,3. Check first that an empty root is not just an
+                unmounted volume
+            add: add a replica of each partition to these brokers, unless they have one already
+            instead_of: move all replicas of broker N to the one broker that you set up
+            trust_copy: accept roots that were moved, or restored from a copy. You vouch that they are complete; if
+                they are not, acknowledged records are lost
         """
         return bootstrapping.bootstrap(
             *self._ports.all,
@@ -293,18 +295,18 @@ class Jobs:
         """Compare all replicas and the remote tier with each other: names, sizes, contiguity and footers.
 
         Args:
-            deep: read every byte, and check it against its checksums
+            deep: read every byte and check it against the checksums
         """
         named = names(topics)
         return self._remembered(VERIFY, named, lambda: verify.verify(*self._ports.for_tasks, named, deep=deep))
 
     @operation("heal")
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Verify every byte of every copy, and replace damaged or missing files on brokers by verified copies of
-        other replicas or of the remote tier. Damage that remains is a failure in the report, with its offsets.
+        """Verify every byte of every copy, and replace damaged or missing files on brokers with verified copies
+        from other replicas or the remote tier. The report lists the offsets of damage that remains as failures.
 
         Args:
-            dry_run: read the files, and list the repairs; change nothing
+            dry_run: read the files and list the repairs; change nothing
         """
         named = names(topics)
         return self._remembered(
@@ -323,19 +325,22 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Export records that were truncated but that replicas still hold, as Parquet files; or, for partitions
-        whose leader and remote log differ, keep one side. ``keep="brokers"`` also begins a lost log again.
+        """Export truncated records that replicas still have, as Parquet files. With ``keep``, resolve a difference
+        between a leader's log and the remote log by keeping one of them; ``keep="brokers"`` also restarts a lost
+        log.
 
         Args:
             to: export to an existing folder, or to s3://bucket/prefix
-            keep: keep this side where the two differ
-            broker: only records that this broker holds
-            dry_run: list the files to export, or show both sides; write nothing
+            keep: where the brokers' log and the remote log differ, the log to keep
+            broker: only records on this broker
+            dry_run: list the files to export, or the offsets of both logs; write nothing
 
         Raises: InvalidCallError unless exactly one of ``to`` and ``keep`` is given.
         """
         if (to is None) == (keep is None) or (keep is not None and broker is not None):
-            raise InvalidCallError("recover takes either to, a place to export to, or keep, 'remote' or 'brokers'")
+            raise InvalidCallError(
+                "recover takes either to, the place to export to, or keep, which is 'remote' or 'brokers'"
+            )
         if keep is not None:
             return keeping.keep_one(*self._ports.all, names(topics), keep, partitions=partitions, dry_run=dry_run)
         assert to is not None
@@ -355,7 +360,7 @@ class Jobs:
         """Copy sealed segments of tiered topics to the remote tier, and commit them to its Delta tables.
 
         Args:
-            due: tier only the partitions that are due, once
+            due: run once, for the partitions that are due
         """
         named = names(topics)
         return self._remembered(
@@ -368,7 +373,7 @@ class Jobs:
 
     @operation("retain")
     def retain(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Apply total and local retention, and delete files that left the log at least
+        """Apply total and local retention, and delete files that were removed from the log at least
         ``log.file.delete.delay.ms`` ago.
         """
         named = names(topics)
@@ -385,12 +390,12 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Delete files that are no longer needed: uploads that were never committed, remote files past their
-        delay; where no topics are named, also remains of deleted topics and of moved replicas, and temporary files
-        on the brokers. See ``stratalog.engine.upkeep.retention.vacuum``.
+        """Delete files that are no longer needed: uploads that were never committed, and remote files whose delay
+        has passed. Without topics, also delete what is left of deleted topics and moved replicas, and temporary
+        files on the brokers. See ``stratalog.engine.upkeep.retention.vacuum``.
 
         Args:
-            older_than_ms: delete only files that are older (default: 24h)
+            older_than_ms: delete only files older than TIME (default: 24h)
         """
         named = names(topics)
         return self._remembered(
@@ -410,12 +415,12 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Make snapshots where the policy wants them, copy them to the other replicas, advance log starts, and
+        """Take the snapshots that the policy requires, copy them to the other replicas, advance log starts, and
         delete older snapshots. Default: all topics with snapshots, and the metadata log (``__cluster_metadata``).
 
         Args:
-            by_hand: take a snapshot of all new records, whatever the policy (metadata.snapshot.*)
-            memory_bytes: reduce larger partitions by Spark, the others by one task each (default: 256MiB)
+            by_hand: take a snapshot of all new records now, even if the policy (metadata.snapshot.*) requires none
+            memory_bytes: reduce partitions above SIZE with Spark, smaller ones in one task each (default: 256MiB)
         """
         named = names(topics)
         return self._remembered(
@@ -434,13 +439,14 @@ class Jobs:
 
     @operation("drill", leaves_event=False)
     def drill(self, *, deep: bool = False) -> Report:
-        """Restore this cluster from its remote tier to a temporary folder, compare the two, and remove the copy:
-        does it work, how long does it take, and what is lost? See ``stratalog.engine.upkeep.restoring.drill``.
+        """Rehearse a restore: restore this cluster from its remote tier to a temporary folder, compare the copy
+        with the cluster, and remove it. The report shows the time that a restore takes, and the records that it
+        would lose. See ``stratalog.engine.upkeep.restoring.drill``.
 
         Args:
             deep: read and check every byte of the remote tier
 
-        Raises: InvalidCallError when the remote tier does not describe this cluster yet.
+        Raises: InvalidCallError if the remote tier does not have a description of this cluster yet.
         """
         return drilling.drill(self._ports, self._parts.opener, deep=deep)
 
@@ -452,17 +458,17 @@ class Jobs:
         topic: str | None = None,
         limit: int = MOST,
     ) -> Report:
-        """List the operations on the cluster, the latest first: one event per row, with time, user, arguments,
-        outcome, ``totals`` and ``notes`` (JSON). Appends and commits of offsets write no events. See
+        """List the operations on the cluster, newest first: one event per row, with time, user, arguments,
+        outcome, ``totals`` and ``notes`` (JSON). Appends and offset commits write no events. See
         ``stratalog.engine.cluster.recorded``.
 
             cluster.history(since="7d", operation="topics delete").rows
 
         Args:
-            since: only events since this time, or this long ago (90s, 15m, 12h, 7d)
-            operation: only this operation, named like its job: tier, 'topics delete'
-            topic: only events that name this topic, or have figures about it
-            limit: at most this number of events (default: 100)
+            since: only events since this time, such as 2026-06-01T12:00, or a time ago: 90s, 15m, 12h, 7d
+            operation: only this operation, by the name of its job: tier, 'topics delete'
+            topic: only events that name this topic or have figures about it
+            limit: list at most N events (default: 100)
 
         Raises: InvalidCallError; see ``fetch``.
         """

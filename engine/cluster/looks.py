@@ -22,9 +22,10 @@ class Looks:
 
     @operation("health", leaves_event=False)
     def health(self) -> HealthReport:
-        """Everything that needs attention, one finding per row: its severity (``error``: act now), since when, and
-        the command that fixes it. ``totals`` has figures under Kafka's names. Errors are failures of the
-        report. It only reads, and costs one listing of each broker. See ``stratalog.engine.health``.
+        """List everything that needs attention, one finding per row: its severity (``error``: act now), its start,
+        and the command that fixes it. ``totals`` has figures under Kafka's names. Findings of severity ``error``
+        are also failures of the report. This changes nothing, and costs one listing of each broker. See
+        ``stratalog.engine.health``.
 
             cluster.health().raise_for_failures()
         """
@@ -32,7 +33,7 @@ class Looks:
 
     @operation("describe", leaves_event=False)
     def describe(self, topics: TopicNames = None) -> Report:
-        """Every replica of the topics, as a table. Failures are partitions without a leader, or below
+        """List every replica of the topics. Failures are partitions without a leader or below
         ``min.insync.replicas``, and uploads that fail repeatedly."""
         return describe(*self._ports.for_tasks, names(topics))
 
@@ -41,15 +42,16 @@ class Looks:
         return reassignments(*self._ports.for_tasks, names(topics))
 
     def discarded(self, topics: TopicNames = None) -> Report:
-        """List the files that replicas have discarded but still hold."""
+        """List discarded files that replicas still have."""
         return histories.history(*self._ports.for_tasks, names(topics))
 
     def new_events(self) -> NewEvents:
-        """The events of all drivers from now on: each call of the result returns those since the previous call."""
+        """The events of all drivers from now on. Each call of the result returns the events since the previous
+        call."""
         return NewEvents(*self._ports.for_records)
 
     def snapshots(self, topics: TopicNames = None) -> Report:
-        """Every snapshot of every replica, as a table."""
+        """List every snapshot of every replica."""
         return list_snapshots(*self._ports.for_tasks, names(topics))
 
     def metrics(self) -> Report:

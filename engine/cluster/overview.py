@@ -1,7 +1,7 @@
 """The overview of a cluster in a notebook: its health, and its topics.
 
-It lists each broker once, as ``health`` does, and takes at most ``DEADLINE_S``, as a notebook renders it whenever
-a cell ends with the cluster. Errors become text. Nothing is written.
+It lists each broker once, like ``health``. A notebook renders it for every cell that ends with the cluster, so it
+takes at most ``DEADLINE_S``. Errors become text. Nothing is written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Overview:
         """The overview as HTML, or the reason why it is missing. Never raises."""
         head = head_line(title)
         if not self._looking.acquire(blocking=False):
-            return head + _missing("an earlier overview has not ended yet")
+            return head + _missing("the previous overview is still running")
         found: dict[str, str] = {}
 
         def look() -> None:
@@ -54,7 +54,7 @@ class Overview:
 
 
 def _missing(why: str) -> str:
-    return marked_line("warn", "health", f"{why}: cluster.health() waits for the answer")
+    return marked_line("warn", "health", f"{why}: call cluster.health() to wait for it")
 
 
 def _told(what: str, render: Callable[[], str]) -> str:

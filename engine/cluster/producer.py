@@ -1,4 +1,4 @@
-"""The methods of producers: append, produce, stream."""
+"""The methods for producers: append, produce, stream."""
 
 from __future__ import annotations
 
@@ -53,43 +53,42 @@ class Producer:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Append all rows of a DataFrame; see ``stratalog.engine.spark.append_frame.append_frame``. (For rows of
-        this process, and frames of pandas, polars and Arrow, use ``produce``.)
+        """Append all rows of a DataFrame; see ``stratalog.engine.spark.append_frame.append_frame``. For rows in
+        this process, and frames of pandas, polars and Arrow, use ``produce``.
 
-        With ``producer`` and ``sequence``, an append that is repeated is stored once. Other rows under the same
-        two are refused, and not stored. ``on_changed_replay="accept"`` accepts them as the same, for rows that
-        cannot be recomputed exactly (``rand()``): that is not exactly once.
+        With ``producer`` and ``sequence``, a repeated append is stored once. If the rows differ from those already
+        stored for this producer and sequence, the append is refused. ``on_changed_replay="accept"`` treats it as
+        done instead, for rows that cannot be recomputed exactly (``rand()``); this gives up exactly-once.
 
-        Bad records are counted in the report by partition and reason (``stratalog.engine.records.bad_records``),
-        unknown fields by name. A field may be unknown at any depth. If ``value`` names a column, other columns are
-        not fields.
+        The report counts bad records by partition and reason (``stratalog.engine.records.bad_records``), and
+        unknown fields, at any depth, by name. If ``value`` names a column, other columns do not count as fields.
 
         Args:
             key: the column of the keys, or an expression
             value: the column of the values (default: the declared value columns of a typed topic, by their names)
             partition: the partition of each row (default: a hash of the key)
-            headers: array<struct<key: string, value: binary>>
-            timestamp: a time, not a number, such as timestamp_millis(at) (default: now)
-            acks: the replicas that must have the records: all of the ISR, or the leader alone (default: all)
-            producer: the name of the producer; always the same for a stream
-            sequence: the number of this append among the producer's, from 0
+            headers: a column or expression of type array<struct<key: string, value: binary>>
+            timestamp: a column or expression of a timestamp type, such as timestamp_millis(at) (default: now)
+            acks: the replicas that must have the records: the whole ISR, or the leader alone (default: all)
+            producer: the name of the producer; a stream keeps the same name across restarts
+            sequence: the sequence number of this append for the producer, starting at 0
             producer_epoch: a higher epoch fences the lower ones (default: 0)
-            on_changed_replay: for a sequence or batch that was already appended with other rows: refuse it, or
-                accept it as the same (default: refuse)
-            on_bad_record: for a record that the topic cannot hold: refuse the append, skip the record, or append
-                it to the bad record topic, once; skip and topic cast columns row by row (default: fail)
-            bad_record_topic: an untyped topic for the bad records
-            on_unknown_field: for a field that the topic's type lacks: refuse the append, add the field to the type
+            on_changed_replay: if this sequence or batch was already appended with different rows: refuse it, or
+                accept it without storing it (default: refuse)
+            on_bad_record: if a record does not fit the topic: refuse the append, skip the record, or append it
+                once to the bad-record topic (default: fail). skip and topic cast columns row by row
+            bad_record_topic: the untyped topic for bad records
+            on_unknown_field: if a field is not in the topic's type: refuse the append, add the field to the type
                 as ``topics.alter`` does, or drop and count the field (default: fail)
-            order_by: the sort order within a partition: timestamp, key, value.x ...
-            dry_run: check all records and count them by partition; append nothing
+            order_by: sort the records of each partition by these: timestamp, key, value.x ...
+            dry_run: check all records, and count them by partition; append nothing
         """
         topic_first("append", topic, frame)
         try:
             from stratalog.engine.spark.append_frame import append_frame
         except ModuleNotFoundError as error:
             raise InvalidCallError(
-                f"append to {topic}: {error.name} is not installed: install stratalog[spark], or produce"
+                f"append to {topic}: {error.name} is not installed: install stratalog[spark], or use produce"
             ) from error
         from stratalog.engine.spark.appending import RecordColumns
 
@@ -127,24 +126,25 @@ class Producer:
         on_unknown_field: OnUnknownField = "fail",
         check: bool = True,
     ) -> Report:
-        """Append rows from this process, without Spark: a list or iterator of mappings by column, or of values; or
-        a frame of pandas, polars or Arrow. All rows are in memory at once. The other arguments are as for
-        ``append``, with names of columns. A key goes to the same partition as with ``append``; all rows without a
-        key go to one partition. Times without a zone are UTC. A value that does not have the declared type is cast
-        only if that is lossless; otherwise it is refused.
+        """Append rows from this process, without Spark. ``rows`` is a list or iterator of mappings by column or of
+        values, or a frame of pandas, polars or Arrow; all rows are in memory at once. The other arguments are
+        those of ``append``, except that columns are given by name. A key goes to the same partition as with
+        ``append``; all rows without a key go to one partition. Times without a zone are UTC. A value of another
+        type is cast to the declared type if the cast is lossless; otherwise the rows are refused.
 
             cluster.produce("readings", [{"sensor": "s1", "value": "20.5"}], key="sensor")
 
         Args:
-            partition: the partition of all rows, or the column that has it (default: by a hash of the key)
-            acks: the replicas that must have the records: all of the ISR, or the leader alone (default: all)
-            producer: name of the producer
-            sequence: number of this append among the producer's, from 0
-            on_unknown_field: for a field that the topic's type lacks: refuse the rows, add the field to the type,
-                or drop and count the field (default: fail)
+            partition: the partition of all rows, or the column with each row's partition (default: a hash of the
+                key)
+            acks: the replicas that must have the records: the whole ISR, or the leader alone (default: all)
+            producer: the name of the producer
+            sequence: the sequence number of this append for the producer, starting at 0
+            on_unknown_field: if a field is not in the topic's type: refuse the rows, add the field to the type, or
+                drop and count the field (default: fail)
 
         Raises: UnknownTopicOrPartitionError; InvalidRecordError naming the row and the column that does not fit;
-            InvalidCallError. Nothing is appended then.
+            InvalidCallError. If it raises any of these, nothing was appended.
         """
         topic_first("produce", topic, rows)
         from stratalog.engine.records.produce import RowColumns, produce
@@ -179,9 +179,9 @@ class Producer:
         on_unknown_field: OnUnknownField = "fail",
         check: bool = True,
     ) -> Report:
-        """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, unchanged, from
-        this process: for programs that make their own Arrow data. Like ``append``, except that a column of another
-        type is never cast: its batch is refused."""
+        """Append Arrow batches, given by partition, from this process, for programs that make their own Arrow
+        data. Batches have the columns ``timestamp, key, value, headers``. Like ``append``, except that a batch
+        with a column of another type is refused, not cast."""
         topic_first("append_batches", topic, batches)
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
@@ -216,13 +216,14 @@ class Producer:
     ) -> StreamWriter:
         """A sink for ``df.writeStream.foreachBatch``: appends every batch to ``topic`` exactly once, across
         restarts and replays. ``producer`` names the stream in the log; the query's id, from its checkpoint, and
-        the batch id identify a batch. The other arguments are those of ``append``. If a session of Spark Connect
-        has several queries, give the query's ``checkpointLocation`` as ``checkpoint``, where its id is read.
+        the batch id identify a batch. The other arguments are those of ``append``. If a Spark Connect session has
+        several queries, pass the query's ``checkpointLocation`` as ``checkpoint``; the writer reads the query's id
+        there.
 
-        A batch that is repeated with other rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and its rows are
-        not stored: the checkpoint is older than the log, or a copy of another query's. Restore the later
-        checkpoint; or start a query with a new checkpoint after the records that the topic has; or give this query
-        another producer name, so that repeated records are in the topic twice.
+        A batch that is repeated with different rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and its rows
+        are not stored: the checkpoint is older than the log, or is a copy of another query's checkpoint. Restore
+        the newer checkpoint; or start from a new checkpoint positioned after the records already in the topic; or
+        give this query another producer name, which stores repeated records twice.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
         """
@@ -260,9 +261,9 @@ class Producer:
     ) -> DataFrame:
         """``frame`` with the columns of the topic's records: ``partition, timestamp, key, value``, and ``headers``
         if given, as ``append`` would make them, partitioned for ``writeStream.format("stratalog")``. A null
-        timestamp becomes the time of the append. A query that writes these must end its last batch before the
-        topic gets more partitions (unlike ``stream_writer``). ``on_bad_record`` and ``on_unknown_field`` are as in
-        ``append``, and the writer follows them without further options; dropped fields are logged.
+        timestamp becomes the time of the append. Unlike with ``stream_writer``, stop a query that writes this
+        frame before you add partitions to the topic. ``on_bad_record`` and ``on_unknown_field`` are as in
+        ``append``; the writer applies them without further options. Dropped fields are logged.
 
         Raises: UnknownTopicOrPartitionError, InvalidRecordError.
         """

@@ -26,21 +26,20 @@ class Quorum:
         return "The voters of a cluster's metadata: describe() shows them"
 
     def describe(self) -> Report:
-        """List the metadata voters, with the end and lag of their logs and their snapshots, and the leader."""
+        """List the metadata voters, their leader, the end and lag of each voter's log, and its snapshots."""
         return quorum.describe_quorum(self._ports.metadata, self._ports.execution)
 
     @operation("quorum snapshot")
     def snapshot(self, *, by_hand: bool = True, dry_run: bool = False, check: bool = True) -> Report:
-        """Take a snapshot of the metadata log now, and report the result of each voter. Without ``by_hand``: only
-        if the policy requires one. (``Cluster.snapshot`` keeps this log short by its policy, as it does the logs
-        of topics.)"""
+        """Take a snapshot of the metadata log now, and report the result for each voter. ``by_hand=False`` takes
+        one only if the policy requires it. ``Cluster.snapshot`` also applies the policy of this log."""
         return quorum.snapshot_metadata(
             self._ports.metadata, self._ports.execution, self._ports.memory, by_hand=by_hand, dry_run=dry_run
         )
 
     @operation("quorum add_voter")
     def add_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Make a broker a metadata voter; then add it to the cluster file.
+        """Make a broker a metadata voter. Add it to the voters in the cluster file afterwards.
 
         Args:
             broker: the broker
@@ -49,7 +48,7 @@ class Quorum:
 
     @operation("quorum remove_voter")
     def remove_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Remove a broker from the metadata voters; then remove it from the cluster file.
+        """Remove a broker from the metadata voters. Remove it from the voters in the cluster file afterwards.
 
         Args:
             broker: the broker
@@ -58,7 +57,7 @@ class Quorum:
 
     @operation("quorum replace_voter")
     def replace_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Let a broker that lost its storage, and was bootstrapped since, vote with its new storage.
+        """Let a voter that was bootstrapped after losing its storage vote with its new storage.
 
         Args:
             broker: the broker

@@ -246,7 +246,7 @@ class Frame:
             append_event(*ports.for_records, image, event)
         except (StratalogError, OSError) as error:
             code = error.code if isinstance(error, StratalogError) else type(error).__name__
-            self._notes.append(f"the history lacks that it has {phase}: {code}: {error}")
+            self._notes.append(f"the history has no event that it has {phase}: {code}: {error}")
 
 
 def arguments_text(given: Given) -> str:

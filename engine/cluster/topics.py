@@ -40,20 +40,20 @@ class Topics:
         """List topics with partitions, types and configs.
 
         Args:
-            exclude_internal: omit the engine's own topics
+            exclude_internal: omit internal topics
         """
         return describe_cluster.describe_topics(*self._ports.for_tasks, exclude_internal=exclude_internal)
 
     def describe(self, name: str) -> Report:
-        """Show a topic's partitions, types and effective configs, each with its source: the topic, the cluster, or
-        the default.
+        """Show a topic's partitions, types, and effective configs, each config with its source: the topic, the
+        cluster, or the default.
 
         Raises: UnknownTopicOrPartitionError.
         """
         return describe_cluster.describe_topic(*self._ports.for_tasks, name)
 
     def troubled(self, trouble: str = "under-replicated") -> Report:
-        """List the partitions in this state or a worse one, from the metadata alone.
+        """List the partitions in this state or a worse state. Reads only the metadata.
 
         Args:
             trouble: unavailable, under-min-isr or under-replicated
@@ -78,17 +78,18 @@ class Topics:
         """Create a topic.
 
         Args:
-            partitions: number of partitions (default: the cluster's num.partitions)
-            replication_factor: replicas of each partition (default: the cluster's default.replication.factor)
-            key: the type of keys, as DDL ("carrier STRING, distance INT"; "STRING") or as Spark's JSON text of the
-                type (default: binary); in Python also a type of Spark, on the command line also @FILE
-            value: the type of values, as for keys
+            partitions: the number of partitions (default: the cluster's num.partitions)
+            replication_factor: the number of replicas of each partition (default: the cluster's
+                default.replication.factor)
+            key: the type of keys, as DDL ("carrier STRING, distance INT"; "STRING") or as Spark's JSON for a type
+                (default: binary). In Python also a Spark type; on the command line also @FILE
+            value: the type of values, in the same forms
             configs: configs of the topic, by key
-            if_not_exists: succeed if a topic of that name exists and has all that is requested
-            dry_run: check only, change nothing
+            if_not_exists: succeed if the topic already exists with the requested settings
+            dry_run: check the call; change nothing
 
-        Raises: TopicAlreadyExistsError, which names the difference; InvalidReplicationFactorError,
-            InvalidConfigError, InvalidCallError.
+        Raises: TopicAlreadyExistsError naming the difference; InvalidReplicationFactorError, InvalidConfigError,
+            InvalidCallError.
         """
         return topics.create_topic(
             *(self._ports.metadata, self._ports.storage),
@@ -106,12 +107,12 @@ class Topics:
     def create_partitions(
         self, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
     ) -> PartitionsCreated:
-        """Add partitions; new records of a key may go to other partitions. Returns the new partitions and their
-        replicas.
+        """Add partitions to a topic. New records of a key may then go to another partition. Returns the new
+        partitions and their replicas.
 
         Args:
-            partitions: the new total
-            if_not_exists: succeed if the topic has as many partitions, or more
+            partitions: the new total number of partitions
+            if_not_exists: succeed if the topic already has this many partitions or more
         """
         count = whole(partitions, f"topic {name!r}: partitions")
         return topics.create_partitions(
@@ -127,13 +128,13 @@ class Topics:
         value: DataType | str | None = None,
         dry_run: bool = False,
     ) -> tuple[str, ...]:
-        """Grow the declared types of a topic by nullable fields at the end of structs, and by wider types of
-        fields of the value. Returns the names of the new and wider fields, such as ``value.gate``. New ones are
-        null in existing records, and all readers see the wider types. Older producers still work.
+        """Extend the declared types of a topic: append nullable fields to structs, and widen the types of value
+        fields. Returns the names of the new and widened fields, such as ``value.gate``. New fields are null in
+        existing records; all readers see the wider types. Older producers still work.
 
         Args:
-            key: the whole new type of keys, as for ``create`` (default: unchanged)
-            value: the whole new type of values, as for ``create`` (default: unchanged)
+            key: the complete new type of keys, in the forms of ``create`` (default: unchanged)
+            value: the complete new type of values, in the forms of ``create`` (default: unchanged)
         """
         return topics.alter_topic(
             self._ports.metadata, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
@@ -147,7 +148,7 @@ class Topics:
 
         Args:
             topic: the topic; None: the cluster
-            changes: values by key; None as a value restores the default
+            changes: the new values by key; the value None restores the default
         """
         topics.alter_configs(
             self._ports.metadata, self._ports.storage, self._ports.memory, topic, changes, dry_run=dry_run
@@ -157,15 +158,15 @@ class Topics:
     def protect(
         self, topic: str, *, until: datetime | str | None = None, days: float | None = None, dry_run: bool = False
     ) -> datetime:
-        """Protect a topic: before a time no job deletes its records, or the topic itself (POLICY_VIOLATION). The
-        time is the config ``protect.until.ms``, which can be moved later, never earlier. Returns the time.
+        """Protect a topic: until a given time, no job deletes its records or the topic itself (POLICY_VIOLATION).
+        The config ``protect.until.ms`` holds the time; it can be moved later, never earlier. Returns the time.
 
             cluster.topics.protect("trips", until="2030-01-01")
 
         Args:
-            until: a time in ISO 8601; UTC unless it names a zone
-            days: N days from now
-            dry_run: check only, change nothing
+            until: an ISO 8601 time, in UTC unless it names a zone
+            days: protect the topic for N days from now
+            dry_run: check the call; change nothing
 
         Raises: PolicyViolationError, InvalidCallError, UnknownTopicOrPartitionError.
         """
@@ -181,11 +182,11 @@ class Topics:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Delete a topic and its data, in both tiers.
+        """Delete a topic and its data in both tiers.
 
         Args:
-            keep_remote: keep its Delta table
-            if_exists: succeed if the topic does not exist; the report then has no rows
+            keep_remote: keep the topic's Delta table
+            if_exists: succeed with an empty report if the topic does not exist
         """
         return topics.delete_topic(
             *self._ports.for_tasks, name, keep_remote=keep_remote, if_exists=if_exists, dry_run=dry_run
@@ -195,12 +196,12 @@ class Topics:
     def delete_records(
         self, topic: str, before: Mapping[int, int | str], *, dry_run: bool = False, check: bool = True
     ) -> Report:
-        """Delete the records of a topic below these offsets. The report has each partition's low watermark;
-        ``retain`` deletes the bytes.
+        """Delete the records of a topic below these offsets. The report has each partition's new low watermark.
+        The job ``retain`` later deletes the files.
 
         Args:
-            before: the first offset to keep, by partition; latest: the high watermark
-            dry_run: check, and print the low watermarks that would result; change nothing
+            before: the first offset to keep, by partition; latest means the high watermark
+            dry_run: check the call and print the new low watermarks; change nothing
 
         Raises: PolicyViolationError for a topic whose log only snapshots may shorten, OffsetOutOfRangeError beyond
             the high watermark, UnknownTopicOrPartitionError: nothing was changed.

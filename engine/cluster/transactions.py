@@ -39,8 +39,8 @@ class OpenTransaction(BatchTransaction):
         order_by: Sequence[str] = (),
     ) -> Report:
         """Append all rows of a DataFrame, like ``Cluster.append``. All partitions of the topic join the
-        transaction, as the partitions of the rows are not known before. Bad records that go to a topic are part of
-        the transaction.
+        transaction, because the partitions of the rows are not known in advance. Bad records that go to a topic
+        are part of the transaction.
 
         Raises: see ``append_frame`` and ``append_batches``.
         """
@@ -71,7 +71,7 @@ class OpenTransaction(BatchTransaction):
 
 
 class Transactions:
-    """The transactions of a cluster: begins one, and lists, ends and repairs those of others.
+    """The transactions of a cluster: begin one; list, end and repair any.
 
         with cluster.transactions.begin("loader-1") as t:
             t.append("trips", trips, key="id")
@@ -90,16 +90,16 @@ class Transactions:
         return "The transactions of a cluster: list() shows them, begin(id) starts one"
 
     def begin(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> OpenTransaction:
-        """Begin a transaction: appends to any topics, and offsets of consumer groups, which all count or none. A
-        later transaction of the same transactional id fences and aborts this one; so does its timeout.
+        """Begin a transaction. Its appends, to any topics, and its consumer-group offsets take effect together or
+        not at all. A later transaction of the same transactional id, or the timeout, fences and aborts this one.
 
-        Raises: InvalidCallError, InvalidTransactionTimeoutError; ConcurrentTransactionsError when an earlier one
-            of the id cannot be completed at present.
+        Raises: InvalidCallError, InvalidTransactionTimeoutError; ConcurrentTransactionsError if an earlier
+            transaction of the id cannot be completed now.
         """
         return OpenTransaction(*self._ports.all, transactional_id, timeout_ms)
 
     def list(self) -> Report:
-        """List every transactional id and its transaction, as a table."""
+        """List every transactional id with its transaction."""
         return admin.list_transactions(*self._ports.all)
 
     def describe(self, transactional_id: str) -> Report:
@@ -110,13 +110,14 @@ class Transactions:
         return admin.describe_transaction(*self._ports.all, transactional_id)
 
     def find_hanging(self, topics: TopicNames = None) -> Report:
-        """List transactions that are open in a log but that no producer will end, as an unclean election has lost
-        their marker (KIP-664)."""
+        """List transactions whose end marker was lost in an unclean election, so no producer will end them
+        (KIP-664)."""
         return admin.hanging_transactions(*self._ports.all, names(topics))
 
     @operation("transactions abort")
     def abort(self, transactional_id: str, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Abort the open transaction of an id, and fence its producer; where it hangs in a log, end it there.
+        """Abort the open transaction of an id, and fence its producer. If it hangs in a partition's log, write the
+        missing marker there.
 
         Args:
             transactional_id: a transactional id, or a producer id
@@ -125,5 +126,5 @@ class Transactions:
 
     @operation("transactions finish")
     def finish(self, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Abort overdue transactions, complete decided ones, and delete unused ids."""
+        """Abort transactions that have timed out, complete those that are decided, and delete unused ids."""
         return admin.finish_transactions(*self._ports.all, dry_run=dry_run)

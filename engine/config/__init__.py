@@ -10,7 +10,7 @@ files.
     cluster_config    the configs of the cluster
     mirrored          topics to which only a mirror appends
     bridges           finds installed bridges by name
-    settings          resolves the configs that apply; explains Kafka's keys that have no meaning here
+    settings          resolves the configs that apply; explains Kafka's keys that have no effect here
 
-The lowest layer of ``engine``: it imports no other package of it.
+The lowest layer of ``engine``: it imports no other package of ``engine``.
 """

@@ -33,7 +33,7 @@ class BridgeJob:
 
     module: str
     help: str
-    """Its line in ``stratalog --help``."""
+    """The job's line in ``stratalog --help``."""
     group: str = "of other bridges"
     """The heading of that line."""
 
@@ -90,11 +90,15 @@ SHIPPED = (
                 "Kafka",
                 "copy topics of a Kafka cluster at the same offsets; --end opens them to producers",
             ),
-            "compare": _job("compare", "Kafka", "compare topics with those of a Kafka cluster, record by record"),
-            "export": _job(
-                "export", "Kafka", "copy topics, or ranges of them, to a Kafka cluster, each record once"
+            "compare": _job(
+                "compare",
+                "Kafka",
+                "compare mirrored topics with their source in a Kafka cluster, record by record",
             ),
-            "serve": _job("serve", "Kafka", "serve topics to Kafka clients, which read them by Kafka's protocol"),
+            "export": _job(
+                "export", "Kafka", "copy topics, or ranges of topics, to a Kafka cluster, each record exactly once"
+            ),
+            "serve": _job("serve", "Kafka", "serve topics, read-only, to Kafka clients"),
         },
     ),
     Bridge(
@@ -123,7 +127,9 @@ SHIPPED = (
         ("report", "serve_page"),
         {
             "report": _job(
-                "report", "state of the cluster", "write one HTML page on the whole cluster, to a file or a bucket"
+                "report",
+                "state of the cluster",
+                "write one HTML page about the whole cluster, to a file or a bucket",
             )
         },
     ),
@@ -145,7 +151,9 @@ SHIPPED = (
 
 @cache
 def bridges() -> tuple[Bridge, ...]:
-    """This project's bridges, and installed ones of others. A warning names each one that cannot be loaded."""
+    """The bridges of this project, and other installed bridges. A warning names each bridge that cannot be
+    loaded.
+    """
     found = list(SHIPPED)
     for point in entry_points(group=GROUP):
         try:
@@ -161,7 +169,7 @@ def bridges() -> tuple[Bridge, ...]:
 
 
 def warn(of: object) -> None:
-    """Log why a bridge, or a part of it, is left out."""
+    """Log the reason why a bridge, or a part of it, is left out."""
     _log.warning("%s", printable(str(of)))
 
 

@@ -34,8 +34,8 @@ class ClusterConfig:
         9_000,
         at_least(1),
         unit="ms",
-        doc="If a broker's root has not answered for this long at the start of a run, the run fences the "
-        "broker. Kafka waits as long for a broker's heartbeat.",
+        doc="If a broker's root has not answered for this long when a run starts, the run fences the broker. "
+        "Kafka waits this long for a broker's heartbeat.",
     )
     follower_fetch_last_tiered_offset_enable: bool = key(
         False,
@@ -45,8 +45,8 @@ class ClusterConfig:
     follower_fetch_last_tiered_offset_always_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="With follower.fetch.last.tiered.offset.enable: an empty follower starts there even if the "
-        "leader still holds the whole log. Kafka copies the whole log in this case.",
+        doc="With follower.fetch.last.tiered.offset.enable, an empty follower starts at the earliest pending "
+        "upload offset even if the leader still has the whole log. Kafka copies the whole log in this case.",
     )
     follower_replication_throttled_rate: int = key(
         NO_LIMIT,
@@ -74,8 +74,8 @@ class ClusterConfig:
     health_log_dir_max_used_ratio: float = key(
         0.85,
         between(0, 1),
-        doc="health warns of a broker whose file system is fuller than this. From halfway between this value "
-        "and 1 on, it reports an error.",
+        doc="health warns of a broker whose file system is fuller than this fraction. Above the midpoint of "
+        "this fraction and 1, it reports an error.",
     )
     health_replication_max_lag_ms: int = key(
         15 * 60 * 1000,
@@ -109,14 +109,15 @@ class ClusterConfig:
         1,
         at_least(1),
         unit="replicas",
-        doc="Replicas of a new topic if its creator gives no number. `format` sets it to 3, or to the number "
+        doc="The number of replicas of a new topic, unless its creator gives one. `format` sets it to 3, or to "
+        "the number "
         "of brokers if that is lower.",
     )
     leader_imbalance_check_interval_seconds: int = key(
         300,
         at_least(1),
         unit="s",
-        doc="How often maintain looks for leaders that are not the preferred ones.",
+        doc="How often maintain looks for partitions whose leader is not the preferred replica.",
     )
     log_retention_check_interval_ms: int = key(
         5 * 60 * 1000,
@@ -128,13 +129,13 @@ class ClusterConfig:
         1,
         at_least(1),
         unit="partitions",
-        doc="Partitions of a new topic if its creator gives no number.",
+        doc="The number of partitions of a new topic, unless its creator gives one.",
     )
     offset_metadata_max_bytes: int = key(
         4096,
         at_least(0),
         unit="bytes",
-        doc="Maximum size of the text that a committed offset carries.",
+        doc="Maximum size of the metadata string of a committed offset.",
     )
     offsets_retention_minutes: int = key(
         7 * 24 * 60,
@@ -146,32 +147,33 @@ class ClusterConfig:
         50,
         at_least(1),
         unit="partitions",
-        doc="Partitions of __consumer_offsets when it is created, by the first commit of an offset.",
+        doc="The number of partitions of __consumer_offsets. The first offset commit creates the topic.",
     )
     offsets_topic_replication_factor: int = key(
         3,
         at_least(1),
         unit="replicas",
-        doc="Replicas of __consumer_offsets when it is created. With fewer unfenced brokers it is not created.",
+        doc="The number of replicas of __consumer_offsets. The topic cannot be created with fewer unfenced "
+        "brokers.",
     )
     remote_log_manager_copy_max_bytes_per_second: int = key(
         NO_LIMIT,
         at_least(1),
         unit="bytes/s",
-        doc="Limit for the copies of one run to the remote tier, for all its tasks together (KIP-956). The "
-        "default is no limit.",
+        doc="Limit for all copies of one run to the remote tier together (KIP-956). The default is no limit.",
     )
     remote_log_manager_copy_timeout_ms: int = key(
         10 * 60 * 1000,
         at_least(1),
         unit="ms",
-        doc="If the copy of a segment to the remote tier takes longer, it is stopped and counts as a failure.",
+        doc="If copying a segment to the remote tier takes longer than this, the copy is stopped and counts as "
+        "failed.",
     )
     remote_log_manager_fetch_max_bytes_per_second: int = key(
         NO_LIMIT,
         at_least(1),
         unit="bytes/s",
-        doc="Limit for the reads of the remote tier by all fetches of one driver together (KIP-956). The "
+        doc="Limit for all fetches of one driver from the remote tier together (KIP-956). The "
         "default is no limit.",
     )
     remote_log_manager_task_interval_ms: int = key(
@@ -184,14 +186,14 @@ class ClusterConfig:
         30_000,
         at_least(1),
         unit="ms",
-        doc="Maximum of the retry back-off.",
+        doc="Maximum retry back-off.",
     )
     remote_log_manager_task_retry_backoff_ms: int = key(
         500,
         at_least(1),
         unit="ms",
-        doc="A partition is due again this long after a first failed copy to the remote tier; the time "
-        "doubles with each further failure.",
+        doc="A partition is due again this long after its first failed copy to the remote tier; each further "
+        "failure doubles the time.",
     )
     remote_log_manager_task_retry_jitter: float = key(
         0.2,
@@ -202,7 +204,7 @@ class ClusterConfig:
         _SEVEN_DAYS_MS,
         at_least(1),
         unit="ms",
-        doc="maintain reads every byte of every copy once in this interval, and heals the damage that it finds.",
+        doc="maintain reads every byte of every copy once per interval, and heals the damage that it finds.",
     )
     scrub_max_bytes: int = key(
         1024**3,
@@ -221,20 +223,20 @@ class ClusterConfig:
         2,
         at_least(1),
         unit="replicas",
-        doc="min.insync.replicas of __transaction_state when it is created; never more than the number of "
-        "its replicas.",
+        doc="min.insync.replicas of __transaction_state when it is created; at most the number of its replicas.",
     )
     transaction_state_log_num_partitions: int = key(
         50,
         at_least(1),
         unit="partitions",
-        doc="Partitions of __transaction_state when it is created, by the first transactional producer.",
+        doc="The number of partitions of __transaction_state. The first transactional producer creates the topic.",
     )
     transaction_state_log_replication_factor: int = key(
         3,
         at_least(1),
         unit="replicas",
-        doc="Replicas of __transaction_state when it is created. With fewer unfenced brokers it is not created.",
+        doc="The number of replicas of __transaction_state. The topic cannot be created with fewer unfenced "
+        "brokers.",
     )
     transactional_id_expiration_ms: int = key(
         _SEVEN_DAYS_MS,

@@ -85,7 +85,7 @@ class ClusterFile:
     client_rack: str | None = None
     """The rack of readers that name none; see ``stratalog.engine.reading.client``."""
     warnings: tuple[str, ...] = ()
-    """Allowed values that are probably mistakes."""
+    """Warnings about allowed values that are probably mistakes."""
 
     def broker(self, broker_id: int) -> BrokerEntry | None:
         """The entry of a broker; None when the file does not have it."""
@@ -139,8 +139,8 @@ _KEYS = {name for table in _BY_PLACE.values() for name in table.__struct_fields_
 def load_cluster_file(path: str | Path, credentials: Provider | str | None = None) -> ClusterFile:
     """Read and check a cluster file; accesses no other storage, but resolves symbolic links. ``path`` may be an
     address, whose storage options come from the environment. ``credentials`` is a provider
-    (``stratalog.partitions.store.credentials``) or its name, for all roots and the file; None: that of
-    ``$STRATALOG_CREDENTIALS``, if set.
+    (``stratalog.partitions.store.credentials``) or its name, for all roots and the file; None: the provider that
+    ``$STRATALOG_CREDENTIALS`` names, if set.
 
     Raises: InvalidCallError naming the file, the place in it, and the remedy; StorageError kinds for a bucket.
     """
@@ -161,7 +161,7 @@ class _ClusterFileReader:
     def read(self, tables: Mapping[str, Any]) -> ClusterFile:
         self._refuse_secrets(tables)
         if "configs" in tables:
-            raise self._error("configs", "configs are not set here, but in the cluster: they are dynamic")
+            raise self._error("configs", "configs are dynamic: set them in the cluster, not in this file")
         try:
             checked = msgspec.convert(tables, described(_Tables))
         except msgspec.ValidationError as error:
@@ -181,16 +181,16 @@ class _ClusterFileReader:
         remote = None if cluster.remote is None else self._address(cluster.remote, "cluster.remote")
         own = checked.remote.storage if checked.remote is not None else None
         if remote is None and own is not None:
-            raise self._error("remote.storage", "there is no cluster.remote")
+            raise self._error("remote.storage", "it needs cluster.remote, which is missing")
         remote_storage = self._options(storage, remote or "file://", own, "remote.storage")
         if remote is not None and not remote.startswith("s3://"):
             for key in ("kms_key_id", "encryption_scope"):
                 if getattr(remote_storage, key) is not None:
                     raise self._error(
                         "remote.storage",
-                        f"{key} is not possible here, because delta-rs, which writes the logs of tables, cannot "
-                        "name a key to this storage. Make the key the default of the bucket or container, and "
-                        "name it only for brokers",
+                        f"{key} is not possible here: delta-rs, which writes the tables' logs, cannot name a key "
+                        "to this storage. Make the key the default of the bucket or container, and name it only "
+                        "for brokers",
                     )
         file = ClusterFile(
             path=str(self._place),
@@ -308,7 +308,7 @@ Root = tuple[str, str, StoreOptions]
 
 def check_roots(roots: Sequence[Root]) -> None:
     """Check that no root equals, contains or is contained in another one, that no address names two buckets, and
-    that Python imports from none.
+    that Python imports from no root.
 
     Raises: InvalidCallError; EnvironmentUnusableError if Python imports from a root.
     """
@@ -339,8 +339,8 @@ def _resolved(address: str) -> str:
 
 
 def _check_code_apart(roots: Sequence[tuple[str, str]]) -> None:
-    """No root may contain a folder that Python imports from, or the working folder, from which Spark's workers
-    import.
+    """Check that no root contains a folder from which Python imports, or the working folder, from which Spark's
+    workers import.
 
     Raises: EnvironmentUnusableError.
     """

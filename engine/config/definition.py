@@ -31,7 +31,7 @@ class Takes:
     """The values that a key takes."""
 
     text: str
-    """The values in words, for messages after "it takes"."""
+    """Description of the values, for messages after "it takes"."""
     accepts: Callable[[Any], bool]
 
 
@@ -55,7 +55,7 @@ PLAIN_NAME = Takes(
     "a name of at most 255 letters, digits, and . _ $ -, or nothing",
     lambda value: re.fullmatch(r"[A-Za-z0-9._$-]{0,255}", value) is not None,
 )
-"""Names of plain characters; whether one exists is checked where it is used."""
+"""Names of plain characters. Whether a name exists is checked where it is used."""
 ICEBERG_NAME = Takes(
     "a catalog of pyiceberg's, a namespace and a table, as in lake.flights.trips, or nothing",
     lambda value: re.fullmatch(r"(?=.{0,255}\Z)(?:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){2,})?", value) is not None,
@@ -82,7 +82,7 @@ class ConfigDef:
     """The attribute of ``TopicConfig`` or ``ClusterConfig``."""
     scope: Scope
     default: Value
-    """A default of the type of the key's values."""
+    """The default, a value of the key's type."""
     takes: Takes
     doc: str
     unit: str | None
@@ -93,7 +93,7 @@ class ConfigDef:
         Raises: InvalidConfigError.
         """
         if not isinstance(text, str):  # from callers without a type checker
-            raise InvalidConfigError(f"{what}: {self.name} = {text!r} is no text: write it as {str(text)!r}")
+            raise InvalidConfigError(f"{what}: {self.name} = {text!r} is not a string; write it as {str(text)!r}")
         try:
             value = _READERS[type(self.default)](text.strip())
         except (ValueError, KeyError):
@@ -105,7 +105,7 @@ class ConfigDef:
         return value
 
     def _meant(self, text: str) -> str:
-        """A hint for a time or size with a unit: its number in the key's own unit."""
+        """A hint for a time or size that was given with a unit: the number in the key's own unit."""
         amount = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)", text.strip().lower())
         if self.unit == "ms" and amount is not None:
             return f". The unit is ms: {text.strip()} is {int(amount[1]) * _MS[amount[2]]}"

@@ -20,7 +20,9 @@ MOST_BYTES = 1024 * 1024
 
 
 def provider_of(given: Provider | str | None, environ: Mapping[str, str]) -> NamedProvider | GivenProvider | None:
-    """The caller's provider, or that of the environment. Raises: InvalidCallError for an invalid name."""
+    """The caller's provider, or the one that the environment names. Raises: InvalidCallError for an invalid
+    name.
+    """
     given = given if given is not None else environ.get(CREDENTIALS_VARIABLE) or None
     if given is None or isinstance(given, str):
         return None if given is None else NamedProvider(given)
@@ -39,7 +41,7 @@ def place_of(path: str | os.PathLike[str], provider: NamedProvider | GivenProvid
             'Spark session after it, as in Cluster.open("cluster.toml", spark)'
         )
     given = os.fspath(path)
-    if "://" not in given and os.path.exists(given):  # a file may have a colon in its name
+    if "://" not in given and os.path.exists(given):  # a file name may contain a colon
         given = os.path.abspath(given)
     address = parse_address(given, "the cluster file")
     if not address.is_folder and (not address.path or given.endswith("/")):

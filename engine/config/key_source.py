@@ -1,8 +1,8 @@
 """Sources of the cluster key: the environment, a mounted file, or a secret provider.
 
-It never comes from storage, the cluster file or Spark's conf, nor goes there. The text contains one or more
-secrets, the first of which signs: base64 of at least 32 bytes each, separated by commas or white space. ``openssl
-rand -base64 32`` makes one.
+The key is never read from storage, the cluster file or Spark's conf, and never written there. The text contains
+one or more secrets, separated by commas or white space: each is base64 of at least 32 bytes. The first secret
+signs. ``openssl rand -base64 32`` makes one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEY_VARIABLE = "STRATALOG_CLUSTER_KEY"
 LEAST_BYTES = 32
 
 KeySource = Callable[[], str | None]
-"""Returns the text; None: the cluster has no key, or this process only reads."""
+"""Returns the text of the key. None: the cluster has no key, or this process only reads."""
 
 
 def key_of_environment() -> str | None:
@@ -36,12 +36,12 @@ def key_file(path: str | Path) -> KeySource:
         try:
             return Path(path).read_text(encoding="ascii")
         except UnicodeDecodeError:
-            why: str | None = "it is no text of base64"
+            why: str | None = "it is not valid base64"
         except ValueError:
-            why = "no file has such a path"
+            why = "that is not a valid path"
         except OSError as error:
             why = error.strerror
-        raise ClusterKeyError(f"the file of the cluster key, {str(path)!r}, cannot be read: {why}")
+        raise ClusterKeyError(f"the cluster key file, {str(path)!r}, cannot be read: {why}")
 
     return read
 
@@ -49,7 +49,7 @@ def key_file(path: str | Path) -> KeySource:
 def read_key(cluster_id: str, source: KeySource) -> ClusterKey | None:
     """The key of a cluster; None if the source has none. No error reveals a secret.
 
-    Raises: ClusterKeyError for a text that is empty or no base64, or has a short secret; errors of ``source``.
+    Raises: ClusterKeyError for a text that is empty or not base64, or has a short secret; errors of ``source``.
     """
     text = source()
     if text is None:
@@ -58,7 +58,7 @@ def read_key(cluster_id: str, source: KeySource) -> ClusterKey | None:
     if not words:
         raise ClusterKeyError(
             f"the key of cluster {cluster_id!r} is empty: unset {KEY_VARIABLE} for a cluster without a key; an "
-            "empty value might be a key that was lost on the way"
+            "empty value could be a key that was lost in transit"
         )
     return ClusterKey(cluster_id, [_secret(cluster_id, word, number) for number, word in enumerate(words, 1)])
 
@@ -69,7 +69,7 @@ def _secret(cluster_id: str, word: str, number: int) -> bytes:
     except (binascii.Error, ValueError):
         secret = None
     if secret is None or len(secret) < LEAST_BYTES:
-        wrong = "is no base64" if secret is None else f"has {len(secret)} bytes, and {LEAST_BYTES} are needed"
+        wrong = "is not valid base64" if secret is None else f"has {len(secret)} bytes, but needs {LEAST_BYTES}"
         raise ClusterKeyError(
             f"secret {number} of the key of cluster {cluster_id!r} {wrong}: make one with openssl rand -base64 32"
         )

@@ -8,8 +8,8 @@ from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TO
 from stratalog.partitions.errors import PolicyViolationError
 
 ENDED = (
-    "after mirror --end it is an ordinary topic; to mirror the source again, delete this topic, or use another "
-    "name"
+    "after mirror --end, this is an ordinary topic; to mirror the source again, delete this topic, or use "
+    "another name"
 )
 
 
@@ -24,11 +24,11 @@ def mirrored_topic(name: str, configs: Mapping[str, str]) -> str | None:
 
 
 def check_not_mirrored(topic: str, config: TopicConfig, verb: str) -> None:
-    """Raises: PolicyViolationError for a topic that mirrors another; ``verb`` names the refused action, as in
-    "append to".
+    """Refuse an action on a topic that mirrors another; ``verb`` names the action, as in "append to". Raises:
+    PolicyViolationError.
     """
     if config.mirror_source:
         raise PolicyViolationError(
-            f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, and keeps its offsets; end the "
+            f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, at the same offsets; end the "
             f"mirror first: stratalog mirror {topic} --end"
         )

@@ -1,7 +1,7 @@
-"""The configs in force for a topic and for the cluster: dynamic ones, resolved and checked. Pure.
+"""The dynamic configs in force for a topic and for the cluster, resolved and checked. Pure.
 
-The metadata stores values as text. A topic's value is its own, otherwise the cluster's for the same key, otherwise
-the default of the key's definition in ``TopicConfig`` or ``ClusterConfig``.
+The metadata stores values as text. The value that applies to a topic is its own, or else the cluster's for the
+same key, or else the default of the key's definition in ``TopicConfig`` or ``ClusterConfig``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
 
 
 def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str = "topic") -> TopicConfig:
-    """The configs in force for a topic with these of its own, on a cluster with those.
+    """The configs in force for a topic with its own configs ``topic``, on a cluster with ``cluster``.
 
     Raises: InvalidConfigError when values contradict each other.
     """
@@ -58,27 +58,26 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
         local = total if local == AS_TOTAL else local
         if total != UNLIMITED and (local == UNLIMITED or local > total):
             raise InvalidConfigError(
-                f"{what}: local.retention.{unit} = {local} keeps more than retention.{unit} = {total}: "
-                "brokers cannot keep records that the log drops"
+                f"{what}: local.retention.{unit} = {local} is larger than retention.{unit} = {total}: brokers "
+                "cannot keep records that the log drops"
             )
         if values["remote_storage_enable"] and values["remote_log_copy_disable"] and local != total:
             raise InvalidConfigError(
                 f"{what}: local.retention.{unit} = {local} and retention.{unit} = {total} must be equal if "
-                "remote.log.copy.disable = true, because records without a copy must not leave the brokers "
-                "sooner"
+                "remote.log.copy.disable = true, because records without a remote copy must stay on the brokers"
             )
         values[f"local_retention_{unit}"] = local
         lag = values[f"remote_copy_lag_{unit}"]
         if local != UNLIMITED and lag > local:
             raise InvalidConfigError(
-                f"{what}: remote.copy.lag.{unit} = {lag} is above local.retention.{unit} = {local}: brokers would "
-                "have to keep records that wait for their copy for longer than that"
+                f"{what}: remote.copy.lag.{unit} = {lag} is above local.retention.{unit} = {local}: brokers "
+                "would have to keep records that wait for their copy even longer"
             )
         values[f"remote_copy_lag_{unit}"] = local if lag == AS_LOCAL else lag
     if values["cleanup_policy"] == SNAPSHOT and values["remote_storage_enable"]:
         raise InvalidConfigError(
-            f"{what}: cleanup.policy = {SNAPSHOT} and remote.storage.enable = true: records that leave such a "
-            "log are in its snapshots, not in the remote tier; choose one of the two"
+            f"{what}: cleanup.policy = {SNAPSHOT} and remote.storage.enable = true: the snapshots, not the "
+            "remote tier, hold what such a log deletes; choose one of the two"
         )
     config = TopicConfig(**values)
     if config.compacts:
@@ -87,7 +86,7 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
 
 
 def _check_compacting(config: TopicConfig, what: str) -> None:
-    """Raises: InvalidConfigError for what a compacted topic cannot have beside it."""
+    """Check for configs that a compacted topic cannot have. Raises: InvalidConfigError."""
     compact = f"{what}: cleanup.policy = {config.cleanup_policy}"
     if config.remote_storage_enable:
         raise InvalidConfigError(
@@ -96,17 +95,18 @@ def _check_compacting(config: TopicConfig, what: str) -> None:
         )
     if config.unclean_leader_election_enable:
         raise InvalidConfigError(
-            f"{compact} and unclean.leader.election.enable = true: such an election may give up the last record "
-            "of a key, the others of which are removed; set unclean.leader.election.enable = false"
+            f"{compact} and unclean.leader.election.enable = true: an unclean election could lose the last "
+            "record of a key after compaction has removed the earlier ones; set unclean.leader.election.enable "
+            "= false"
         )
     if config.mirror_source:
         raise InvalidConfigError(
-            f"{compact}: the topic is a mirror, which keeps what its source has removed; end the mirror first"
+            f"{compact}: the topic is a mirror, and mirrors are not compacted; end the mirror first"
         )
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise InvalidConfigError(
             f"{compact}: min.compaction.lag.ms = {config.min_compaction_lag_ms} is above max.compaction.lag.ms = "
-            f"{config.max_compaction_lag_ms}; set a lower one"
+            f"{config.max_compaction_lag_ms}; set a lower min.compaction.lag.ms"
         )
 
 
@@ -124,8 +124,8 @@ def check_removed(after: TopicConfig, what: str, *, compacted: bool, erased: boo
     for setting, is_wanted in wanted.items():
         if is_wanted and (compacted or erased):
             raise InvalidConfigError(
-                f"{what}: {setting} is not possible any more, because {why}: create another topic with this "
-                "setting, and append the records there"
+                f"{what}: {setting} is no longer possible, because {why}: create another topic with this setting, "
+                "and append the records there"
             )
 
 
@@ -156,16 +156,16 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
 
 
 def check_partitioner(before: TopicConfig, after: TopicConfig, what: str) -> None:
-    """Check that the partitioner of a topic does not change, except of a mirror, whose records are not partitioned
-    here.
+    """Check that the partitioner of a topic does not change, unless the topic is a mirror, whose records are not
+    partitioned here.
 
     Raises: InvalidConfigError.
     """
     if before.partitioner != after.partitioner and not before.mirror_source:
         raise InvalidConfigError(
             f"{what}: its {PARTITIONER} is {before.partitioner}, and cannot become {after.partitioner}: records "
-            "of a key would be in two partitions, without an order, and a retried append would go to another "
-            f"partition; create another topic with {PARTITIONER} = {after.partitioner}, and append the records "
+            "of a key would go to two partitions, and a retried append to another partition; create another "
+            f"topic with {PARTITIONER} = {after.partitioner}, and append the records "
             "there"
         )
 
@@ -185,9 +185,9 @@ def _resolved(table: Mapping[str, ConfigDef], given: Mapping[str, str], what: st
 def reference_toml() -> str:
     """The content of ``conf/reference.toml``."""
     lines = [
-        "# Every configuration key: where it may be set, its default, what it takes. A test holds this file",
+        "# Every configuration key: its scope, its default, and its valid values. A test keeps this file",
         "# equal to the code; `python -m tests.golden` writes it.",
-        "# Topic keys may be set on the cluster too, as the default of its topics.",
+        "# Topic keys may also be set on the cluster, as defaults for its topics.",
     ]
     for definition in [*CLUSTER_CONFIGS.values(), *TOPIC_CONFIGS.values()]:
         default = definition.text(definition.default)
@@ -200,13 +200,13 @@ def reference_toml() -> str:
 
 
 _NO_BUFFER = "acknowledged records are always synced to storage"
-_NO_INDEX = "a segment is a Parquet file with a page index, whose size is not configurable"
+_NO_INDEX = "a segment is a Parquet file with a page index; the size of the index is not configurable"
 _NO_LIMIT = (
-    "an append is one file per partition of any size, and a fetch reads parts of it; the limit of a record is 96 "
-    "MiB; to refuse smaller records, check them before the append"
+    "an append is one file of any size per partition, and a fetch reads parts of it; a record may have 96 MiB; "
+    "to enforce a lower limit, check records before the append"
 )
-_ANY_TIME = "timestamps are not checked; a timestamp in the future does not prevent the deletion of its file"
-_JOINING = "replicas that are joining by a reassignment are throttled, by follower.replication.throttled.rate"
+_ANY_TIME = "timestamps are not checked; a timestamp in the future does not keep its file from being deleted"
+_JOINING = "follower.replication.throttled.rate throttles the replicas that join by a reassignment"
 
 ABSENT: Mapping[str, str] = {
     "max.message.bytes": _NO_LIMIT,
@@ -217,18 +217,18 @@ ABSENT: Mapping[str, str] = {
     "segment.index.bytes": _NO_INDEX,
     "message.timestamp.before.max.ms": _ANY_TIME,
     "message.timestamp.after.max.ms": _ANY_TIME,
-    "message.format.version": "there is one format",
-    "message.downconversion.enable": "there is one format",
-    "preallocate": "a file is written once, at its size",
-    "segment.jitter.ms": "sealing a segment writes nothing, so it causes no load",
+    "message.format.version": "there is only one format",
+    "message.downconversion.enable": "there is only one format",
+    "preallocate": "each file is written once, at its final size, so there is nothing to preallocate",
+    "segment.jitter.ms": "sealing a segment writes nothing, so there is no load to spread",
     "compression.gzip.level": "the level is the codec's default",
     "compression.lz4.level": "the codecs are gzip, snappy, zstd and uncompressed",
     "compression.zstd.level": "the level is the codec's default",
     "leader.replication.throttled.replicas": _JOINING,
     "follower.replication.throttled.replicas": _JOINING,
     "leader.replication.throttled.rate": (
-        "a leader has no process that sends records; use follower.replication.throttled.rate, which limits the "
-        "copies to followers"
+        "leaders do not send records; use follower.replication.throttled.rate, which limits the copies to "
+        "followers"
     ),
     "log.retention.hours": "write retention.ms",
     "log.retention.minutes": "write retention.ms",
@@ -237,4 +237,4 @@ ABSENT: Mapping[str, str] = {
     "log.segment.bytes": "write segment.bytes",
     "log.cleanup.policy": "write cleanup.policy",
 }
-"""Kafka's configs without a meaning here, with the reason or the replacement for the error message."""
+"""Kafka's configs that have no effect here, with the reason or the replacement for the error message."""

@@ -80,15 +80,17 @@ def kind_of(address: str) -> str | None:
 
 TABLES: Mapping[str, type[_ObjectTable]] = {"s3": S3Table, "azure": AzureTable, "gcs": GcsTable}
 _UNUSED = {
-    "kms_key_id": "set the key of encryption at the bucket",
-    "encryption_scope": "set the key of encryption at the container",
+    "kms_key_id": "set the encryption key on the bucket",
+    "encryption_scope": "set the encryption key on the container",
     "credentials": "the function finds its own",
-    "profile": "the function finds its own credentials",
-    "exclusive_multipart": "it creates each object by one call",
+    "profile": "the function finds its credentials by itself",
+    "exclusive_multipart": "it creates each object with one call",
 }
 """Keys that fsspec's calls ignore, each with the remedy."""
 _WHO = frozenset({"profile", "credentials"})
-"""Keys that each select credentials: one in a root's own table overrides all of these in the common one."""
+"""Keys that each select credentials: any of them in a root's own table overrides all of them in the common
+table.
+"""
 
 
 class StorageTables:
@@ -111,7 +113,7 @@ class StorageTables:
     def options(self, address: str, own: Mapping[str, Any] | None = None) -> StoreOptions:
         """The options of the root at ``address``, with its ``own`` table.
 
-        Raises: InvalidCallError for impossible values; msgspec.ValidationError for keys and types.
+        Raises: InvalidCallError for impossible values; msgspec.ValidationError for wrong keys and types.
         """
         scheme, kind = address.partition("://")[0], kind_of(address)
         if kind is None:
@@ -121,7 +123,7 @@ class StorageTables:
         own = own or {}
         msgspec.convert(own, described(TABLES[kind]))
         if scheme == "abfss" and "account" in own:
-            raise InvalidCallError("the address names the account already")
+            raise InvalidCallError("the address already names the account")
         values = dict(self._common.get(kind, {}))
         if (_WHO | {"file_system"}) & own.keys():
             values = {key: value for key, value in values.items() if key not in _WHO}
@@ -142,7 +144,9 @@ class StorageTables:
 
     def _check_function(self, name: str) -> None:
         if self._names_providers and not is_function_name(name):
-            raise InvalidCallError("file_system names a function, as package.module:function; it holds no secret")
+            raise InvalidCallError(
+                "file_system names a function, as package.module:function; it must not contain a secret"
+            )
         self._named(name)
 
     def _named(self, name: str) -> NamedProvider:
@@ -156,7 +160,7 @@ class StorageTables:
 
 
 def _check_driver(kind: str, values: Mapping[str, Any]) -> None:
-    """Raises: InvalidCallError for keys that fsspec's calls would ignore."""
+    """Check for keys that fsspec's calls would ignore. Raises: InvalidCallError."""
     own_function = "file_system" in values
     if own_function and values.get("driver") is None:
         raise InvalidCallError('file_system needs driver = "fsspec"')

@@ -23,9 +23,9 @@ from stratalog.snapshots.policy import SnapshotPolicy
 from stratalog.tiering.plan import CopyLag
 
 AS_TOTAL = -2
-"""The value of a local retention limit that equals total retention."""
+"""The value of a local retention limit that means: as total retention."""
 AS_LOCAL = -1
-"""The value of a copy lag limit that equals local retention."""
+"""The value of a copy lag limit that means: as local retention."""
 SNAPSHOT, COMPACT, COMPACT_DELETE = "snapshot", "compact", "compact,delete"
 """Values of cleanup.policy."""
 SPARK_HASH, MURMUR2, CRC32 = PARTITIONERS = ("spark_hash", "murmur2", "crc32")
@@ -46,7 +46,7 @@ class TopicConfig:
     """The configs in force for a topic. A limit of -1 means unlimited.
 
     Made by ``stratalog.engine.config.settings.topic_config``, which resolves local retention (no -2), at most
-    total retention, and the copy lag (no -1), which exceeds local retention only if that has no limit.
+    total retention, and the copy lag (no -1), which exceeds local retention only if local retention has no limit.
     """
 
     segment_bytes: int = key(
@@ -57,23 +57,22 @@ class TopicConfig:
         at_least(1),
         unit="ms",
         doc=(
-            "A segment whose first record is older than this is sealed, regardless of its size, and may then be "
-            "tiered."
+            "A segment whose first record is older than this is sealed, whatever its size, and may then be tiered."
         ),
     )
     segment_merge_min_files: int = key(
         16,
         at_least(2),
         unit="files",
-        doc="Merge as soon as this many appends are adjacent, even if they do not fill a segment yet.",
+        doc="Merge this many adjacent appends even if they do not fill a segment yet.",
     )
     segment_merge_inline_bytes: int = key(
         64 * 1024**2,
         at_least(0),
         unit="bytes",
-        doc="After its acknowledgements, a driver that appends shortens the log: it merges small appends "
-        "into segments of up to this size, and deletes the replaced files after file.delete.delay.ms. 0: "
-        "only merge and retain do this.",
+        doc="After an append is acknowledged, its driver shortens the log: it merges small appends into "
+        "segments of up to this size, and deletes the replaced files after file.delete.delay.ms. 0: only merge "
+        "and retain do this.",
     )
     retention_ms: int = key(
         _SEVEN_DAYS_MS,
@@ -91,80 +90,77 @@ class TopicConfig:
         UNLIMITED,
         at_least(UNLIMITED),
         unit="ms since 1970",
-        doc="Before this time no driver deletes records of the topic, or the topic: retention, "
-        "compaction, delete_records, snapshots and the end of tiering do not. Until then you can set a later "
-        "time, never an earlier one. -1: no protection.",
+        doc="Until this time no driver deletes the topic or its records, whether by retention, compaction, "
+        "delete_records, snapshots, or turning off tiering. You can set a later time, never an earlier one. -1: "
+        "no protection.",
     )
     local_retention_ms: int = key(
         AS_TOTAL,
         at_least(AS_TOTAL),
         unit="ms",
-        doc="Tiered records older than this are deleted from the brokers' storage. -2: as retention.ms; -1: "
-        "never.",
+        doc="Tiered records older than this are deleted from the brokers. -2: same as retention.ms; -1: never.",
     )
     local_retention_bytes: int = key(
         AS_TOTAL,
         at_least(AS_TOTAL),
         unit="bytes",
         doc=(
-            "If a partition holds more than this on a broker, tiered records are deleted there. The last file "
-            "remains, even with 0, for readers at the end of the log (Kafka also uploads and deletes that file). "
-            "-2: as retention.bytes; -1: never."
+            "If a partition has more than this on a broker, tiered records are deleted there. The last file "
+            "remains, even with 0, for readers at the end of the log (Kafka uploads and deletes that file too). "
+            "-2: same as retention.bytes; -1: never."
         ),
     )
     remote_storage_enable: bool = key(False, TRUE_OR_FALSE, doc="Copy sealed segments to the remote tier.")
     remote_log_copy_disable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="Copy no more segments to the remote tier; readers can still read its content, which expires as "
-        "before (KIP-950). Local retention must be equal to total retention.",
+        doc="Stop copying segments to the remote tier. Its records can still be read, and expire as before "
+        "(KIP-950). Local retention must equal total retention.",
     )
     remote_log_delete_on_disable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="When you switch remote.storage.enable off, the log starts at the local log start, and the "
-        "content of the remote tier is deleted (KIP-950). Unless this is true, remote.storage.enable "
-        "cannot be switched off.",
+        doc="Allows you to turn off remote.storage.enable. This deletes the topic's records in the remote tier, "
+        "so the log then starts at the local log start (KIP-950).",
     )
     remote_copy_lag_ms: int = key(
         0,
         at_least(AS_LOCAL),
         unit="ms",
         doc="A sealed segment is copied to the remote tier once its latest record is this old, or once "
-        "remote.copy.lag.bytes allows it. 0: at once; -1: as local.retention.ms (KIP-1241).",
+        "remote.copy.lag.bytes allows it. 0: at once; -1: same as local.retention.ms (KIP-1241).",
     )
     remote_copy_lag_bytes: int = key(
         AS_LOCAL,
         at_least(AS_LOCAL),
         unit="bytes",
         doc="A sealed segment is copied to the remote tier once the log has this many bytes after it, or "
-        "once remote.copy.lag.ms allows it. 0: at once; -1: as local.retention.bytes (KIP-1241).",
+        "once remote.copy.lag.ms allows it. 0: at once; -1: same as local.retention.bytes (KIP-1241).",
     )
     remote_iceberg_table: str = key(
         "",
         ICEBERG_NAME,
-        doc="The topic's segments in the remote tier are also an Iceberg table of this name: a catalog that "
-        "pyiceberg is configured for, a namespace, a table. Empty: no such table.",
+        doc="Also publish the topic's segments in the remote tier as an Iceberg table of this name: a catalog "
+        "that pyiceberg is configured for, a namespace, a table. Empty: no Iceberg table.",
     )
     remote_snapshot_table_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="For cleanup.policy=snapshot: publish the latest record of each key as a Delta table in the "
-        "remote tier, and replace it with each snapshot. If you switch this off, vacuum deletes the "
-        "table.",
+        doc="For cleanup.policy=snapshot: publish the latest record of each key as a Delta table in the remote "
+        "tier; each snapshot replaces the table's content. If you turn this off, vacuum deletes the table.",
     )
     file_delete_delay_ms: int = key(
         60_000,
         at_least(0),
         unit="ms",
-        doc="How long files that no log needs any more are kept for running readers; in the remote tier it "
+        doc="How long files that no log needs any more are kept for running readers; in the remote tier, this "
         "is rounded up to whole hours.",
     )
     min_insync_replicas: int = key(
         1,
         at_least(1),
         unit="replicas",
-        doc="An append with acks=all needs an ISR of at least this size, and below it nothing more is "
+        doc="An append with acks=all needs an ISR of at least this size; with a smaller ISR nothing more is "
         "committed (KIP-966). A partition with fewer replicas needs all of them in the ISR.",
     )
     message_timestamp_type: str = key(
@@ -178,7 +174,8 @@ class TopicConfig:
         doc=(
             "The hash of a key that chooses its partition. spark_hash: Spark's function hash. murmur2: the hash "
             "of Kafka's Java producers and of librdkafka's murmur2_random. crc32: the hash of librdkafka's "
-            "default, consistent_random. For a key that is not BINARY, both hash the bytes that export writes. "
+            "default, consistent_random. For a key that is not BINARY, murmur2 and crc32 hash the bytes that "
+            "export writes. "
             "Mirrors of Kafka's topics have murmur2. Set it when you create the topic; later you can change it "
             "only while the topic is a mirror."
         ),
@@ -186,9 +183,10 @@ class TopicConfig:
     cleanup_policy: str = key(
         "delete",
         one_of("delete", SNAPSHOT, COMPACT, COMPACT_DELETE),
-        doc="delete: retention.* deletes old records. snapshot: they are deleted once a snapshot holds the latest "
-        "record of each key (KIP-630). compact: the latest record of each key stays at its offset, and the others "
-        "are removed, also those without a key from before; retention.* applies with compact,delete only.",
+        doc="delete: retention.* deletes old records. snapshot: records are deleted once a snapshot has the "
+        "latest record of each key (KIP-630). compact: the latest record of each key keeps its offset; older "
+        "ones are removed, and so are keyless records written before compaction was enabled. retention.* then "
+        "applies only with compact,delete.",
     )
     compression_type: str = key(
         "zstd", one_of("zstd", "snappy", "lz4", "gzip", "uncompressed"), doc="The codec of new segments."
@@ -202,32 +200,32 @@ class TopicConfig:
     leader_election_short_local_log_last_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="Replicas of a tiered topic that hold less than half as much locally as another candidate are "
-        "elected last (KIP-1023, 'Motivation'): their missing records are read from the remote tier.",
+        doc="Elect replicas of a tiered topic last if they have less than half as much locally as another "
+        "candidate (KIP-1023, 'Motivation'), because their missing records are read from the remote tier.",
     )
     producer_id_expiration_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(1),
         unit="ms",
-        doc="The log forgets a producer that has not appended for this long; it does not recognise a later "
-        "retry. Kafka forgets after a day. Here a producer is a job or a stream that repeats its last "
-        "batch when it is restarted, even after an outage of a week.",
+        doc="The log forgets a producer that has not appended for this long, and no longer recognizes its "
+        "retries. Kafka's default is a day. This default is longer because a restarted job or stream repeats "
+        "its last batch, perhaps after an outage of a week.",
     )
     delete_retention_ms: int = key(
         _DAY_MS,
         at_least(0),
         unit="ms",
-        doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones that, by their own timestamps, "
-        "are older than this when the snapshot's last record is appended. For compact: a tombstone stays for this "
-        "long after the first compaction that covered it has ended on all replicas of the ISR (KIP-534). The next "
-        "compaction of the partition proves that, and its time counts. A log without new records is not "
+        doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones whose timestamps are older than this "
+        "when the snapshot's last record is appended. For compact: a tombstone stays for this long after all "
+        "replicas of the ISR have completed the first compaction that covers it (KIP-534). The next compaction "
+        "of the partition detects that, and the time counts from then. A log without new records is not "
         "compacted, so its tombstones stay.",
     )
     min_cleanable_dirty_ratio: float = key(
         0.5,
         between(0, 1),
-        doc="For cleanup.policy=compact: a partition is compacted once this fraction of its sealed bytes was "
-        "never compacted.",
+        doc="For cleanup.policy=compact: a partition is compacted once this fraction of its sealed bytes has "
+        "not been compacted.",
     )
     min_compaction_lag_ms: int = key(
         0,
@@ -239,22 +237,22 @@ class TopicConfig:
         2**63 - 1,
         at_least(1),
         unit="ms",
-        doc="For cleanup.policy=compact: a partition with a record that was not compacted for this long is "
-        "compacted at any dirty ratio. Its segments are sealed after this time, if segment.ms is longer "
-        "(KIP-354).",
+        doc="For cleanup.policy=compact: a partition with a record that has not been compacted for this long is "
+        "compacted at any dirty ratio. If segment.ms is longer than this, segments are sealed after this time "
+        "instead (KIP-354).",
     )
     metadata_snapshot_min_changed_records_ratio: float = key(
         0.5,
         between(0, 1),
         name="metadata.snapshot.min.changed_records.ratio",
-        doc="A new snapshot is taken once this fraction of the records of the latest one has been changed or "
+        doc="A new snapshot is taken once this fraction of the latest snapshot's records has been changed or "
         "deleted; new records do not count (KIP-630). The metadata log uses the value of the cluster.",
     )
     metadata_log_max_record_bytes_between_snapshots: int = key(
         20 * 1024 * 1024,
         at_least(1),
         unit="bytes",
-        doc="A new snapshot is taken once the log has this many bytes between the latest one and the high "
+        doc="A new snapshot is taken once the log has this many bytes between the latest snapshot and the high "
         "watermark (KIP-630). The metadata log uses the value of the cluster.",
     )
     metadata_log_max_snapshot_interval_ms: int = key(
@@ -262,38 +260,37 @@ class TopicConfig:
         at_least(0),
         unit="ms",
         doc=(
-            "A new snapshot is taken once the latest one is this old, of any size, if the log has new records "
-            "(KIP-876). 0: never because of its age. The metadata log uses the value of the cluster."
+            "A new snapshot is taken once the latest snapshot is this old, if the log has new records "
+            "(KIP-876). 0: age does not matter. The metadata log uses the value of the cluster."
         ),
     )
     metadata_start_offset_lag_time_max_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(0),
         unit="ms",
-        doc="How long the log start waits for live replicas that have not fetched a snapshot yet (KIP-630). "
+        doc="How long the log start waits for available replicas that have not fetched a snapshot yet (KIP-630). "
         "The metadata log uses the value of the cluster.",
     )
 
     mirror_source: str = key(
         "",
         SOURCE_TOPIC,
-        doc="The topic of a Kafka cluster that this topic mirrors: cluster id and topic id. While it is set, "
-        "only `stratalog mirror` appends. It is set when the topic is created, and removed by `mirror "
-        "--end`.",
+        doc="The topic of a Kafka cluster that this topic mirrors: cluster id and topic id. While this is set, "
+        "only `stratalog mirror` appends. The creation of the topic sets it, and `mirror --end` removes it.",
     )
     mirror_source_topic: str = key(
         "",
         TOPIC_OF_CLUSTER,
         doc=(
-            "For a mirror whose topic has another name in the Kafka cluster: the cluster id and that name, which "
-            "`mirror` and `compare` use. It is set when the topic is created, and remains after `mirror --end`, "
-            "so that only a run with `--as` mirrors that topic a second time."
+            "For a mirror whose source has another name: the source's cluster id and topic name, which `mirror` "
+            "and `compare` use. The creation of the topic sets it, and it remains after `mirror --end`, so that "
+            "only a run with `--as` mirrors the source again."
         ),
     )
     mirror_archive_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="For a mirror: the log start does not follow that of the source.",
+        doc="For a mirror: the log start does not follow the log start of the source.",
     )
 
     @property
@@ -337,7 +334,7 @@ class TopicConfig:
 
     @property
     def local_expires_ms(self) -> int:
-        """The local retention time of records that the remote tier keeps longer; -1 without any."""
+        """The local retention time of records that the remote tier keeps longer; -1 if there are none."""
         return UNLIMITED if self.local_retention_ms == self.retention_ms else self.local_retention_ms
 
     @property

@@ -21,9 +21,9 @@
     stored_schedule       the times of earlier runs of a job, as hints for its next run
     remote_quota          the bytes per second that this driver may copy to and fetch from the remote tier
     compared_clocks       compares this driver's clock with those of the storage, before deletion by time
-    known_image           the last known metadata, for operations that only look
+    known_image           the last known metadata, for read-only operations
     turns                 rounds of work that a budget may end at any point
-    while_it_changes      repeats a look that concurrent changes have disturbed
+    while_it_changes      retries a read that concurrent changes disrupted
 
 Above the metadata, the quorum and the data plane; below every operation. The caller passes in the runner of tasks:
 this package only knows threads. An operation takes the ports that it needs, the metadata client among them, and no

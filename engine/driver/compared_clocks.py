@@ -25,18 +25,18 @@ class ComparedClocks:
 
     @property
     def agreed_ms(self) -> int | None:
-        """The time for deletion by time (``partitions.agreed_time``); None: delete nothing."""
+        """The current time, for deletion by time (``partitions.agreed_time``); None: delete nothing."""
         return agreed_by_most(self.driver_ms, self.told.values())
 
     @property
     def stamp_ms(self) -> int:
-        """The timestamp to record for later deletion: the later of the driver's time and most brokers'."""
+        """The timestamp to record for later deletion: the driver's time, or most brokers' time if later."""
         known = sorted(storage_ms for storage_ms in self.told.values() if storage_ms is not None)
         return max(self.driver_ms, known[len(known) // 2]) if known else self.driver_ms
 
     @property
     def apart(self) -> dict[int, int]:
-        """The brokers whose storage disagrees with the driver, and how far the driver is ahead of it."""
+        """The brokers whose storage disagrees with the driver, and how far the driver is ahead of each."""
         return {
             broker_id: self.driver_ms - storage_ms
             for broker_id, storage_ms in sorted(self.told.items())
@@ -49,22 +49,23 @@ class ComparedClocks:
         if self.agreed_ms is not None:
             return None
         if not self.apart:
-            return "no broker's storage reports a time: nothing is removed by time"
+            return "no broker's storage reports a time, so nothing is deleted by time"
         broker_id, ahead_ms = next(iter(self.apart.items()))
         return (
             f"this machine's clock is {_span(ahead_ms)} that of the storage (broker {broker_id}): nothing is "
-            "removed by time until the two agree; set the clock that is wrong"
+            "deleted by time until the two agree; correct the wrong clock"
         )
 
     @property
     def broker_faults(self) -> dict[int, str]:
-        """The consequences of a wrong clock, by each broker whose storage disagrees with this driver and with most
-        others."""
+        """The consequences of a wrong clock, for each broker whose storage disagrees with this driver and with
+        most other brokers.
+        """
         if self.agreed_ms is None:
             return {}
         return {
             broker_id: f"its storage's clock is {_span(-ahead_ms)} this machine's and most brokers': no file "
-            "there is deleted by time until they agree; set that clock"
+            "there is deleted by time until they agree; correct that clock"
             for broker_id, ahead_ms in self.apart.items()
         }
 
@@ -80,7 +81,7 @@ def _span(ahead_ms: int) -> str:
 
 
 def compared_clocks(storage: Storage, clock: Clock, image: ClusterImage) -> ComparedClocks:
-    """Ask the unfenced brokers for their time; None for one that does not answer."""
+    """The clocks of the driver and the unfenced brokers; None for a broker that does not answer."""
     brokers = [
         broker_id
         for broker_id in storage.stores
@@ -93,7 +94,7 @@ def compared_clocks(storage: Storage, clock: Clock, image: ClusterImage) -> Comp
 
 
 def removal_time(storage: Storage, clock: Clock, image: ClusterImage, run: OperationRun) -> int | None:
-    """The time for all deletion of the run by time. None: delete nothing; the run's notes have the reason."""
+    """The time for all deletion by time in this run. None: delete nothing; the run's notes give the reason."""
     clocks = compared_clocks(storage, clock, image)
     run.notes += clocks.notes
     return clocks.agreed_ms

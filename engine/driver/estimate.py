@@ -9,29 +9,29 @@ from stratalog.partitions.store import StoreCounts
 PUT_DOLLARS = 0.005 / 1000
 """List price of a PUT, COPY, POST or LIST request, S3 Standard in us-east-1 (first half of 2026)."""
 GET_DOLLARS = 0.0004 / 1000
-"""List price of a GET or HEAD request there. DELETE costs nothing."""
+"""List price of a GET or HEAD request, likewise. DELETE costs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Requests to object stores by their price, and the bytes that they read and write."""
+    """Counts of requests to object stores by price class, and the bytes that they read and write."""
 
     puts: int = 0
     """Requests at a PUT's price: PUT, COPY, POST and LIST."""
     gets: int = 0
-    """Requests at a GET's price: GET and HEAD."""
+    """Requests at the price of a GET price: GET and HEAD."""
     moved_bytes: int = 0
 
     def __add__(self, other: Estimate) -> Estimate:
         return Estimate(self.puts + other.puts, self.gets + other.gets, self.moved_bytes + other.moved_bytes)
 
     def __str__(self) -> str:
-        requests = f"{self.puts:,} requests at a PUT's price, {self.gets:,} at a GET's"
+        requests = f"{self.puts:,} requests at the price of a PUT, {self.gets:,} at a GET's"
         return f"{requests}, {self.moved_bytes:,} bytes moved: {self.dollars:.6f} dollars"
 
     @property
     def dollars(self) -> float:
-        """The price of the requests. Storage and traffic are not in it."""
+        """The price of the requests. It does not include storage and traffic."""
         return self.puts * PUT_DOLLARS + self.gets * GET_DOLLARS
 
     def columns(self) -> dict[str, int | float]:

@@ -39,7 +39,7 @@ class Execution:
 
     @contextmanager
     def run(self, operation: str, *, dry_run: bool = False) -> Iterator[OperationRun]:
-        """A measured run of an operation."""
+        """Measures one run of an operation."""
         with measured(self.clock, self.counts) as measure:
             yield OperationRun(operation, dry_run, tasks=self.tasks, progress=self.progress, measure=measure)
 
@@ -52,7 +52,9 @@ def execution_on(
     *,
     driver_only: bool = False,
 ) -> tuple[Storage, Execution]:
-    """The storage and an execution with ``tasks``: the counts of each include what the tasks do on executors."""
+    """The storage and an execution with ``tasks``. The counts of both include the requests that tasks make on
+    executors.
+    """
     counted = replace(storage, elsewhere=lambda: execution.tasks.counts)
     execution = Execution(tasks, clock, counted.counts, progress, driver_only)
     return counted, execution

@@ -1,9 +1,9 @@
 """Runs many fetches at once: those of local records never wait for remote ones (KIP-405, "Thread Pools": "we have
 to handle remote storage operations in dedicated threads pools").
 
-A thread for local work first finds the records of a fetch, which takes a listing of the leader; if they are
-remote, a thread for remote work continues. The caller gets the results as they complete. A hanging leader occupies
-at most half of the threads, and a fetch that its caller has abandoned is not started.
+A thread for local work first finds the records of a fetch by listing the leader; if they are remote, a thread for
+remote work continues. The caller gets the results as they complete. A hanging leader occupies at most half of the
+threads, and a fetch that its caller has abandoned is not started.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class Fetching:
     def __init__(self) -> None:
         self.reader = RecordReader()
         self.remote_logs: BoundedCache[str, RemoteLog] = BoundedCache(_REMOTE_LOGS_BYTES)
-        """By topic id, without rewrites of other writers. A remote log grows at its end, and loses segments below
-        the log start: an older one is valid for an offset whose object still exists."""
+        """By topic id, without rewrites of other writers. A remote log grows at its end and loses segments below
+        the log start, so a cached log is valid for every offset whose object still exists.
+        """
         self.throttle: Throttle | None = None
         """The budget of remote reads; see ``stratalog.engine.driver.remote_quota``."""
         self._local = _Lanes(LOCAL_THREADS, "fetch-local")
@@ -61,10 +62,10 @@ class Fetching:
         deadline_s: float,
         timeout_s: float,
     ) -> Iterator[Outcome[K, R]]:
-        """One outcome per item, in order of completion; ``begin`` returns the result, or the remote rest of the
-        work. Calls start now, even before the caller iterates. An item without a result at ``deadline_s`` on the
-        clock is ``Failed`` with StoreTimeoutError, which names ``timeout_s``, the caller's timeout; running calls
-        are abandoned, and no more are started.
+        """Yields one outcome per item, in order of completion. ``begin`` returns the result, or the work that
+        remains in the remote tier. Calls start now, before the caller iterates. An item without a result at
+        ``deadline_s`` on the clock is ``Failed`` with StoreTimeoutError, which names ``timeout_s``, the caller's
+        timeout; running calls are abandoned, and no more are started.
 
         A StratalogError is an outcome; any other exception is a bug and is raised.
         """
@@ -131,7 +132,7 @@ class _Lanes:
         self._waiting: defaultdict[int | None, deque[Callable[[], None]]] = defaultdict(deque)
 
     def submit(self, lane: int | None, call: Callable[[], None]) -> None:
-        """Call it after earlier ones of its lane."""
+        """Add a call to its lane; the calls of a lane start in this order."""
         with self._lock:
             if self._taken[lane] < self._most:
                 self._taken[lane] += 1
@@ -140,7 +141,7 @@ class _Lanes:
                 self._waiting[lane].append(call)
 
     def forget(self, calls: Collection[Callable[[], None]]) -> None:
-        """Drop those of them that have not started."""
+        """Drop the given calls that have not started."""
         with self._lock:
             for lane, waiting in self._waiting.items():
                 self._waiting[lane] = deque(call for call in waiting if call not in calls)

@@ -22,12 +22,12 @@ _WORK: Mapping[str, tuple[str, ...]] = {
     "scrub": (),
     "heal": (),
 }
-"""Totals that count changes, for jobs that run again and again."""
+"""Totals that count changes, for recurring jobs."""
 _WRITE_NO_HINTS = {"retain"}
-"""Those of these jobs for which any write or deletion counts as a change, as for all other operations."""
+"""The recurring jobs for which any write or deletion counts as a change, as it does for all other operations."""
 
 ROUND = "maintain"
-"""The job that runs the jobs above as its parts."""
+"""The job that runs the recurring jobs as its parts."""
 
 _FLOWS = (
     *("records", "deleted_records", "copied_bytes", "uploaded_files", "uploaded_bytes", "segments"),
@@ -52,7 +52,7 @@ def has_changed(report: Report) -> bool:
 
 
 def have_written(counts: StoreCounts) -> bool:
-    """Whether storage was written to, or anything deleted."""
+    """Whether the operation wrote to storage or deleted anything."""
     return counts.creates + counts.deletes + counts.copies > 0
 
 
@@ -74,7 +74,7 @@ def figures(report: Report, image: ClusterImage) -> dict[str, int]:
 
 
 def _work(report: Report) -> dict[str, int]:
-    """The totals that count as work, without work on the log of events."""
+    """The totals that count as work, without those of the log of events."""
     found = {}
     for name in _WORK.get(report.operation, ()):
         own = sum(_number(row.get(name)) for row in report.rows if row.get("topic") == OPERATIONS_TOPIC)
@@ -109,7 +109,7 @@ def _by_topic(report: Report, image: ClusterImage) -> dict[str, int]:
 
 
 def _counts(name: str, value: Value) -> bool:
-    """Whether a total counts something; the time of the next work, for example, does not."""
+    """Whether a total is a count; the time of the next work, for example, is not."""
     return isinstance(value, int) and not isinstance(value, bool) and not name.endswith("_ms")
 
 

@@ -1,6 +1,6 @@
 """Folds equal rows of a report, for people; machines get every row.
 
-the engine's own topics                        one row for all, if other topics have rows, too
+the engine's own topics                        one row for all, if other topics also have rows
 rows that differ only in their partition       one row, with the first and the last partition
 columns of zeros in a wide table               a line below the table
 """
@@ -14,7 +14,7 @@ DIFFERS = "..."
 """Replaces values that differ within a folded row."""
 
 NARROW = 8
-"""A table with more columns is wide."""
+"""The greatest number of columns of a table that is not wide."""
 _SUBJECTS = ("topic", "partition", "broker")
 
 Row = Mapping[str, str | int | float | bool | None]
@@ -31,7 +31,7 @@ def folded(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _one(own: Sequence[Row]) -> Row:
-    """One row for all of these: in each column their common value."""
+    """One row for all the given rows: each column has their common value."""
     if len(own) == 1:
         return own[0]
     columns = dict.fromkeys(name for row in own for name in row)

@@ -1,4 +1,4 @@
-"""The metadata for operations that only look: without a majority of voters, the last known state, with a note."""
+"""The metadata for read-only operations. Without a majority of voters: the last known state, with a note."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stratalog.partitions.errors import NoMajorityError, StorageRefusedError
 
 
 def known_image(metadata: MetadataClient, run: OperationRun) -> ClusterImage:
-    """Everything that is committed; if too few voters are reachable, the metadata that this driver saw last, at
-    the latest when it opened the cluster, with a failure that says so. No decision may rest on it.
+    """Everything that is committed; if too few voters are reachable, the last metadata that this driver read, with
+    a failure that says so. No decision may rest on it.
 
     Raises: errors of ``MetadataClient.image``; NoMajorityError if no state is known.
     """

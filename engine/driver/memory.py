@@ -28,13 +28,13 @@ from stratalog.partitions.identity import NewId, TopicIdPartition
 from stratalog.partitions.producers import ProducerAppend, unnamed
 
 _MOST = 10_000
-"""Producers to remember. Forgetting one costs two requests per partition at its next append."""
+"""The number of producers to remember. Forgetting one costs two requests per partition at its next append."""
 
 
 class BegunSequences:
     """The greatest sequence that this driver has begun for each named producer, by topic.
 
-    A greater sequence is not a retry, so its append skips the look for earlier attempts. Thread-safe, as one
+    A greater sequence is not a retry, so its append does not search for earlier attempts. Thread-safe, as one
     thread at a time uses a producer.
     """
 
@@ -60,8 +60,8 @@ class UnnamedProducers:
         self._free: deque[tuple[int, ProducerAppend]] = deque()
 
     def take(self, new_id: NewId) -> ProducerAppend:
-        """A producer and its next sequence, for one append at a time: the one returned last, so that others may
-        expire.
+        """A producer and its next sequence, for one append. It is the producer that was given back last, so that
+        the others can expire.
         """
         with suppress(IndexError):
             while True:
@@ -81,15 +81,17 @@ _MOST_IDS = 1000
 class TransactionalProducers:
     """The producers of transactional ids whose last transaction ended in this driver.
 
-    The next transaction of an id continues with its producer, whose epoch the end has raised. Each is given out
-    once, so two open transactions never share one. Thread-safe.
+    The next transaction of an id continues with its producer, whose epoch the end has raised. Each producer is
+    given out once, so two open transactions never share one. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._left: BoundedCache[str, tuple[int, Transaction]] = BoundedCache(_MOST_IDS)
 
     def take(self, transactional_id: str) -> Transaction | None:
-        """The state in which this driver left the id; None if it has none, or another transaction here uses it."""
+        """The state in which this driver left the id; None if it left none, or another transaction in this driver
+        uses the id.
+        """
         process, left = self._left.take(transactional_id) or (None, None)
         return left if process == os.getpid() else None  # after a fork both processes would have it
 
@@ -112,8 +114,8 @@ class LogEnds:
         self._ends: BoundedCache[TopicIdPartition, tuple[PartitionView, LogEnd]] = BoundedCache(_BYTES)
 
     def of(self, views: Iterable[PartitionView]) -> dict[int, LogEnd]:
-        """The known ends by partition, for views that have not changed since. Each end is given out once, so after
-        a failed append none is known.
+        """The known ends by partition, for views that have not changed since. Each end is given out once, so no
+        end is known after a failed append.
         """
         found: dict[int, LogEnd] = {}
         for view in views:
@@ -140,7 +142,7 @@ class RemoteEnds:
     checked.
 
     A driver checks before its first append under a leader epoch: one read of a topic's table answers for all its
-    partitions. The answer stays valid for that epoch, because only records that the leader holds are tiered. Not
+    partitions. The answer stays valid for that epoch, because a leader tiers only records that it holds. Not
     pickled.
     """
 
@@ -150,7 +152,7 @@ class RemoteEnds:
     """By topic id."""
 
     def unknown(self, views: Iterable[PartitionView]) -> list[PartitionView]:
-        """The views of tiered partitions that were not checked under their present leader epoch."""
+        """The views of tiered partitions that were not checked under their current leader epoch."""
         return [view for view in views if view.tiered and self._found.get(view.key) != view.leader_epoch]
 
     def remember(self, view: PartitionView) -> None:

@@ -33,12 +33,12 @@ class Histogram:
         del self.latest[:-_KEPT]
 
     def quantile(self, part: float) -> float:
-        """The quantile ``part``, a fraction, of the latest values; there must be at least one."""
+        """The quantile ``part``, a fraction, of the latest values; there must be at least one value."""
         return sorted(self.latest)[min(int(part * len(self.latest)), len(self.latest) - 1)]
 
 
 class HistogramRow(Row, frozen=True, kw_only=True):
-    """A metric of a partition: its latest measurement, and those that are kept."""
+    """A metric of a partition: its latest measurement, and the quantiles of the kept ones."""
 
     metric: str
     topic: str

@@ -46,7 +46,7 @@ OpenStore = Callable[[str, StoreOptions, Clock], Store]
 
 
 def open_stores(file: ClusterFile, clock: Clock, opener: OpenStore) -> dict[int, Store]:
-    """The store of each broker's root, without looking at any."""
+    """The store of each broker's root. Sends no request."""
     return {broker.broker_id: opener(broker.log_dir, broker.storage, clock) for broker in file.brokers}
 
 
@@ -61,8 +61,8 @@ def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequen
 
 
 def check_voters(file: ClusterFile, stores: Mapping[int, Store], prober: Prober) -> Owners:
-    """Check the owners of the voters' roots in the file: a minority may be foreign, and their errors are returned,
-    as a majority can continue without them.
+    """Check the owners of the voters' roots in the file. Returns the errors of foreign roots if they are a
+    minority, because the majority can continue without them.
 
     Raises: InconsistentClusterIdError, LogDirError.
     """
@@ -77,7 +77,7 @@ class Owners:
     """The owners of some brokers' roots, by their ``broker.json``."""
 
     ours: Mapping[int, BrokerFile]
-    """By broker; without unreadable ones."""
+    """By broker; brokers with an unreadable root are left out."""
     foreign: Sequence[StratalogError]
     """The error for each foreign root."""
 
@@ -89,7 +89,7 @@ def _owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[in
             check_broker_file(found, stores[broker_id], file.cluster_id, broker_id)
         return found
 
-    deadline_s = cluster_config({}).broker_session_timeout_ms / 1000  # the cluster's own config is unknown yet
+    deadline_s = cluster_config({}).broker_session_timeout_ms / 1000  # the cluster's own config is not known yet
     outcomes = prober.probe(check, brokers, deadline_s)
     failed = [one.error for one in outcomes if isinstance(one, Failed)]
     ours = {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}
@@ -115,7 +115,7 @@ class Ports:
 
     @property
     def all(self) -> tuple[MetadataClient, Storage, Execution, Memory]:
-        """The ports of an operation that runs tasks, and uses the memory of this driver."""
+        """The ports of an operation that runs tasks and uses this driver's memory."""
         return self.metadata, self.storage, self.execution, self.memory
 
     @property
@@ -130,7 +130,7 @@ class Ports:
 
     @property
     def for_looks(self) -> tuple[MetadataClient, Storage, Clock]:
-        """The ports of an operation of this process that needs no memory."""
+        """The ports of a read-only operation that runs in this process and needs no memory."""
         return self.metadata, self.storage, self.clock
 
     def with_tasks(
@@ -162,7 +162,7 @@ def metadata_log(
     hint: LogState = LogState(),  # noqa: B008 - immutable
     key: ClusterKey | None = None,
 ) -> MetadataLog:
-    """The metadata log on these voters; ``hint`` is an earlier state of it, ``key`` that of the voters."""
+    """The metadata log on these voters; ``hint`` is an earlier state of the log, ``key`` the key of the voters."""
     return MetadataLog(
         file.cluster_id,
         voters,

@@ -36,7 +36,7 @@ class OperationsLog:
 
     origin: Origin
     failing: frozenset[str] = field(default_factory=frozenset)
-    """The failures of the latest round of ``maintain``: rounds with the same failures write only one event."""
+    """The failures of the latest round of ``maintain``: later rounds with the same failures write no event."""
 
 
 def origin(environ: Mapping[str, str] = os.environ) -> Origin:
@@ -55,7 +55,7 @@ def operations_log(environ: Mapping[str, str] = os.environ) -> OperationsLog | N
 
 
 def _first(environ: Mapping[str, str], choices: tuple[tuple[str, ...], ...]) -> str | None:
-    """The values of the first group of variables whose first one is set."""
+    """The values of the first group whose first variable is set."""
     for names in choices:
         if environ.get(names[0]):
             return ".".join(environ[name] for name in names if environ.get(name))

@@ -17,9 +17,8 @@ _EXAMPLE_FIELDS = 5
 
 
 def as_it_is(scalar: pa.Scalar) -> Any:
-    """A value as Python has it; for a time outside Python's range its integer, for text that is not UTF-8 its
-    bytes."""
-    import pyarrow as pa  # here: ``tail --help`` does not wait for it
+    """A value in Python: a time outside Python's range as its integer, text that is not UTF-8 as bytes."""
+    import pyarrow as pa  # here, so that ``tail --help`` does not wait for it
 
     match scalar:
         case pa.StructScalar() if scalar.is_valid:
@@ -35,8 +34,8 @@ def as_it_is(scalar: pa.Scalar) -> Any:
 
 
 def plain(value: Any, timespec: str | None = None) -> Any:
-    """A value for JSON: bytes as text, or as an object with their base64. Floats: see ``json_float``; ``timespec``
-    is that of ``datetime.isoformat``, None: see ``time_text``.
+    """A value for JSON: bytes as text, or as an object with their base64. For floats see ``json_float``.
+    ``timespec`` is as in ``datetime.isoformat``; for None see ``time_text``.
     """
     match value:
         case float():
@@ -136,7 +135,7 @@ def from_plain(value: Any, kind: pa.DataType) -> Any:
 
 
 def example(kind: pa.DataType) -> Any:
-    """A value of this type in the form that ``from_plain`` takes; of a struct the first fields."""
+    """An example of this type, in the form that ``from_plain`` takes; for a struct, its first fields."""
     import pyarrow as pa  # as above
 
     is_a = pa.types
@@ -185,8 +184,9 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
 
 
 def _fields(value: dict[str, Any], kind: pa.DataType) -> dict[str, Any]:
-    """The object's fields in the type's types; fields that the type lacks are unchanged, for
-    ``partitions.unknown_fields``."""
+    """The object's fields, converted to the types of the struct. Fields that the type lacks are unchanged, for
+    ``partitions.unknown_fields``.
+    """
     types = {field.name: field.type for field in kind}
     found = {name: one for name, one in value.items() if name not in types}
     for name, one in types.items():

@@ -1,7 +1,7 @@
 """Estimates the requests of a run to object stores, for the report of its dry run.
 
 A run repeats the requests of its dry run, which are counted. ``Planned.send`` adds those that the dry run leaves
-out. Nobody bills the requests to a folder, so they do not count.
+out. Requests to a folder cost nothing, so they do not count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stratalog.partitions.store.object import INLINE_COPY_BYTES
 
 _PART_BYTES = StoreOptions().part_bytes
 _BEGIN_AND_COMPLETE = 2
-"""Requests of an upload in parts besides the parts."""
+"""Requests of a multipart upload in addition to its parts."""
 
 
 @dataclass(slots=True)
@@ -36,19 +36,22 @@ class Planned:
         self.before = self.storage.billed_counts()
 
     def send(self, store: Store | None, *, puts: int = 0, gets: int = 0, moved_bytes: int = 0) -> None:
-        """Add requests to a store that the dry run has not sent; None is a broker that the cluster file lacks."""
+        """Add requests that a run would send to a store, and that the dry run has not sent. A store of None is a
+        broker that the cluster file does not name.
+        """
         if store is not None and is_billed(store):
             self.more += Estimate(puts, gets, moved_bytes)
 
     def send_look(self, image: ClusterImage, times: int = 1) -> None:
-        """Add reads of the metadata: each is a listing and a look at the root, on a majority of the voters."""
+        """Add reads of the metadata: each lists the log and checks the root on a majority of the voters."""
         voters = self.voters(image)
         for store in voters[: len(voters) // 2 + 1]:
             self.send(store, puts=times, gets=times)
 
     def send_commit(self, image: ClusterImage) -> None:
-        """Add a commit to the metadata: on each voter the claim and the commit, and a look after each; then a
-        read."""
+        """Add a commit to the metadata: on each voter the claim and the commit, each followed by a listing; then a
+        read.
+        """
         for store in self.voters(image):
             self.send(store, puts=4, gets=2)
         self.send_look(image)
@@ -59,7 +62,7 @@ class Planned:
         return [stores[voter.broker_id] for voter in image.voters if voter.broker_id in stores]
 
     def estimate(self) -> Estimate | None:
-        """The requests of the dry run so far, and those that it leaves out; None without an object store."""
+        """The requests of the dry run so far, plus those that it leaves out; None without an object store."""
         if not any(map(is_billed, self.storage.all_stores)):
             return None
         return Estimate.of(self.storage.billed_counts() - self.before) + self.more

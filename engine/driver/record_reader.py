@@ -25,13 +25,13 @@ READ_COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers"]
 _COLUMNS = [*READ_COLUMNS, "control"]
 
 _KEPT_BYTES = 1024 * 1024
-"""The greatest memory that a part may keep alive besides its own records."""
+"""The most memory, beyond its own records, that a slice may keep alive."""
 ROW_GROUP_BYTES = 256 * 1024 * 1024
 """The bound of the cache, in bytes of memory. (Kafka caches up to 1 GiB of indexes of remote segments,
 remote.log.index.file.cache.total.size.bytes.)"""
 
 _File = tuple[str, str, int, str]
-"""Store, name, size, version: names in the remote tier have no version, but are never reused."""
+"""Store, name, size, version: names in the remote tier have no version, because they are never reused."""
 
 Pay = Callable[[int], None]
 """Called with the number of bytes before they are read from a store; may wait, or raise."""
@@ -50,12 +50,13 @@ class RecordReader:
     def read(
         self, what: str, pieces: Iterable[FileSlice], offset: int, max_bytes: int, pay: Pay = free
     ) -> pa.Table | None:
-        """The records from ``offset`` on of ordered pieces without gaps, the first of which holds it: at least
-        one, and more up to ``max_bytes`` in memory. None without pieces. They include ``control`` and markers
-        (``stratalog.partitions.transactions.visible``). ``pay`` is called for row groups that are not cached.
+        """Returns the records from ``offset`` on. The pieces are in order and without gaps, and the first one
+        holds the offset. Returns at least one record, and more up to ``max_bytes`` in memory; None without pieces.
+        They include ``control`` and markers (``stratalog.partitions.transactions.visible``). ``pay`` is called for
+        row groups that are not cached.
 
         Raises: CorruptSegmentError naming the damaged offsets, LogGapError when a file ends too early, and errors
-            of ``pay``, unless there are records before; SourceChangedError, StorageError kinds.
+            of ``pay``, unless records before the error can be returned; SourceChangedError, StorageError kinds.
         """
         found: list[pa.Table] = []
         left = max_bytes
@@ -95,7 +96,7 @@ class RecordReader:
         if segment.footer.next_offset < piece.end:
             raise LogGapError(
                 f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
-                f"{segment.footer.next_offset}, and no file holds the offsets from there to {piece.end}"
+                f"{segment.footer.next_offset}, and no file has the offsets from there to {piece.end}"
             )
         return [(index, *offsets) for index, offsets in enumerate(pairwise(segment.row_group_offsets))]
 
@@ -121,7 +122,7 @@ def _key(store: Store, file: DataFile) -> _File:
 
 
 def _fitting(records: pa.Table, max_bytes: int) -> int:
-    """The number of first records that fit in ``max_bytes`` bytes of memory."""
+    """The number of leading records that fit in ``max_bytes`` bytes of memory."""
     low, high = 0, int(records.num_rows)
     if records.nbytes <= max_bytes:
         return high
@@ -135,12 +136,14 @@ def _fitting(records: pa.Table, max_bytes: int) -> int:
 
 
 def _alone(records: pa.Table, count: int) -> pa.Table:
-    """The first records, copied if they are a small part, so that they do not keep all in memory."""
+    """The first records, copied if they are a small part of the table, so that they do not keep all of it in
+    memory.
+    """
     some = records.slice(0, count)
     kept = some.get_total_buffer_size()
     return some if kept <= max(_KEPT_BYTES, 4 * some.nbytes) else some.take(numbers(0, count))
 
 
 def _joined(found: list[pa.Table]) -> pa.Table:
-    """The records as one table; files older than a field of the topic's schema have nulls there."""
+    """The records as one table. A file older than a field of the topic's schema has nulls in that field."""
     return pa.concat_tables(found, promote_options="permissive")

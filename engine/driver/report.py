@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 200
 _LEAST_WIDTH = 8
-"""A column of text is never cut to fewer characters."""
+"""The minimum width, in characters, to which a text column is cut."""
 _MOST_NAMED = 3
-"""Failures that an error message names."""
+"""The number of failures that an error message names."""
 _NOTHING: Mapping[str, Value] = {}
 
 Value = str | int | float | bool | None
@@ -68,7 +68,8 @@ def _without_subject(item: str, message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one operation on many items; true if all succeeded. A notebook shows it as a table."""
+    """The outcome of one operation on many items. It is true if all items succeeded. A notebook shows it as a
+    table."""
 
     operation: str
     rows: Sequence[Mapping[str, Value]]
@@ -78,15 +79,17 @@ class Report:
     seconds: float = 0.0
     counts: StoreCounts = field(default_factory=StoreCounts)
     notes: Sequence[str] = ()
-    """Events that are no failures, such as a fenced broker, or a member that left an ISR."""
+    """Events that are not failures, such as a fenced broker, or a member that left an ISR."""
     settled: Mapping[TopicIdPartition, int] = field(default_factory=dict)
-    """Partitions with the time (ms since the epoch) before which the operation has nothing to do, while their
-    files, metadata and configs are unchanged. Not shown."""
+    """Partitions with the time (ms since the epoch) before which the operation has nothing to do unless their
+    files, metadata or configs change. Not shown.
+    """
     parts: Sequence[Report] = ()
-    """The reports of the operation's parts, if this one has few details of them. Not shown."""
+    """The reports of the operation's parts, if this report has few details of them. Not shown."""
     estimate: Estimate | None = None
-    """In a dry run: what a run would send to object stores; None if none is used, or nobody can tell."""
-    remedy: str = "finished work stays done: fix the cause, and run it again"
+    """In a dry run: the requests and bytes that a run would send to object stores; None if it uses none, or the
+    amount is unknown."""
+    remedy: str = "finished work is kept: fix the cause, and run the operation again"
     """The advice in the error about failures."""
 
     @property
@@ -115,8 +118,8 @@ class Report:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a table: a column for each of ``columns``, null where a row lacks it. A column of values of
-        several types is text.
+        """The rows as an Arrow table with the columns ``columns``; a value that a row lacks is null. A column with
+        values of several types is a string column.
         """
         import pyarrow as pa
 
@@ -129,7 +132,7 @@ class Report:
         return pa.table({name: column([row.get(name) for row in self.rows]) for name in self.columns})
 
     def to_pandas(self) -> pd.DataFrame:
-        """``to_arrow`` as a frame of pandas; whole numbers stay whole where some are missing.
+        """The rows as a pandas frame. A column of integers keeps its type if values are missing.
 
         Raises: EnvironmentUnusableError without pandas.
         """
@@ -164,14 +167,14 @@ class Report:
         return self.text()
 
     def text(self, width: int | None = None) -> str:
-        """The report for people. A table is cut to ``width`` columns of a terminal; None: not cut."""
+        """The report for people. A table is cut to ``width`` terminal columns; None: not cut."""
         columns, rows, zero = self._folded()
         table = text_table(columns, rows[:_MOST_LINES])
         if width is not None and any(len(line) > width for line in table):
             table = text_table(columns, rows[:_MOST_LINES], width)
         lines = [self.headline, *table]
         if len(rows) > _MOST_LINES:
-            lines.append(f"... and {len(rows) - _MOST_LINES} more rows (all of them are in the JSON)")
+            lines.append(f"... and {len(rows) - _MOST_LINES} more rows (the JSON has all rows)")
         lines += [printable(zero)] if zero else []
         lines += [] if self.estimate is None else [f"estimate: {self.estimate}"]
         lines += [printable(f"note: {note}") for note in self.notes]
@@ -225,7 +228,7 @@ class Report:
 
 
 class OperationFailedError(StratalogError):
-    """An operation failed, partly or completely; ``report`` has the outcome of each item."""
+    """An operation failed for some or all items; ``report`` has the outcome of each."""
 
     code = "OPERATION_FAILED"
 
@@ -271,7 +274,7 @@ def show(value: Value) -> str:
 
 def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]], width: int | None = None) -> list[str]:
     """The lines of a table: numbers right-aligned, the rest left-aligned. If a line exceeds ``width``, text is cut
-    and ends in ``...``; if that is not enough, the last columns are omitted. A last line says so. Numbers are
+    and ends in ``...``; if that is not enough, the last columns are omitted, and a last line says so. Numbers are
     never cut.
     """
     listed = list(rows)
@@ -297,7 +300,7 @@ def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]], widt
 
 
 def _within(widths: Sequence[int], right: Sequence[bool], most: int) -> list[int]:
-    """The widths of the first columns, so that a line has at most ``most`` characters; at least one column."""
+    """The widths of the columns that fit in a line of ``most`` characters; at least one column."""
     for count in range(len(widths), 0, -1):
         room = most - 2 * (count - 1)
         fixed = sum(w for w, number in zip(widths[:count], right, strict=False) if number)

@@ -1,7 +1,7 @@
 """The frame of an operation. ``stratalog.engine.upkeep`` describes how to build an operation on it.
 
 execution.run    measures a block, and yields the run, which collects the results of the block
-each, in_turns   tasks, with progress; in turns if a budget may end them. Failed tasks are failures of the run
+each, in_turns   run tasks, with progress; in turns if a budget may end them. Failed tasks are failures of the run
 commit           one command for many partitions. Refused ones are failures of the run
 add, fill        rows, of a ``Row`` class per operation whose fields are the columns
 settle           partitions that need no further run for now
@@ -30,13 +30,14 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed, Outcome, R, T
 from stratalog.partitions.store import StoreCounts
 
-NOT_DONE = "not done: a failure says why"
+NOT_DONE = "not done: see the failures for the reason"
 """The reason for a partition that an operation has not processed."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of a report. The fields are the columns, in their order, with values as in ``Value``; a field that is
-    ``UNSET`` is no column of this row."""
+    """A row of a report. The fields are the columns, in their order, with values as in ``Value``; a row has no
+    column for a field that is ``UNSET``.
+    """
 
     def columns(self) -> dict[str, Value]:
         """The values by column."""
@@ -56,7 +57,7 @@ class PartDone(Protocol):
 
     @property
     def left(self) -> int:
-        """Whether, or how much, work is left: 0 or False at the end."""
+        """Whether work is left, or how much; 0 or False at the end."""
         ...
 
     @property
@@ -65,7 +66,7 @@ class PartDone(Protocol):
         ...
 
     def after(self, before: Self) -> Self:
-        """The result of this part and of those before it."""
+        """The result of this part combined with that of the parts before it."""
         ...
 
 
@@ -84,8 +85,8 @@ class Measure:
 
 @dataclass(slots=True)
 class OperationRun:
-    """One run of an operation, from ``Execution.run``: a measured block. A function that does part of the work
-    receives the run and adds to it. Call ``report`` after the block, as the measurement ends there.
+    """One run of an operation: the measured block of ``Execution.run``. A function that does part of the work
+    receives the run and adds its results. Call ``report`` after the block, as the measurement ends there.
 
     An exception in the block ends the run without a report. Several threads of the driver may add to one run.
     """
@@ -116,16 +117,17 @@ class OperationRun:
         unit: str = "partitions",
         size: Callable[[R], int] = lambda _: 0,
     ) -> Iterator[tuple[W, R]]:
-        """Run the task on each work. Yields each successful work with its result, in order of completion. ``size``
-        gives the bytes of a result, for progress."""
+        """Run each of the tasks. Yields each item that succeeded with its result, in order of completion. ``size``
+        gives the bytes of a result, for progress.
+        """
         return self.done(self.watched(self.tasks.run(task, works), len(works), unit, size))
 
     def in_turns(
         self, task: Callable[[B], P], works: Sequence[B], over: Over | None, *, unit: str = "partitions"
     ) -> tuple[list[tuple[B, P]], list[Failed[B]]]:
-        """Do the works in rounds, a little of each, until ``over``. Returns the results, including those of works
-        that failed later, and the failed works, which are no failures of the run yet. ``totals["cut_off"]`` counts
-        unfinished works.
+        """Run the tasks in rounds, a part of each per round, until ``over``. Returns the results, including those
+        of tasks that failed in a later round, and the failed tasks, which the caller may still add to the run's
+        failures. ``totals["cut_off"]`` counts unfinished tasks.
         """
         done: dict[TopicIdPartition, tuple[B, P]] = {}
         failed: list[Failed[B]] = []
@@ -162,8 +164,8 @@ class OperationRun:
         self.progress.finish()
 
     def done(self, outcomes: Iterable[Outcome[T, R]], name: Callable[[T], object] = str) -> Iterator[tuple[T, R]]:
-        """The successful items in order of completion, with their results. Records the others as failures, named
-        by ``name``.
+        """The successful items in order of completion, with their results. Records each failed item as a failure;
+        ``name`` gives its name.
         """
         for outcome in outcomes:
             if isinstance(outcome, Failed):
@@ -180,9 +182,9 @@ class OperationRun:
         items: Mapping[TopicIdPartition, Item],
         hint: Callable[[Item], str] = lambda _: "",
     ) -> dict[TopicIdPartition, Item]:
-        """Submit the command, which has a request for each of the items (a dry run only asks for the answers);
-        nothing without items. Returns the items whose request was carried out. The others are failures, with a
-        ``hint`` behind the message.
+        """Submit the command, which has one request per item. A dry run only asks for the answers. Without items
+        nothing is sent. Returns the items whose request was carried out. The other items become failures, with
+        ``hint`` appended to the message.
 
         Raises: see ``MetadataClient.submit``.
         """
@@ -204,8 +206,8 @@ class OperationRun:
         self.rows += [row.columns() for row in rows]
 
     def fill(self, asked: Iterable[PartitionView], blank: Callable[[PartitionView], PartitionRow]) -> None:
-        """Sort the rows by partition, after adding a ``blank`` row for each requested partition without one; a
-        failure has the reason.
+        """Add a ``blank`` row for each requested partition without a row, with its failure as the reason, and sort
+        the rows by partition.
         """
         there = {(row["topic"], row["partition"]) for row in self.rows}
         self.add(blank(view) for view in asked if (view.topic, view.partition) not in there)
@@ -216,7 +218,7 @@ class OperationRun:
         self.rows.sort(key=lambda row: [0 if row[name] is None else row[name] for name in columns])
 
     def sum(self, column: str) -> int:
-        """The sum of a column; None, and a row without the column, count as 0."""
+        """The sum of a column; None counts as 0, and so does a row without the column."""
         return sum(int(row.get(column) or 0) for row in self.rows)
 
     def total(self, *columns: str) -> None:
@@ -224,8 +226,8 @@ class OperationRun:
         self.totals |= {column: self.sum(column) for column in columns}
 
     def settle(self, until_ms: Iterable[tuple[PartitionView, int]]) -> None:
-        """Record the time (ms since the epoch) before which partitions have nothing to do, except failed ones and
-        those of failed topics.
+        """Record the time (ms since the epoch) before which the partitions have nothing to do. Failed partitions,
+        and those of failed topics, are left out.
         """
         failed = {failure.item for failure in self.failures}
         self.settled |= {view.key: at for view, at in until_ms if not {view.topic, str(view)} & failed}
@@ -237,7 +239,7 @@ class OperationRun:
         self.notes += [note for note in report.notes if note not in self.notes]
 
     def aside(self) -> OperationRun:
-        """A run of the same operation with its own failures, notes and rows."""
+        """Another run of the same operation, with its own failures, notes and rows."""
         return OperationRun(self.operation, self.dry_run, tasks=self.tasks, progress=self.progress)
 
     def report(self) -> Report:

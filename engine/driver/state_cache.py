@@ -1,4 +1,4 @@
-"""A driver's cache of the engine's own topics: states that it has read, and waiting appends."""
+"""A driver's cache of the engine's own topics: the states that it has read, and appends that wait."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _MOST_APPENDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ReadState(Generic[M]):
-    """The state of a partition as read, and the epoch of its last record. If the log has another epoch there, it
-    is another history."""
+    """The state of a partition as read, and the epoch of its last record. If the log has another epoch at that
+    offset, it is another history.
+    """
 
     state: M
     epoch: int
@@ -62,7 +63,7 @@ class OwnAppend:
     partition: int
     batch: pa.RecordBatch
     probed: ClusterImage | None = None
-    """The metadata as just read, after a probe of the roots; None: read it."""
+    """The metadata as just read, after a probe of the roots; None: read the metadata first."""
     base_offset: int | None = None
     """The offset of the first record, once acknowledged."""
     error: StratalogError | None = None
@@ -100,7 +101,7 @@ class OwnProducer:
             except StratalogError as error:
                 _end(taken, error)
             except BaseException:
-                _end(taken, OutcomeUnknownError("the append was interrupted; read before you try again"))
+                _end(taken, OutcomeUnknownError("the append was interrupted; read the log before you try again"))
                 raise
 
         self._appends.commit(wanted, append_all)

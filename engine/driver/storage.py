@@ -1,4 +1,6 @@
-"""Storage, as operations see it: the brokers' roots, the remote tier, and the cluster file that names both."""
+"""The storage of a cluster for operations: the brokers' roots, the remote tier, and the cluster file that names
+both.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,13 @@ class Storage:
     threads: Runner
     """Runs small storage calls of the driver."""
     copies: Runner = field(default_factory=lambda: ThreadRunner(COPY_THREADS))
-    """Runs the copies within one task; travels with it."""
+    """Runs the copies within one task; pickled with the task."""
     prober: Prober = field(default_factory=ThreadProber)
     """Asks roots whether they exist, without waiting for hanging ones."""
     key: ClusterKey | None = None
-    """The key that signs metadata and descriptions; None: they are unsigned, or this process only reads."""
+    """The key that signs metadata and descriptions; None: they are not signed, or this process only reads."""
     elsewhere: Callable[[], StoreCounts] = StoreCounts
-    """Counts the storage calls of tasks on executors so far."""
+    """Returns the storage calls of tasks on executors so far."""
 
     def replicas(self, view: PartitionView) -> PartitionReplicas:
         """A partition with the stores of its brokers."""
@@ -146,14 +148,15 @@ class Storage:
         return _total(self.elsewhere(), self.all_stores)
 
     def billed_counts(self) -> StoreCounts:
-        """The calls of all object stores so far. Those on executors count if all brokers are in object stores, as
-        executors look at brokers."""
+        """The calls of all object stores so far. Requests from executors count only if all brokers are in object
+        stores, because executors read from brokers.
+        """
         elsewhere = self.elsewhere() if all(map(is_billed, self.stores.values())) else StoreCounts()
         return _total(elsewhere, filter(is_billed, self.all_stores))
 
 
 def is_billed(store: Store) -> bool:
-    """Whether its requests cost money: it is an object store, not a folder."""
+    """Whether requests to the store cost money: it is an object store, not a folder."""
     return scheme_of(store.uri) not in (None, "file")
 
 

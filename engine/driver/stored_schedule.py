@@ -1,11 +1,11 @@
-"""Stores schedules on the brokers' roots, not in the remote tier, as they must say when to retry while that is
-unreachable.
+"""Stores schedules on the brokers' roots. They are not in the remote tier, because they say when to retry while
+that is unreachable.
 
-A cluster has one schedule per kind, in numbered versions; the newest one counts.
-``offsets.topic.replication.factor`` brokers hold a copy each, the first ones that answer. So a fenced broker takes
-nothing along, and an old copy on a returning broker has no effect. A driver that finds its version taken on the
-first broker applies its changes to the other driver's version. A schedule is a hint: if it is missing, torn or
-outdated, jobs do work that was not due, and nothing else.
+A cluster has one schedule per kind, in numbered versions; the newest one counts. The first
+``offsets.topic.replication.factor`` brokers that answer hold a copy each. So losing a broker loses no schedule,
+and an old copy on a returning broker has no effect. A driver that finds its version taken on the first broker
+applies its changes to the other driver's version. A schedule is a hint: if it is missing, torn or outdated, jobs
+do work that was not due, and nothing worse happens.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from stratalog.partitions.runner import Done
 from stratalog.partitions.store import Store
 
 MOST_BYTES = 128 * 1024 * 1024
-"""The greatest schedule; a million partitions take about 100 MB. A longer one is ignored, and everything is
-due."""
+"""The maximum size of a schedule, in bytes; a million partitions take about 100 MB. A longer one is ignored, and
+everything is due.
+"""
 
 _ATTEMPTS = 5
 _KIND = "schedule"
@@ -52,7 +53,7 @@ class SchedulePlace:
     key: ClusterKey | None
 
     def is_mounted(self) -> bool:
-        """Whether the root is the registered one, not an empty mount point. Raises: StratalogError."""
+        """Whether the root is the registered one, and not an empty mount point. Raises: StratalogError."""
         found = read_broker_file(self.store)
         return found is not None and found.directory_id == self.directory_id
 
@@ -104,7 +105,7 @@ class StoredSchedule:
     """A schedule as it was read."""
 
     line: bytes = b""
-    """The newest readable version; empty if there was no readable one."""
+    """The newest readable version; empty if no version was readable."""
     copies: tuple[StoredCopy, ...] = ()
     """The copies of the brokers that were read, newest first."""
 
@@ -140,8 +141,9 @@ def save_stored(
     *,
     once: bool = False,
 ) -> str | None:
-    """Write the next version: the result of ``change`` on the present line, which is that of ``kept`` if no other
-    driver has written since. ``once``: one copy is enough. Returns the reason of a failure, None on success.
+    """Write the next version: the result of ``change`` on the current line, which is the line in ``kept`` unless
+    another driver has written since. ``once``: one copy is enough. Returns the reason for a failure, None on
+    success.
     """
     most = 1 if once else _copies(image)
     for _ in range(_ATTEMPTS):
@@ -154,7 +156,7 @@ def save_stored(
         if not (write.is_beaten or write.is_unknown):
             return write.why
         kept = load_stored(storage, image, of)
-    return f"other drivers wrote {_ATTEMPTS} times meanwhile"
+    return f"other drivers wrote it {_ATTEMPTS} times in the meantime"
 
 
 @dataclass(slots=True)
@@ -170,7 +172,7 @@ class _Write:
     why: str = "no broker has a root that can be written"
 
     def to(self, place: SchedulePlace, older: Sequence[int]) -> None:
-        """Write a copy, and delete ``older`` ones except the last. On failure ``why`` has the reason."""
+        """Write a copy, and delete the ``older`` versions except the last. On failure ``why`` has the reason."""
         try:
             if not place.is_mounted():
                 return
@@ -196,7 +198,7 @@ def _newest_line(copies: Sequence[StoredCopy]) -> bytes:
     """The first readable version, from the newest down."""
     every = sorted(((v, -n) for n, copy in enumerate(copies) for v in copy.versions[-_KEPT:]), reverse=True)
     for version, number in every:
-        with suppress(FileNotFoundError, StratalogError):  # another driver has written a newer one since
+        with suppress(FileNotFoundError, StratalogError):  # another driver has since written a newer version
             line = copies[-number].place.read(version)
             if line:
                 return line

@@ -37,7 +37,7 @@ class Silent:
 
 
 class Work(Protocol):
-    """An item that can travel to an executor and says which stores it uses there."""
+    """A task: an item that can be pickled to an executor and names the stores that it uses there."""
 
     def stores_used(self) -> Iterable[Store]:
         """The stores whose requests count as the item's."""
@@ -53,13 +53,13 @@ def _one(_: object) -> int:
 
 
 class TaskRunner(Protocol):
-    """Runs work keyed by partition, here or in other processes, and counts the storage requests made there."""
+    """Runs tasks keyed by partition, here or in other processes, and counts the storage requests made there."""
 
     counts: StoreCounts
 
     @property
     def processes(self) -> int:
-        """The number of processes that work at once, which share a limit equally."""
+        """The number of processes that run tasks concurrently; they share a limit equally."""
         ...
 
     def run(

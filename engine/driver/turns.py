@@ -18,8 +18,8 @@ def in_turns(
     works: Sequence[W], over: Over | None, turn: Callable[[Sequence[W], int | None], Sequence[W]]
 ) -> Sequence[W]:
     """Call ``turn`` until no work is left, or ``over`` returns True after a round. A round receives the items and
-    the greatest amount of work for each (1, then more; None, everything, without a budget), and returns the
-    unfinished ones. Returns the items that are left.
+    the maximum amount of work for each (1 in the first round, then more; without a budget None, which means
+    everything), and returns the unfinished items. Returns the items that are left.
     """
     left, most = works, None if over is None else 1
     while left:

@@ -1,4 +1,4 @@
-"""Repeats a look that concurrent changes have disturbed."""
+"""Retries a read that concurrent changes disrupted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 def while_it_changes(look: Callable[[], T], *changed: type[StratalogError], looks: int = 5) -> T:
-    """Repeat ``look`` while it raises one of ``changed`` (default: SourceChangedError), as another run deleted or
-    moved a listed file between two of its calls. At most ``looks`` times.
+    """Call ``look`` up to ``looks`` times, until it raises none of ``changed`` (default: SourceChangedError). Such
+    an error means that another run deleted or moved a listed file between two calls of ``look``.
 
     Raises: the last of these errors if it persists; other errors of ``look``.
     """

@@ -12,10 +12,10 @@ below:
     upkeep       steps of ``maintain`` that failed, or have not run
     health       the operation
 
-The cost is that of a sweep of ``maintain``: one listing of each broker. Other reads are only of suspicious files,
-of tiered topics' tables, and of internal partitions with records. Everything else is computed from the observed
-state. Health writes nothing, so it judges whether a storage accepts writes by the rights and mounts of folders,
-and by the failures of the last ``maintain``.
+The cost is that of a sweep of ``maintain``: one listing of each broker. Besides that, health only reads suspicious
+files, the tables of tiered topics, and internal partitions that have records. Everything else is computed from the
+observed state. Health writes nothing, so it judges whether a root accepts writes by the permissions and mounts of
+folders, and by the failures of the last ``maintain``.
 
 Only ``page`` and ``cluster`` use this package.
 """

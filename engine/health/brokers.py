@@ -20,14 +20,14 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
             severity=Severity.ERROR,
             kind=CURRENT_LEADER,
             subjects=("metadata",),
-            what=f"too few voters answer, so nothing can be changed or appended: {sight.no_majority}. "
-            "Bring back the storage of a majority of them, then run this",
+            what=f"too few voters answer, so nothing can be changed or appended: {sight.no_majority}. Bring back "
+            "the storage of a majority of the voters, then run this",
             do=sight.commands("maintain"),
             because=frozenset(ids),
         )
     for broker_id, found in sorted(ids.items()):
         because: frozenset[Cause] = frozenset()
-        what, do = f"this voter does not count: {found.error}", sight.commands("quorum", "describe")
+        what, do = f"this voter is ignored: {found.error}", sight.commands("quorum", "describe")
         broker = sight.image.brokers.get(broker_id)
         if broker is not None and broker.directory_id != found.voter.directory_id:
             what = "this voter lost its storage, and its broker is back: let it vote with its new storage"
@@ -45,7 +45,7 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
 
 
 def root_remedy(sight: Sight, broker_id: int) -> str:
-    """The command that brings a broker back, once its storage exists."""
+    """The command that brings a broker back, once its storage exists again."""
     broker = sight.image.brokers.get(broker_id)
     match sight.roots.get(broker_id):
         case Another():
@@ -73,15 +73,15 @@ def _staging_remedy(sight: Sight, broker_id: int) -> str:
 
 
 def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Findings about roots that differ from their registration, and brokers out of service."""
+    """Findings about roots that differ from their registration, and about brokers out of service."""
     for broker_id, broker in sorted(sight.image.brokers.items()):
         severity, kind, do = Severity.ERROR, "OfflineLogDirectoryCount", root_remedy(sight, broker_id)
         match sight.roots.get(broker_id):
             case Unreachable(error, lacks) if lacks is not None and _replaceable(sight, broker_id):
                 steps = (
-                    f"This creates its folder; then bootstrap {broker_id} rebuilds it there"
+                    f"This creates its folder; then run bootstrap {broker_id} to rebuild the broker there"
                     if lacks == "folder"
-                    else "This rebuilds it from the other replicas"
+                    else "This rebuilds the broker from the other replicas"
                 )
                 what = (
                     f"its root is lost or not mounted ({error}). If its volume still exists, mount it first: "
@@ -109,10 +109,10 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
             case Same() if broker.fenced:
                 by_hand = " by hand" if broker.fenced_by_hand else ""
                 severity, kind = Severity.WARNING, "FencedBrokerCount"
-                what = f"it is fenced{by_hand}, although its root answers"
+                what = f"it is fenced{by_hand}, but its root answers"
             case Same() if broker_id in sight.unlisted:
                 what, do = (
-                    "its root answers, but cannot be listed: this command shows the reason",
+                    "its root answers, but cannot be listed; this command shows the reason",
                     sight.commands("describe"),
                 )
             case Same():
@@ -134,7 +134,7 @@ def clock_findings(sight: Sight) -> Iterator[HealthFinding]:
     faults = {f"broker {broker_id}": what for broker_id, what in sight.clocks.broker_faults.items()}
     if (
         sight.clocks.driver_fault is not None and sight.clocks.apart
-    ):  # otherwise the storage may not be accessed here
+    ):  # otherwise this process may have no access to the storage
         faults["this driver"] = sight.clocks.driver_fault
     for subject, what in faults.items():
         yield HealthFinding(
@@ -169,7 +169,7 @@ def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
                 kind="read-only-log-dir",
                 subjects=(f"broker {broker_id}",),
                 what=(
-                    f"{len(folder.read_only):,} of its folders refuse writes by this user, first "
+                    f"{len(folder.read_only):,} of its folders refuse writes by this user, such as "
                     f"{folder.read_only[0]}. Restore the rights"
                 ),
                 do=join(["chmod", "-R", "u+rwX", folder.path]),
@@ -181,7 +181,7 @@ def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
                 kind="log-dir-used-ratio",
                 subjects=(f"broker {broker_id}",),
                 what=f"{space.used_ratio:.0%} of its file system is used, {space.free_bytes:,} bytes are free "
-                f"(health.log.dir.max.used.ratio = {limit:g}). This deletes files that are due; if that is not "
-                "enough, add storage, reduce retention, or move partitions away (reassign)",
+                f"(health.log.dir.max.used.ratio = {limit:g}). This deletes files that are due for deletion; if "
+                "that is not enough, add storage, reduce retention, or move partitions away (reassign)",
                 do=sight.commands("maintain", "--only", "merge,retain,vacuum"),
             )

@@ -1,5 +1,5 @@
-"""Makes one cause one finding: the effects of an unreachable broker or remote tier become part of its finding.
-Pure.
+"""Reports each cause as one finding: the effects of an unreachable broker or remote tier become part of that
+broker's or tier's finding. Pure.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _EFFECTS = {
     "RemoteCopyErrorsPerSec": "uploads of {n} partition{s} fail",
     "remote-table": "{n} table{s} cannot be read",
     "damaged-replicas": "records of {n} partition{s} are missing there",
-    "upkeep-failing": "{n} job{s} of the upkeep {fail}",
+    "upkeep-failing": "{n} upkeep job{s} {fail}",
     "offline-voter": "it does not vote",
 }
-"""The kinds of findings that may be effects of others, in the order of their texts."""
+"""The kinds of findings that may be effects of others, in the order in which a text lists them."""
 _ORDER = [*Severity]
 
 
 def by_cause(away: Sequence[HealthFinding], others: Iterable[HealthFinding]) -> list[HealthFinding]:
-    """The findings without effects of others (``HealthFinding.because``), which become ``affected`` of their
-    causes. If no majority of the voters answers, that is the only finding of the brokers that cause it. ``away``:
-    a finding for each cause.
+    """The findings that are not effects of others. Each effect (``HealthFinding.because``) is instead listed in
+    ``affected`` of its causes. If no majority of the voters answers, that is the only finding of the brokers that
+    cause it. ``away``: a finding for each cause.
     """
     causes = {_cause(one): one for one in away}
     rest: list[HealthFinding] = []
@@ -69,7 +69,7 @@ def _joined(
 
 
 def _said(one: HealthFinding) -> HealthFinding:
-    """The finding, with its effects added to the sentence."""
+    """The finding, with its effects added to its sentence."""
     said = [
         text.format(
             n=f"{n:,}",

@@ -1,5 +1,5 @@
-"""Findings about overdue retention. Listings show which partitions may have expired files; only their footers are
-read, because records expire by their own timestamps.
+"""Findings about overdue retention. Listings show which partitions may have expired files; Records expire by their
+own timestamps, so the footers of these files are read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def expiry_findings(storage: Storage, sight: Sight, run: OperationRun) -> list[H
             severity=Severity.ERROR,
             kind="retention-lag",
             subjects=(str(old),),
-            what="its oldest records have expired, but are still on the leader's storage",
+            what="its oldest records have expired, but are still on the leader",
             do=sight.commands("retain", topics=[old.seen.view.topic]),
             since_ms=at_ms,
         )
@@ -57,7 +57,7 @@ def _old(sight: Sight, seen: SeenPartition) -> _Old | None:
         return None
     held = (file for file in leader.data if file.name.base_offset >= leader.local_start)
     files = sorted(held, key=lambda file: file.name)
-    if len(files) < 2:  # the last one is the end of the log
+    if len(files) < 2:  # the last file is the end of the log
         return None
     first, following = files[:2]
     limit_ms = config.retention(sight.now_ms).retention_ms

@@ -21,7 +21,7 @@ CURRENT_LEADER = "current-leader"
 WIDTH = 100
 """The columns of the printed table."""
 _NAMED = 5
-"""The number of subjects or topics that a line names."""
+"""The maximum number of subjects or topics that a line names."""
 
 
 class Severity(StrEnum):
@@ -51,9 +51,9 @@ KINDS = frozenset(
 )
 """All kinds of findings: the rows of the table in docs/operations.md."""
 Cause = int | str
-"""A broker or ``REMOTE_TIER``, whose finding may be the cause of others."""
+"""A broker, or ``REMOTE_TIER``. Its finding may be the cause of other findings."""
 REMOTE_TIER = "remote tier"
-"""The subject of the remote tier's finding, and of failures."""
+"""The subject of findings and failures about the remote tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +70,11 @@ class HealthFinding:
     do: str
     """The complete command line to run."""
     since_ms: int | None = None
-    """The time since which the problem is known; it may be older. None: unknown."""
+    """The time since which the problem has been known; the problem may be older. None: unknown."""
     because: frozenset[Cause] = frozenset()
-    """Its causes, whose findings absorb it (``cause``)."""
+    """The causes of this finding, whose findings absorb it (``cause``)."""
     affected: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The subjects of its effects, by kind of finding."""
+    """The subjects of this finding's effects, by kind of finding."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -82,11 +82,11 @@ class HealthFinding:
 
     @property
     def subject(self) -> str:
-        """The first subjects, and the number of the others."""
+        """The first subjects, and the number of the remaining subjects."""
         return some(self.subjects)
 
     def row(self) -> dict[str, Value]:
-        """Its row in the report."""
+        """The row of this finding in the report."""
         return {
             "severity": str(self.severity),
             "finding": self.kind,
@@ -108,14 +108,14 @@ class HealthFinding:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first names, and the number of the others."""
+    """The first names, and the number of further ones."""
     shown = ", ".join(names[:_NAMED])
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED:,} more"
 
 
 def grouped(findings: Iterable[HealthFinding]) -> list[HealthFinding]:
-    """Combine findings with the same text into one for all subjects, the most urgent first. Its time is the
-    earliest known one.
+    """Combine findings with the same text into one finding for all their subjects. The most urgent findings come
+    first. The time of a combined finding is the earliest known time.
     """
     merged: dict[tuple[str, str, str, str], list[HealthFinding]] = {}
     for one in findings:
@@ -149,11 +149,11 @@ class Commands:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HealthReport(Report):
-    """The findings as rows; errors are also failures. The figures are ``totals``."""
+    """The findings as rows; errors are also failures. ``totals`` has the figures."""
 
     findings: tuple[HealthFinding, ...] = ()
     unread: tuple[Failure, ...] = ()
-    """The failures that are not findings: objects that could not be examined."""
+    """Failures that are not findings: objects that could not be examined."""
     lags: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """The number of records that a group has not processed, by group and topic."""
     used_ratios: Mapping[int, float] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class HealthReport(Report):
         return counts
 
     def text(self, width: int | None = None) -> str:
-        """As people read it: no line but a command is wider than ``WIDTH``, whatever the terminal's ``width``."""
+        """The report for people. Only commands are wider than ``WIDTH``, whatever the terminal's ``width``."""
         lines = [f"health: {self._state()}, {self.counts.requests} storage requests, {self.seconds:.1f} s"]
         for one in self.findings:
             lines += ["", *one.lines(self.now_ms)]
@@ -185,7 +185,7 @@ class HealthReport(Report):
         return "\n".join([*lines, "", *notes, *_wrapped(self._figures(), "")])
 
     def _figures(self) -> str:
-        """The figures as a text; zeros are only counted."""
+        """The figures as text; figures that are zero are only counted."""
         shown = [f"{name} {show(value)}" for name, value in self.totals.items() if value]
         nothing = len(self.totals) - len(shown)
         return ", ".join([*shown, *([f"{nothing} more that are 0"] if nothing else [])])

@@ -53,8 +53,8 @@ def health(metadata: MetadataClient, storage: Storage, execution: Execution, mem
 
 def examine(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Examined:
     """The problems of the cluster, one finding per row, the most urgent first. Errors are also failures of the
-    report, as are objects that could not be examined. ``totals`` are the figures, with Kafka's names if there are
-    any. Writes nothing.
+    report, and so are objects that could not be examined. ``totals`` are the figures, with Kafka's names if there
+    are any. Writes nothing.
 
     Raises: see ``look``.
     """
@@ -110,7 +110,9 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
 
 
 def _broker_figures(sight: Sight, found: Sequence[HealthFinding]) -> dict[str, int | None]:
-    """A broker whose root does not answer is not active, even before a run has fenced it."""
+    """The figures about brokers. A broker whose root does not answer is not active, even before a run has fenced
+    it.
+    """
     active = sum(map(sight.usable, sight.image.brokers))
     offline = "OfflineLogDirectoryCount"
     return {

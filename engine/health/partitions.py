@@ -40,8 +40,8 @@ _SAID = {
 
 
 def isr_findings(sight: Sight) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Findings about partitions without a leader, or with too few replicas in sync; and figures that, like
-    Kafka's, count all such partitions. A broker that does not answer counts as fenced.
+    """Findings about partitions without a leader, or with too few replicas in sync; and figures that count all
+    such partitions, like Kafka's. A broker that does not answer counts as fenced.
     """
     alike: dict[tuple[str, tuple[int, ...]], list[PartitionView]] = {}
     counts = dict.fromkeys((OFFLINE, UNDER_REPLICATED, UNDER_MIN, "AtMinIsrPartitionCount"), 0)
@@ -83,10 +83,9 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
     answering = [broker for broker in isr if isinstance(sight.roots.get(broker), Same)]
     if not isr:
         what = (
-            "no leader: the storage of the last members of the ISR is lost. This makes another replica the "
-            "leader, and "
+            "no leader: the storage of the last ISR members is lost. This makes another replica the leader, and "
         )
-        what, do = f"{what}loses the records that only they had: check its plan first (--dry-run)", unclean
+        what, do = f"{what}loses the records that only they had; check the plan first (--dry-run)", unclean
     elif answering:
         what, do = "no leader, although a member of the ISR answers", root_remedy(sight, answering[0])
     else:
@@ -126,7 +125,9 @@ def _of_views(severity: Severity, kind: str, views: Iterable[PartitionView], wha
 def copies_findings(
     metadata: MetadataClient, storage: Storage, execution: Execution, sight: Sight, run: OperationRun
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Findings about suspicious partitions: lagging, or damaged. One that cannot be examined is a failure."""
+    """Findings about suspicious partitions: lagging, or damaged. A partition that cannot be examined is a
+    failure.
+    """
     behind, odd = [], []
     for seen in sight.partitions:
         others = {broker: one for broker, one in seen.replicas.items() if broker != seen.view.leader}
@@ -144,13 +145,15 @@ def copies_findings(
 
 
 def known_end(listing: Listing) -> int:
-    """An offset that the folder surely reaches, by its names; equal for two folders with the same files."""
+    """An offset that the log in the folder certainly reaches, judging by file names. It is equal for two folders
+    with the same files.
+    """
     ends = (file.name.least_end for file in listing.data)
     return max(ends, default=listing.local_start)
 
 
 def _contradict(leader: Listing, other: Listing) -> bool:
-    """Whether two folders have different files of a name, or one lacks a file that it should have."""
+    """Whether two folders have different files under one name, or one lacks a file that it should have."""
     sizes = {file.name: file.object.size_bytes for file in leader.data}
     unequal = any(sizes.get(file.name, file.object.size_bytes) != file.object.size_bytes for file in other.data)
     return unequal or _lacks(leader, other) or _lacks(other, leader)
@@ -174,8 +177,8 @@ def _is_within(name: DataName, start: int, end: int) -> bool:
 
 
 def _is_covered(name: DataName, merged: list[tuple[int, int]], held: Collection[DataName]) -> bool:
-    """Whether a merged segment covers the file; or, for a merged segment, a file begins at its start, which may be
-    its appends.
+    """Whether a merged segment covers the file; or, for a merged segment, whether a file begins at its start,
+    which may be one of its appends.
     """
     at = bisect_right(merged, (name.base_offset, 2**63)) - 1
     if at >= 0 and any(end > name.base_offset for _, end in merged[: at + 1]):
@@ -226,7 +229,7 @@ def _lagging(
 def _beside_leader(
     view: PartitionView, looks: Iterable[ListedReplica]
 ) -> Iterator[tuple[ListedLog, ListedReplica]]:
-    """The other readable replicas, each with the leader's log."""
+    """The readable followers, each with the leader's log."""
     listed = {look.broker_id: look for look in looks if isinstance(look.found, ListedLog)}
     leader = None if view.leader is None else listed.pop(view.leader, None)
     if leader is not None and isinstance(leader.found, ListedLog):
@@ -252,8 +255,8 @@ def _damaged(
     odd: list[SeenPartition],
     run: OperationRun,
 ) -> Iterator[HealthFinding]:
-    """Damage of suspicious partitions, by names, sizes and footers; and damage that was found when every byte was
-    last read, until a later check finds it repaired.
+    """Damage of suspicious partitions, judged by names, sizes and footers. Also the damage that the last full read
+    of the bytes found, until a later check finds it repaired.
     """
     keys = {seen.view.key for seen in odd}
     topics = [sight.image.topics[topic_id] for topic_id in sorted({key.topic_id for key in keys})]
@@ -294,7 +297,7 @@ def _damaged(
 
 
 def _damage_of(trouble: Trouble) -> frozenset[Cause]:
-    """The remote tier as the cause, if damage was found only there."""
+    """The cause of damage: the remote tier, if only that has any."""
     in_remote = not trouble.unlisted and all(REMOTE_TIER in one.item for one in trouble.told)
     return frozenset({REMOTE_TIER}) if in_remote else frozenset()
 
@@ -307,7 +310,7 @@ def _remembered(subjects: Sequence[str], troubles: Sequence[Trouble], what: str,
         severity=Severity.ERROR,
         kind=DAMAGED,
         subjects=tuple(subjects),
-        what=f"copies were found damaged when they were last read: {said}. {what}",
+        what=f"copies were damaged when they were last read: {said}. {what}",
         do=do,
         since_ms=min(trouble.since_ms for trouble in troubles),
     )
@@ -326,7 +329,9 @@ def erasure_findings(sight: Sight) -> Iterator[HealthFinding]:
 
 
 def lost_findings(storage: Storage, sight: Sight) -> Iterator[HealthFinding]:
-    """Judges by the names in the folders; lists a folder and reads the remote log only if the log seems lost."""
+    """Findings about lost logs. Judges by the names in the folders; lists a folder and reads the remote log only
+    if a log seems lost.
+    """
     suspicious = [
         seen
         for seen in sight.partitions

@@ -44,7 +44,7 @@ def remote_findings(
     lacking = list(_lacking(tiered, logs))
     away = _away(storage, sight, tables) if tables else None
     if away is None and lacking and not any(log.segments for log in logs.values()):
-        away = _offline(sight, "it answers, but has none of this cluster's tables")
+        away = _offline(sight, "it answers, but does not have this cluster's tables")
     because = frozenset[Cause]() if away is None else frozenset[Cause]({REMOTE_TIER})
     behind = _behind(storage, sight, tiered, logs)
     found = [*_failing(sight, tiered, because), *tables]
@@ -56,7 +56,9 @@ def remote_findings(
 
 
 def _away(storage: Storage, sight: Sight, tables: Sequence[HealthFinding]) -> HealthFinding | None:
-    """The finding that the remote tier does not answer; asks it once more if a table could not be read."""
+    """The finding that the remote tier does not answer. If a table could not be read, the tier is tried once
+    more.
+    """
     assert storage.remote is not None
     try:
         storage.remote.list(f"{paths.DESCRIPTIONS}/{storage.file.cluster_id}")
@@ -78,7 +80,9 @@ def _offline(sight: Sight, what: str) -> HealthFinding:
 
 
 def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iterator[tuple[str, str]]:
-    """The topics whose leaders have dropped records that the remote log lacks, and the first such records."""
+    """The topics whose leaders have dropped records that are not in the remote log, with the first such
+    records.
+    """
     said: dict[str, str] = {}
     for seen in tiered:
         log, start = logs.get(seen.view.topic_id), seen.view.log_start_offset
@@ -91,15 +95,15 @@ def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iter
 
 
 def _lacks(sight: Sight, topic: str, said: str) -> HealthFinding:
-    what = f"its leaders have dropped offsets {said}, which were tiered, but its table does not have them"
+    what = f"its leaders have dropped the tiered offsets {said}, but its table does not have them"
     return _of_table(topic, what, sight.commands("heal", topics=[topic]))
 
 
 def _behind(
     storage: Storage, sight: Sight, tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]
 ) -> Iterator[HealthFinding]:
-    """Findings about leaders whose logs end before their remote logs, or have other records. A leader whose folder
-    surely has the last remote segment, by names, is not examined further.
+    """Findings about leaders whose logs end before their remote logs, or have other records. If, judging by file
+    names, a leader's folder certainly has the last remote segment, the leader is not examined further.
     """
     suspicious: list[PartitionReplicas] = []
     for seen in tiered:
@@ -124,8 +128,8 @@ def _behind(
 
 
 def _reaches(leader: Listing, last: RemoteSegment) -> bool:
-    """Whether a leader's folder surely has the last remote segment, or later records, in a history that includes
-    its leader epoch.
+    """Whether a leader's folder certainly has the last remote segment, or later records, in a history that
+    includes its leader epoch.
     """
     itself = any(file.name == last.name and file.object.size_bytes == last.size_bytes for file in leader.data)
     return leader.joined_epoch >= last.epoch and (itself or known_end(leader) >= last.next_offset)
@@ -139,7 +143,7 @@ def _of_partition(replicas: PartitionReplicas, what: str, do: str) -> HealthFind
 
 def _failing(sight: Sight, tiered: list[SeenPartition], away: frozenset[Cause]) -> Iterator[HealthFinding]:
     """Findings about failing uploads, from the list of the remote log manager, grouped by failure. A single
-    failure may succeed on retry. ``away``: the remote tier, if it does not answer.
+    failure is not reported, because a retry may succeed. ``away``: the remote tier, if it does not answer.
     """
     alone = not sight.times.failing.get("tier", NO_TROUBLE).is_there
     alike: dict[tuple[bool, str, frozenset[Cause]], list[tuple[SeenPartition, Entry]]] = {}
@@ -185,7 +189,7 @@ def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFind
                     severity=Severity.ERROR,
                     kind="RemoteCopyLagBytes",
                     subjects=(str(seen),),
-                    what="its oldest records are overdue for the remote tier, and a restore would lose them",
+                    what="its oldest records are overdue for the remote tier; a restore would lose them",
                     do=sight.commands("tier", topics=[seen.view.topic]),
                     since_ms=due_ms,
                 )
@@ -221,7 +225,7 @@ def _tables(storage: Storage, sight: Sight) -> tuple[list[HealthFinding], dict[s
                 logs[outcome.item.topic_id] = log
                 if log.rewrite is not None:
                     heal = sight.commands("heal", topics=[topic])
-                    findings.append(_of_table(topic, f"{log.rewrite}. This takes it back", heal))
+                    findings.append(_of_table(topic, f"{log.rewrite}. This reverts the change", heal))
     return findings, logs
 
 

@@ -1,9 +1,8 @@
 """The observed state of a cluster, from which its health is computed; read once, without changes.
 
-1. the metadata, and the state of its voters
-2. the roots of the brokers, probed as in every run, but without a commit
-3. one listing of each broker (``maintenance.sweep.walk``); for folders also their rights and free space
-4. the stored state: the times and failures of ``maintain``, and the list of the remote log manager
+1. the metadata, and the state of its voters 2. the roots of the brokers, probed as in every run, but without a
+commit 3. one listing of each broker (``maintenance.sweep.walk``); for folders also their rights and free space 4.
+the stored state: the times and failures of ``maintain``, and the list of the remote log manager
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 from stratalog.tiering.schedule import Entry
 
 Seen = Listing | CorruptionError
-"""The folder of a replica; or its error."""
+"""The folder of a replica, or the error of listing it."""
 
 NOTHING: Listing = parse("", ())
 
@@ -67,7 +66,7 @@ class SeenPartition:
 
     @property
     def leader(self) -> Listing | None:
-        """The leader's folder, if it could be listed."""
+        """The leader's folder, if it was listed."""
         found = None if self.view.leader is None else self.replicas.get(self.view.leader)
         return found if isinstance(found, Listing) else None
 
@@ -79,9 +78,9 @@ class SeenFolder:
     path: str
     space: FolderSpace | None
     read_only: tuple[str, ...]
-    """The root, or our folders in it, in which this process may not create files."""
+    """The root, or folders of the log in it, in which this process may not create files."""
     unwritable: UnwritableStorageError | None = None
-    """The reason why no process may: the file system is read-only, or full."""
+    """The reason why no process may create files: the file system is read-only, or full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class Sight:
     roots: Mapping[int, Finding]
     """The probed roots of brokers that are registered and in the cluster file."""
     unlisted: frozenset[int]
-    """Brokers in service whose root answers, but cannot be listed."""
+    """Brokers in service whose root answers but cannot be listed."""
     in_file: frozenset[int]
     folders: Mapping[int, SeenFolder]
     """The folders of brokers whose root answers and is a folder."""
@@ -127,7 +126,7 @@ class Sight:
 
 
 def look(metadata: MetadataClient, storage: Storage, clock: Clock, run: OperationRun) -> Sight:
-    """Raises: see ``known_image``; errors of the voters except NoMajorityError."""
+    """Observe the cluster. Raises: see ``known_image``; errors of the voters except NoMajorityError."""
     image = known_image(metadata, run)
     no_majority = run.failures.pop().message if run.failures else None
     quorum = metadata.with_log(inspect)

@@ -51,7 +51,7 @@ def _listed(sight: Sight, seen: SeenPartition) -> list[Listing]:
 def _states(
     storage: Storage, clock: Clock, memory: Memory, sight: Sight, topic: str, form: StateFormat[M, Any], what: str
 ) -> tuple[list[M], list[HealthFinding]]:
-    """The states of a topic's partitions, and one finding for those that cannot be read."""
+    """The states of a topic's partitions, and one finding for all partitions that cannot be read."""
     read: list[M] = []
     unread: list[tuple[PartitionView, StratalogError]] = []
     for outcome in storage.threads.run(
@@ -89,7 +89,7 @@ class GroupsFound:
     """The known lags by group and topic."""
     figures: Mapping[str, int | None]
     groups: Mapping[str, GroupState]
-    """By name, those that could be read."""
+    """The groups that could be read, by name."""
 
 
 def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight, run: OperationRun) -> GroupsFound:
@@ -146,15 +146,15 @@ def _too_many(
             if late:
                 what = (
                     f"it has not processed {', '.join(late)}; the limit is {limit:,} "
-                    "(health.consumer.max.lag.records). Start its consumers, or more of them"
+                    "(health.consumer.max.lag.records). Start its consumers, or add consumers"
                 )
                 findings.append(_of_group(sight, Severity.ERROR, name, what))
     return findings
 
 
 def _too_old(sight: Sight, since: Mapping[str, Mapping[str, int]]) -> Iterator[HealthFinding]:
-    """The groups that have not processed records for longer than the limit. This is a warning, because a daily job
-    is healthy although it is behind.
+    """The groups that have not processed records for longer than the limit. This is only a warning, because a
+    daily job may be behind and healthy.
     """
     limit_ms = sight.config.health_consumer_max_lag_ms
     for name, found in sorted(since.items()):
@@ -180,8 +180,8 @@ def _since(
     marks: Mapping[tuple[str, int], int],
     logs: Mapping[tuple[str, int], Sequence[Listing]],
 ) -> dict[str, int]:
-    """The latest possible time, by topic, when the oldest unprocessed record was stored. Merging rewrites files,
-    but a file's records are older than those of later files.
+    """By topic, the latest possible time at which the oldest unprocessed record was stored. Merging rewrites
+    files, but a file's records are older than the records of later files.
     """
     found: dict[str, int] = {}
     for (topic, partition), record in named(sight.image, group):
@@ -202,7 +202,9 @@ def known(lags: Mapping[Any, int | None]) -> list[int]:
 
 
 def _lags(sight: Sight, group: GroupState, marks: Mapping[tuple[str, int], int]) -> dict[str, int | None]:
-    """The number of records after the group's offsets, by topic; None if no member of an ISR answers."""
+    """The number of records after the group's offsets, by topic; None for a topic if no member of an ISR
+    answers.
+    """
     found: dict[str, int | None] = {}
     for (topic, partition), record in named(sight.image, group):
         before, mark = found.get(topic, 0), marks.get((topic, partition))
@@ -226,7 +228,7 @@ def transaction_findings(
             severity=Severity.ERROR if sight.now_ms - since_ms > sight.max_delay_ms else Severity.WARNING,
             kind="PartitionsWithLateTransactionsCount",
             subjects=(one.transactional_id,),
-            what="its transaction was abandoned: readers of committed records wait for its end",
+            what="its transaction was abandoned, and read_committed readers wait for its end",
             do=sight.commands("transactions", "finish"),
             since_ms=since_ms,
         )
@@ -236,7 +238,7 @@ def transaction_findings(
 
 
 def _late(found: Iterable[Transaction], now_ms: int) -> Iterator[tuple[Transaction, int]]:
-    """The overdue transactions, each with the time since when."""
+    """The overdue transactions, each with the time since which it has been overdue."""
     for one in found:
         if one.state is State.ONGOING:
             since_ms = (one.start_ms or 0) + one.timeout_ms

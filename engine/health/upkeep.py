@@ -40,8 +40,8 @@ class SaidAlready:
 
 
 def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
-    """Findings about failures, and about overdue steps that ``maintain`` has begun at least once. Other steps may
-    be scheduled as jobs.
+    """Findings about failures, and about overdue steps that ``maintain`` has begun at least once. (Other steps may
+    be scheduled as jobs.)
     """
     yield from _failing(sight, told)
     if not sight.remembered:
@@ -49,7 +49,7 @@ def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             severity=Severity.WARNING,
             kind="upkeep",
             subjects=("maintain",),
-            what="no run is recorded: schedule it (--every 30s), or the jobs that it replaces",
+            what="no run is recorded: schedule maintain (--every 30s), or the jobs that it replaces",
             do=sight.commands("maintain"),
         )
         return
@@ -65,8 +65,8 @@ def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             kind="upkeep",
             subjects=tuple(late),
             what=(
-                "maintain has not begun these steps, which are overdue by more than health.upkeep.max.delay.ms: "
-                "check that it is still scheduled, and that its budget is large enough"
+                "these steps of maintain are overdue by more than health.upkeep.max.delay.ms: check that "
+                "maintain is still scheduled, and that its budget is large enough"
             ),
             do=sight.commands("maintain"),
             since_ms=min(late.values()),
@@ -85,8 +85,8 @@ def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             kind="upkeep",
             subjects=tuple(overdue),
             what=(
-                "their bytes were not read for longer than scrub.interval.ms: raise scrub.max.bytes, the limit "
-                "of each run"
+                "their bytes have not been verified for longer than scrub.interval.ms: raise scrub.max.bytes, "
+                "the limit of each run"
             ),
             do=sight.commands("maintain", "--only", "scrub"),
             since_ms=due_ms,
@@ -115,7 +115,7 @@ def _failing(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
             severity=Severity.ERROR,
             kind="upkeep-failing",
             subjects=(step,),
-            what=f"it failed when it last ran: {first.item}: {first.code}: {first.message}"
+            what=f"its last run failed: {first.item}: {first.code}: {first.message}"
             + (f" (and {more:,} more)" if more else ""),
             do=do,
             since_ms=trouble.since_ms,
@@ -135,8 +135,8 @@ def _causes(sight: Sight, told: SaidAlready) -> dict[str, frozenset[Cause]]:
 
 
 def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: Told) -> frozenset[Cause]:
-    """The unreachable cause of a failure, if any: the broker that it names, the brokers that cause a missing
-    leader, or the remote tier.
+    """The unreachable causes of a failure, if any: the broker that the failure names, the brokers that cause a
+    missing leader, or the remote tier.
     """
     named = _BROKER.search(failed.item)
     if named is not None and int(named[1]) in sight.image.brokers and not sight.usable(int(named[1])):
@@ -145,7 +145,7 @@ def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: Told) ->
 
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:
-    """The time since each step began, and since bytes were due to be read again, in ms."""
+    """The time since each step began, and since bytes have been due to be read again, in ms."""
     oldest_ms = min(sight.times.scrubbed.values(), default=None)
     late_ms = None if oldest_ms is None else max(0, sight.now_ms - oldest_ms - sight.config.scrub_interval_ms)
     return {

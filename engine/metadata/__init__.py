@@ -6,7 +6,7 @@ Purpose
 
         records                 typed records, and their JSON
         image                   the state after the records, as frozen values
-        chosen                  topics and partitions of an image by name or key, with their present configs
+        chosen                  topics and partitions of an image by name or key, with their current configs
         overlay                 copies of mappings that share unchanged entries
         fold                    the one fold: ``apply(image, offset, records) -> image``
         commands                ``command.decide(image) -> records + answer``; commands on brokers
@@ -29,7 +29,7 @@ In and out
     for replication, ``PartitionView``; records for the quorum to commit.
 
 May not know
-    Storage, time, randomness, Spark. A command contains all values that it needs of them (ids, a topic id as the
+    Storage, time, randomness, Spark. A command contains all values that depend on them (ids, a topic id as the
     seed of its placement), so that the same command on the same image always gives the same records.
 
 Derivation by replay
@@ -40,18 +40,19 @@ Derivation by replay
 Extensions of the protocol's text
     * A restored older copy of a root is also another *incarnation*: it has the same directory id, but another
       ``broker.json`` as an object, unless an operator vouches that it is a faithful copy.
-    * A partition whose ISR became empty records the storage of the last member (``lost``). That storage,
-      registered again, is the ISR and leads; any other incarnation of it waits for an unclean election.
-    * A leader whose storage is damaged *resigns*: the record that elects another takes it out of the ISR.
+    * A partition whose ISR became empty records the storage of the last member (``lost``). If that storage is
+      registered again, it becomes the ISR and leads; with any other incarnation of it, the partition waits for an
+      unclean election.
+    * A leader whose storage is damaged *resigns*: the record that elects another leader removes it from the ISR.
     * An election may begin at the end of the remote log (``Election.remote_epoch``): the leader is alone in its
       ISR, and its epoch is later than any in the remote log, even if the metadata was restored to an
       older state.
-    * A partition records that it was written to (``written_to``), which tells a lost log from a new one. An
-      election lets it begin again (``Election.lost``), in new folders, so that late writes to the old ones do not
-      count.
+    * A partition records that it was written to (``written_to``), which distinguishes a lost log from a new one.
+      An election lets it begin again (``Election.lost``), in new folders, so that late writes to the old ones do
+      not count.
     * ``AlterPartition`` refuses an ISR member that was not *being added* in the present partition epoch:
-      the two commits of an expansion are enforced here, not only asked of proposers.
+      so the two commits of an expansion are enforced here; proposers cannot skip the first.
     * A reassignment consists of its final replicas (``target``), and those that are here only for it
       (``joining``). Brokers may come and go meanwhile; it ends when a proposal leaves no joining replica
-      outside the ISR, when the same one is asked for again, or when it is cancelled.
+      outside the ISR, when the same one is requested again, or when it is cancelled.
 """

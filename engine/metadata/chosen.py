@@ -1,4 +1,4 @@
-"""Topics and partitions of an image, chosen by name or by key, with their present configs. Pure."""
+"""Topics and partitions of an image, chosen by name or by key, with their current configs. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stratalog.partitions.identity import TopicIdPartition
 
 
 def topic_config_of(image: ClusterImage, topic: TopicImage) -> TopicConfig:
-    """The present configs of a topic. Raises: InvalidConfigError when values contradict each other."""
+    """The current configs of a topic. Raises: InvalidConfigError when values contradict each other."""
     return topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
 
 
 def cluster_config_of(image: ClusterImage) -> ClusterConfig:
-    """The present configs of the cluster."""
+    """The current configs of the cluster."""
     return cluster_config(image.configs)
 
 
@@ -33,8 +33,8 @@ def chosen_topics(image: ClusterImage, names: Iterable[str] | None) -> list[Topi
 def chosen_partitions(
     image: ClusterImage, names: Iterable[str] | None, only: Collection[TopicIdPartition] | None
 ) -> list[tuple[TopicImage, list[PartitionView]]]:
-    """The partitions of the named topics (None: all), restricted to ``only`` if given; topics without any are
-    left out. Missing partitions are skipped.
+    """The partitions of the named topics (None: all), restricted to ``only`` if given; topics without such
+    partitions are left out. Missing partitions are skipped.
 
     Raises: UnknownTopicOrPartitionError for a topic name.
     """

@@ -1,8 +1,8 @@
 """Commands on the metadata: command + image -> records + answer. Pure.
 
 ``decide`` is what Kafka's controller does: it checks the command against the image, and returns the records that
-carry it out. It changes nothing; the quorum commits the records under exactly the image of the decision, or
-decides again. A command that changes nothing has no records, but still an answer.
+carry it out. It changes nothing; the quorum commits the records on exactly the image of the decision, or decides
+again. A command that changes nothing has no records, but still an answer.
 
 This module has the protocol of commands, and commands on brokers; ``topic_commands`` are on topics and configs;
 ``partition_commands``, ``election_commands`` and ``reassignment_commands`` change partitions.
@@ -49,9 +49,9 @@ class Command(Protocol[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """Register a broker's root that was found for the first time, again, or as another incarnation: with another
-    directory id, or another ``root`` (a restored older copy), unless an operator vouches for a faithful copy
-    (``trusted``). Unfences the broker in any case. Answer: its broker epoch.
+    """Register a broker's root that was found for the first time, again, or as another incarnation. It is another
+    incarnation if it has another directory id, or another ``root`` (a restored older copy) unless an operator
+    vouches for a faithful copy (``trusted``). Always unfences the broker. Answer: its broker epoch.
     """
 
     broker_id: int
@@ -95,11 +95,11 @@ class FenceBroker:
 
     broker_id: int
     broker_epoch: int | None = None
-    """The registration that was found unreachable; None: the present one."""
+    """The registration that was found unreachable; None: the current one."""
     by_hand: bool = False
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownBrokerError, StaleBrokerError when it was registered again since."""
+        """Raises: UnknownBrokerError, StaleBrokerError when it has since been registered again."""
         broker = image.broker(self.broker_id)
         if self.broker_epoch is not None:
             _check_registration(broker, self.broker_epoch)
@@ -118,7 +118,7 @@ class UnfenceBroker:
     broker_epoch: int
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownBrokerError, StaleBrokerError when it was registered again since."""
+        """Raises: UnknownBrokerError, StaleBrokerError when it has since been registered again."""
         broker = image.broker(self.broker_id)
         _check_registration(broker, self.broker_epoch)
         if not broker.fenced:
@@ -129,7 +129,7 @@ class UnfenceBroker:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBroker:
-    """Remove a broker for good, which holds nothing that the cluster needs."""
+    """Permanently remove a broker that holds nothing that the cluster needs."""
 
     broker_id: int
 

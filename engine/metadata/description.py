@@ -1,9 +1,9 @@
-"""The description of a cluster without its storage, which a restore from the remote tier needs besides the data.
-Pure.
+"""The description of a cluster without its storage, which a restore from the remote tier needs in addition to the
+data. Pure.
 
 The Delta tables hold the records and, in their footers, leader epochs and producers. They lack the partition
 counts of topics, log starts inside a segment, and configs. A description has them for all topics; it leaves out
-brokers, as a restored cluster has others.
+brokers, as a restored cluster has other brokers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stratalog.partitions.numbers import Epoch, Int64, Natural
 
 VERSION = 1
 MOST_BYTES = 128 * 1024 * 1024
-"""The greatest description of a cluster; a million partitions take about 20 MB."""
+"""The maximum size of a description, in bytes; a million partitions take about 20 MB."""
 
 
 class PartitionDescription(NamedTuple):
@@ -55,7 +55,7 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 def describe(image: ClusterImage) -> ClusterDescription:
-    """The description of the present cluster. A topic without partitions is left out."""
+    """The description of the cluster as it is now. A topic without partitions is left out."""
     return ClusterDescription(
         cluster_id=image.cluster_id,
         configs=dict(sorted(image.configs.items())),
@@ -83,8 +83,8 @@ def encode(description: ClusterDescription) -> bytes:
 
 
 def decode(data: bytes, what: str) -> ClusterDescription:
-    """The description of a JSON text. Raises: CorruptionError, naming ``what``, for any other text, or one of a
-    later version.
+    """Parse a description from JSON. Raises: CorruptionError, naming ``what``, for any other text, or a later
+    version.
     """
     found = decode_json(data, ClusterDescription, f"{what} is not a cluster description, or has a later version")
     if found.version != VERSION:

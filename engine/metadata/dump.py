@@ -25,7 +25,7 @@ from stratalog.partitions.removal import CommittedRule
 from stratalog.snapshots.state_machine import Codec
 
 PARTITIONS_PER_RECORD = 512
-"""The greatest number of partitions per record; a larger topic continues in further records."""
+"""The maximum number of partitions per record; a larger topic continues in further records."""
 
 
 class _SnapshotRecord(
@@ -47,14 +47,14 @@ class TopicStateRecord(_SnapshotRecord, frozen=True):
 
 
 class PartitionsRecord(_SnapshotRecord, frozen=True):
-    """The next partitions of the preceding topic."""
+    """Further partitions of the preceding topic."""
 
     topic_id: str
     partitions: tuple[PartitionImage, ...]
 
 
 class RemovalRulesRecord(_SnapshotRecord, frozen=True):
-    """The rules of removal of a partition of the preceding topic, if it has any."""
+    """The removal rules of a partition of the preceding topic, if it has any."""
 
     topic_id: str
     partition: Int64
@@ -229,8 +229,8 @@ class _Loading:
 
 
 def count_changes(before: ClusterImage, after: ClusterImage) -> tuple[int, int]:
-    """The number of items (brokers, topics, partitions, configs) in the image ``before``, and how many of them
-    differ in ``after``, or are gone. New items do not count (KIP-630, "When to Snapshot").
+    """The number of items (brokers, topics, partitions, configs) in the image ``before``, and the number of them
+    that differ in ``after`` or are gone. New items do not count (KIP-630, "When to Snapshot").
     """
     held = len(before.configs) + len(before.brokers)
     changed = sum(after.configs.get(key) != value for key, value in before.configs.items())
@@ -243,6 +243,6 @@ def count_changes(before: ClusterImage, after: ClusterImage) -> tuple[int, int]:
             continue
         before_it, after_it = ((t.configs, t.key_schema, t.value_schema) for t in (topic, now))
         changed += before_it != after_it
-        if now.partitions != topic.partitions:  # a rule changes the partition's epoch
+        if now.partitions != topic.partitions:  # a removal rule changes the partition's epoch
             changed += sum(one != other for one, other in zip(topic.partitions, now.partitions, strict=False))
     return held, changed

@@ -25,8 +25,8 @@ from stratalog.partitions.identity import TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The wanted leader of one partition, and the kind of election. ``unclean``, ``resign``, ``remote_epoch`` and
-    ``lost`` exclude each other.
+    """The requested leader of one partition, and the kind of election. ``unclean``, ``resign``, ``remote_epoch``
+    and ``lost`` exclude each other.
     """
 
     topic_id: str
@@ -37,23 +37,26 @@ class Election:
     unclean: bool = False
     """Also elect from outside an ISR in which no member can lead: records that only the ISR had are lost."""
     resign: bool = False
-    """The storage of the present leader is damaged: the same record removes it from the ISR. Requires the
-    partition epoch, as the leader may have changed."""
+    """The storage of the current leader is damaged: the same record removes that leader from the ISR. Requires the
+    partition epoch, as the leader may have changed.
+    """
     partition_epoch: int | None = None
-    """The partition epoch of the view for the election; None: the present one."""
+    """The partition epoch of the view for the election; None: the current one."""
     remote_epoch: int | None = None
     """The latest leader epoch of a remote log whose end the members of the ISR lack. The leader stays, or
-    ``leader`` of the ISR leads, and continues from the remote end, alone in the ISR, under a later epoch. Requires
-    the partition epoch."""
+    ``leader`` takes over from within the ISR. It continues from the remote end, alone in the ISR, under a later
+    epoch. Requires the partition epoch.
+    """
     lost: bool = False
     """No replica has any of the known records. The leader stays, alone in the ISR; all replicas get new folders,
-    where no late writer writes; and the log begins again at the last known offset. Requires the partition
-    epoch."""
+    so that late writes to the old ones do not count; and the log begins again at the last known offset. Requires
+    the partition epoch.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ElectLeaders:
-    """Elect leaders. One answer per election, in order: ``Altered``, also if the leader led already (and nothing
+    """Elect leaders. One answer per election, in order: ``Altered``, even if the leader already led (then nothing
     is committed); or ``Refused`` with UNKNOWN_TOPIC_OR_PARTITION, INVALID_UPDATE_VERSION,
     PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, ELECTION_NOT_NEEDED or INVALID_REQUEST.
     """
@@ -61,7 +64,7 @@ class ElectLeaders:
     elections: tuple[Election, ...]
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
-        """Raises no error; refusals are answers."""
+        """Never raises; refusals are answers."""
         return decide_each(image, self.elections, _elect)
 
 
@@ -69,8 +72,8 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
     what = name_of(image, election)
     if election.partition_epoch is not None and election.partition_epoch != present.partition_epoch:
         raise InvalidUpdateVersionError(
-            f"{what}: the election is for partition epoch {election.partition_epoch}, but "
-            f"the present one is {present.partition_epoch}; read the metadata again"
+            f"{what}: the election is for partition epoch {election.partition_epoch}, but the current partition "
+            f"epoch is {present.partition_epoch}; read the metadata again"
         )
     if election.unclean + election.resign + (election.remote_epoch is not None) + election.lost > 1:
         raise InvalidCallError(
@@ -104,9 +107,11 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
 
 
 def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> None:
-    """Raises: InvalidCallError for a partition with a rule of removal: a record that such an election gives up may
-    be the last of its key, the others of which are removed already, on some of the replicas; or the offsets of an
-    erasure may become those of other records.
+    """Check that the partition has no removal rule. Such an election could lose the last record of a key, after
+    some replicas have already removed the key's earlier records; or it could give the offsets of an erasure to
+    other records.
+
+    Raises: InvalidCallError.
     """
     key = TopicIdPartition(election.topic_id, election.partition)
     if any(one.offsets for one in image.erasures_of(key)):
@@ -117,8 +122,8 @@ def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> 
         )
     if image.rules_of(key):
         raise InvalidCallError(
-            f"{what}: records were removed from it by cleanup.policy = compact, so no election may give up "
-            "others: bring back a broker that was in its ISR, or delete the topic and create it again"
+            f"{what}: records were removed from it by cleanup.policy = compact, so an election must not lose any "
+            "more: bring back a broker that was in its ISR, or delete the topic and create it again"
         )
 
 
@@ -132,7 +137,7 @@ def _from_remote(
             f"{what}: broker {leader} is fenced or not in the ISR {present.isr}: it cannot "
             "continue from the remote log"
         )
-    ahead = remote_epoch > present.leader_epoch  # the metadata was restored to an older state, too
+    ahead = remote_epoch > present.leader_epoch  # the metadata was also restored to an older state
     return PartitionChangeRecord(
         topic_id=election.topic_id,
         partition=election.partition,
@@ -151,7 +156,7 @@ def _begin_again(
         raise EligibleLeadersNotAvailableError(f"{what} has no leader that can begin its log again")
     if not present.written_to:
         raise ElectionNotNeededError(
-            f"{what}: it never had records as far as the metadata shows, so its log does not begin again"
+            f"{what}: the metadata shows no records of it, so its log does not begin again"
         )
     return PartitionChangeRecord(
         topic_id=election.topic_id,

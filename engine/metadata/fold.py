@@ -50,8 +50,8 @@ def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -
 
     ``image`` is unchanged, and shares unchanged parts with the result.
 
-    Raises: LogGapError unless ``offset`` is the image's next; CorruptionError for a record that does not fit the
-        image (no controller commits one).
+    Raises: LogGapError unless ``offset`` is the image's next offset; CorruptionError for a record that does not
+    fit the image (no controller commits such a record).
     """
     if offset != image.next_offset:
         raise LogGapError(f"the metadata is known up to offset {image.next_offset}, but continues at {offset}")
@@ -62,7 +62,7 @@ def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -
 
 
 class _ImageDraft:
-    """An image being changed: its own mappings, and lists for topics with changed partitions."""
+    """An image being changed: it has its own mappings, and lists for topics with changed partitions."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._cluster_id = image.cluster_id
@@ -166,7 +166,7 @@ class _ImageDraft:
         )
         if before is not None and registered.is_same(before.incarnation, trusted=record.trusted):
             registered = registered._replace(incarnation_folder=before.incarnation_folder)
-        # Partitions without an ISR may wait for this storage, or for the original that it is a copy of.
+        # Partitions without an ISR may wait for this storage, or for the original of which it is a copy.
         lost = {one for _, partition in self._partitions_on(broker_id) for one in partition.lost}
         known = sorted(one.incarnation_folder for one in lost if registered.is_same(one, trusted=record.trusted))
         incarnation_folder = known[0] if known else registered.incarnation_folder
@@ -184,7 +184,7 @@ class _ImageDraft:
             return  # No partition has a replica on a broker that is not registered.
         same = now.incarnation_folder == before.incarnation_folder
         for topic_id, partition in self._partitions_on(broker_id):
-            # The old incarnation's data is gone: it leaves every ISR, also as the last member (protocol V5).
+            # The old incarnation's data is gone: it leaves every ISR, even as the last member (protocol V5).
             isr = partition.isr if same else _without(partition.isr, broker_id)
             if any(incarnation_folder == one.incarnation_folder for one in partition.lost):
                 isr = (broker_id,)
@@ -196,7 +196,7 @@ class _ImageDraft:
             broker, fenced=True, fenced_by_hand=broker.fenced_by_hand or record.by_hand
         )
         for topic_id, partition in self._partitions_on(record.broker_id):
-            # The last member stays: it alone is known to have everything.
+            # The last member stays, because only it is known to have everything.
             isr = _without(partition.isr, record.broker_id) or partition.isr
             self._put_isr(topic_id, partition, isr, broker.incarnation)
 
@@ -335,7 +335,7 @@ class _ImageDraft:
         return self._topics[topic_id]
 
     def _partitions(self, topic_id: str) -> list[PartitionImage]:
-        """The topic's partitions, as a list to change."""
+        """The topic's partitions, as a list that may be changed."""
         if topic_id not in self._changed:
             self._changed[topic_id] = list(self._topic(topic_id).partitions)
         return self._changed[topic_id]
@@ -348,7 +348,7 @@ class _ImageDraft:
         return partitions[record.partition]
 
     def _partitions_on(self, broker_id: int) -> Iterator[tuple[str, PartitionImage]]:
-        """All partitions with a replica on the broker; the current one may be replaced."""
+        """All partitions with a replica on the broker; the caller may replace the current one."""
         for topic_id, topic in self._topics.items():
             for partition in self._changed.get(topic_id, topic.partitions):
                 if broker_id in partition.replicas:

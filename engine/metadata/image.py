@@ -1,8 +1,8 @@
 """The state of the cluster as frozen values, made by ``stratalog.engine.metadata.fold``.
 
 Broker, topic and partition images are ``msgspec`` structs, as a large cluster has a million of them: they are
-built in a fraction of a dataclass's time, and the garbage collector does not track topics and partitions. Mappings
-of a finished image never change; a change makes new ones that share entries with the old ones
+built in a fraction of the time of a dataclass, and the garbage collector does not track topics and partitions.
+Mappings of a finished image never change; a change makes new ones that share entries with the old ones
 (``stratalog.engine.metadata.overlay``).
 """
 
@@ -33,8 +33,9 @@ class Incarnation(NamedTuple):
     broker_id: int
     directory_id: str
     root: str
-    """The identity of the root's ``broker.json`` as an object; empty: unknown, which equals any. A restored older
-    copy has the directory id of the original, but another identity."""
+    """The identity of the root's ``broker.json`` as an object; empty if unknown, which equals any identity. A
+    restored older copy has the directory id of the original, but another identity.
+    """
     incarnation_folder: str
     """See ``BrokerImage``."""
 
@@ -58,7 +59,8 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     fenced: bool
     incarnation_folder: str = msgspec.field(name="home")
     """The folder below the root with its replicas. Each incarnation has its own, so that late writers of an
-    earlier one write where no reader looks (protocol section 1)."""
+    earlier incarnation write where no reader looks (protocol section 1).
+    """
     root: str = ""
     """See ``Incarnation``."""
     fenced_by_hand: bool = msgspec.field(default=False, name="held")
@@ -83,39 +85,45 @@ class PartitionImage(
 
     partition: Int64
     replicas: tuple[Int64, ...]
-    """Distinct brokers in order of preference. During a reassignment: the original ones, then ``joining``."""
+    """Distinct brokers in order of preference. During a reassignment: the original replicas, then ``joining``."""
     assignments: tuple[Int64, ...]
-    """By replica, the metadata offset of the record that placed it here; part of its folder's name."""
+    """By replica, the metadata offset of the record that placed the replica on its broker; part of its folder's
+    name.
+    """
     leader: Int64 | None
-    """In the ISR, or None."""
+    """A member of the ISR, or None."""
     leader_epoch: Int64
     """From 1; grows by one with every election and every change of leader, including to none."""
     isr: tuple[Int64, ...]
     """A subset of the replicas; empty only after the last member's storage was lost, or removed by force, and
     while a partition is being restored from the remote tier."""
     adding: tuple[Int64, ...]
-    """Replicas outside the ISR that must acknowledge appends already; empty without a leader."""
+    """Replicas outside the ISR that must already acknowledge appends; empty without a leader."""
     log_start_offset: Int64
     """Never decreases."""
     partition_epoch: Int64
-    """Grows by one with every change of this value, except of ``written_to``, and with every rule of removal."""
+    """Grows by one with every change of the partition, except of ``written_to``, and with every removal rule."""
     target: tuple[Int64, ...] = ()
     """The final replicas, in order of preference, of the reassignment in progress; empty without one. Distinct,
     and a subset of ``replicas``."""
     joining: tuple[Int64, ...] = ()
-    """The replicas that are here only for the reassignment: the last ones of ``replicas``, all in ``target``.
-    Never all replicas; empty exactly if ``target`` is."""
+    """The replicas that the reassignment has added: the last ones of ``replicas``, all in ``target``. Never all
+    replicas; empty if and only if ``target`` is.
+    """
     lost: tuple[Incarnation, ...] = ()
-    """While the ISR is empty: the storages of its last members, each of a broker in ``replicas``. If one registers
-    again, it becomes the ISR and leads."""
+    """While the ISR is empty: the storages of its last members, each of a broker in ``replicas``. If one of these
+    storages registers again, it becomes the ISR and leads.
+    """
     unclean_epoch: Int64 = 0
-    """The latest leader epoch that began with a loss of records, by an unclean election, or after all were lost; 0
-    without any."""
+    """The latest leader epoch that began with a loss of records, by an unclean election, or after all records were
+    lost; 0 if there is none.
+    """
     remote_epoch: Int64 = 0
-    """The latest leader epoch whose leader continued from the end of the remote log; 0 without any."""
+    """The latest leader epoch whose leader continued from the end of the remote log; 0 if there is none."""
     written_to: Int64 = 0
-    """A high watermark above the log start of its time: all members of the ISR have had records up to it. 0:
-    unknown, or an election has abandoned them."""
+    """A high watermark that was above the log start when it was recorded: all members of the ISR have had records
+    up to it. 0: unknown, or an election has abandoned those records.
+    """
 
     def __post_init__(self) -> None:
         held = set(self.replicas)
@@ -145,7 +153,7 @@ class PartitionImage(
 
 
 class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """One topic. It contains its configs, which so cannot outlive it."""
+    """One topic. It contains its configs, so they cannot outlive it."""
 
     name: str
     topic_id: str
@@ -166,7 +174,9 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
 
     @property
     def first(self) -> PartitionImage:
-        """The first partition. Raises: CorruptionError for a topic without partitions, which no command makes."""
+        """The first partition. Raises: CorruptionError for a topic without partitions, which no command
+        creates.
+        """
         if not self.partitions:
             raise CorruptionError(
                 f"the metadata contains topic {self.name!r} without partitions: delete the "
@@ -176,8 +186,8 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
 
 
 def partition_of(topic: TopicImage, partition: int) -> PartitionImage:
-    """The partition of that number. Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no
-    whole number.
+    """The partition of that number. Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is not
+    a whole number.
     """
     if not 0 <= whole(partition, f"topic {topic.name!r}: partition") < len(topic.partitions):
         raise UnknownTopicOrPartitionError(
@@ -209,13 +219,13 @@ class PartitionView:
     replicas: tuple[int, ...]
     """In order of preference."""
     assignments: Mapping[int, int]
-    """By broker id, the metadata offset that placed its replica here."""
+    """By broker id, the metadata offset of the record that placed its replica."""
     partition_epoch: int
     log_start_offset: int
     brokers: Mapping[int, BrokerImage]
     """The brokers of ``replicas``."""
     target: tuple[int, ...] = ()
-    """See ``PartitionImage``; the next four likewise."""
+    """See ``PartitionImage``; also for the next four fields."""
     joining: tuple[int, ...] = ()
     unclean_epoch: int = 0
     remote_epoch: int = 0
@@ -232,7 +242,7 @@ class PartitionView:
 
     @property
     def generation(self) -> int:
-        """The generation of the last rule of removal; 0: none."""
+        """The generation of the last removal rule; 0: none."""
         return last_generation(self.rules, self.erasures)
 
     @property
@@ -265,15 +275,18 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     """By topic id."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """By name; has exactly the names of ``topics``."""
+    """By name; the names are exactly those of ``topics``."""
     configs: Mapping[str, str] = field(default_factory=dict)
-    """The dynamic configs of the cluster: its own, and defaults of topics."""
+    """The dynamic configs of the cluster: its own configs, and the defaults of topic configs."""
     rules: Mapping[str, Mapping[int, tuple[CommittedRule, ...]]] = field(default_factory=dict)
-    """By topic id and partition, where there is one: the rules by which records leave at unchanged offsets,
-    ascending: the last one, and those before it that the next one needs (``stratalog.partitions.removal``)."""
+    """By topic id and partition: the rules that remove records at unchanged offsets
+    (``stratalog.partitions.removal``), ascending. These are the last rule, and the earlier ones that the next rule
+    needs. Partitions without a rule are absent.
+    """
     erasures: Mapping[str, Mapping[int, tuple[Erasure, ...]]] = field(default_factory=dict)
-    """By topic id and partition, where there was one: the last erasure, and all that some replica has not carried
-    out, ascending (``stratalog.partitions.erasure``)."""
+    """By topic id and partition: the last erasure, and all that some replica has not carried out, ascending
+    (``stratalog.partitions.erasure``). Partitions that never had one are absent.
+    """
     next_offset: int = 0
     """The metadata offset up to which (exclusive) records are folded in."""
 
@@ -324,7 +337,7 @@ class ClusterImage:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist, or was deleted{hint}") from None
 
     def partition(self, topic_id: str, partition: int) -> PartitionImage:
-        """The partition. Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no whole
+        """The partition. Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is not a whole
         number.
         """
         topic = self.topics.get(topic_id)
@@ -335,7 +348,7 @@ class ClusterImage:
     def view(self, topic_id: str, partition: int) -> PartitionView:
         """The view of a partition, for replication.
 
-        Raises: UnknownTopicOrPartitionError, also when the name now has another topic with another id.
+        Raises: UnknownTopicOrPartitionError, also when the name now belongs to a topic with another id.
         """
         image, topic = self.partition(topic_id, partition), self.topics[topic_id]
         tiered = topic.configs.get(_TIERED) or self.configs.get(_TIERED)
@@ -363,7 +376,7 @@ class ClusterImage:
         )
 
     def rules_of(self, key: TopicIdPartition) -> tuple[CommittedRule, ...]:
-        """The rules of removal of a partition."""
+        """The removal rules of a partition."""
         return self.rules.get(key.topic_id, {}).get(key.partition, ())
 
     def erasures_of(self, key: TopicIdPartition) -> tuple[Erasure, ...]:

@@ -9,7 +9,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _PART = 32
-"""The fraction of a base up to which changes are stored beside it."""
+"""Changes are stored separately up to this fraction of the base."""
 
 
 class Overlay(MutableMapping[K, V]):
@@ -32,7 +32,7 @@ class Overlay(MutableMapping[K, V]):
             self.base, self.changed, self.gone = original.base, original.changed.copy(), original.gone.copy()
 
     def rebase(self) -> None:
-        """Make a new base if there are many changes; call it after the last change."""
+        """Make a new base if there are many changes. Call this after the last change."""
         if _PART * (len(self.changed) + len(self.gone)) > len(self.base):
             base = dict(self.base)
             base.update(self.changed)
@@ -67,7 +67,7 @@ class Overlay(MutableMapping[K, V]):
         return self._size
 
     def __iter__(self) -> Iterator[K]:
-        """The keys of ``base`` in its order, then new ones in theirs."""
+        """The keys of ``base`` in its order, then the new keys in the order in which they were set."""
         for key in self.base:
             if key not in self.gone:
                 yield key

@@ -25,7 +25,7 @@ def in_order(order: Sequence[int], members: Iterable[int]) -> tuple[int, ...]:
 
 
 def is_complete(present: PartitionImage, isr: Iterable[int]) -> bool:
-    """Whether a reassignment is in progress that is complete with this ISR."""
+    """Whether a reassignment is in progress that this ISR completes."""
     return bool(present.target) and set(present.joining) <= set(isr)
 
 
@@ -40,8 +40,9 @@ def replace_replicas(
     target: tuple[int, ...] = (),
     joining: tuple[int, ...] = (),
 ) -> PartitionChangeRecord | None:
-    """The record that sets these replicas; None if they are set already. Members of the ISR, and those being
-    added, stay if they are among them. A leaving leader is followed by a member of the ISR, or by none.
+    """The record that sets these replicas; None if they are set already. Members of the ISR, and replicas being
+    added, stay if they are among the new replicas. A leaving leader is followed by a member of the ISR, or by
+    none.
     """
     isr, adding = in_order(replicas, isr), in_order(replicas, adding)
     leader: int | UnsetType | None = UNSET

@@ -1,6 +1,6 @@
 """Commands on partitions, in batches: one commit serves all partitions of a run.
 
-Each partition that cannot be changed is refused individually, with an error that tells its proposer what to do;
+Each partition that cannot be changed is refused individually, with an error that says what its proposer should do;
 the others proceed.
 """
 
@@ -46,7 +46,7 @@ class Altered(_Answer):
 
 @dataclass(frozen=True, slots=True)
 class RefusedPartition(_Answer):
-    """The partition is unchanged; ``error`` has the reason, and its class the remedy."""
+    """The partition is unchanged; ``error`` has the reason, and its class implies the remedy."""
 
     error: StratalogError
 
@@ -73,7 +73,7 @@ def decide_each(
 ) -> Decision[tuple[PartitionAnswer, ...]]:
     """One answer per request, in order. ``change`` returns the record that carries a request out, None if there is
     nothing to change, or raises the refusal. Only the first of several requests for one partition is considered,
-    as the others have an outdated partition epoch.
+    because the first one makes the partition epoch of the others outdated.
     """
     records: dict[TopicIdPartition, PartitionChangeRecord | None] = {}
     answers: list[PartitionAnswer] = []
@@ -98,7 +98,7 @@ def name_of(image: ClusterImage, request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A broker, and the broker epoch with which its storage was seen (KIP-903, ``NewIsrWithEpochs``)."""
+    """A broker, and the broker epoch under which its storage was seen (KIP-903, ``NewIsrWithEpochs``)."""
 
     broker_id: int
     broker_epoch: int
@@ -123,15 +123,15 @@ class AlterPartition:
     ``Altered``, or ``RefusedPartition`` with UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
     INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, or INVALID_REQUEST.
 
-    Expanding by F takes two commands: the first *adds* F, the second makes it a member. The one that leaves no
+    Expanding by F takes two commands: the first *adds* F, the second makes it a member. A proposal that leaves no
     *joining* replica outside the ISR also completes the reassignment, in the same record: the replicas become the
-    target, and others leave the ISR and the lead. It may propose the present ISR.
+    target, and all others leave the ISR and stop leading. Such a proposal may be for the current ISR.
     """
 
     proposals: tuple[IsrProposal, ...]
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
-        """Raises no error; refusals are answers."""
+        """Never raises; refusals are answers."""
         return decide_each(image, self.proposals, _change)
 
 
@@ -141,12 +141,12 @@ def _change(image: ClusterImage, present: PartitionImage, proposal: IsrProposal)
     if proposal.leader_epoch != present.leader_epoch:
         raise FencedLeaderEpochError(
             f"{what}: leader epoch {proposal.leader_epoch} was proposed, "
-            f"but the present one is {present.leader_epoch}"
+            f"but the current leader epoch is {present.leader_epoch}"
         )
     if proposal.partition_epoch != present.partition_epoch:
         raise InvalidUpdateVersionError(
             f"{what}: partition epoch {proposal.partition_epoch} was proposed, "
-            f"but the present one is {present.partition_epoch}"
+            f"but the current partition epoch is {present.partition_epoch}"
         )
     isr = in_order(present.replicas, (member.broker_id for member in proposal.isr))
     adding = in_order(present.replicas, (member.broker_id for member in proposal.adding))
@@ -191,20 +191,21 @@ class LogStart:
     partition: int
     log_start_offset: int
     leader_epoch: int | None = None
-    """The epoch of the leader whose log contains it; None: the present one. After an unclean election it may be
-    beyond the log, and appends would be below the log start."""
+    """The epoch of the leader whose log contains it; None: the current one. After an unclean election, a log start
+    of an earlier leader may be beyond the log, and appends would be below the log start.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceLogStart:
-    """Move log starts, for total retention and DeleteRecords. Log starts never decrease: a smaller one changes
+    """Move log starts, for total retention and DeleteRecords. Log starts never decrease: a smaller offset changes
     nothing. One answer per partition, in order; FENCED_LEADER_EPOCH if another leader has been elected.
     """
 
     log_starts: tuple[LogStart, ...]
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
-        """Raises no error; a missing partition is ``RefusedPartition``."""
+        """Never raises; a missing partition is ``RefusedPartition``."""
         greatest: dict[TopicIdPartition, int] = {}
         found: list[PartitionImage | StratalogError] = []
         for wanted in self.log_starts:
@@ -235,43 +236,45 @@ def _led_as_found(image: ClusterImage, wanted: LogStart) -> PartitionImage:
     if wanted.leader_epoch not in (None, present.leader_epoch):
         raise FencedLeaderEpochError(
             f"{name_of(image, wanted)}: log start {wanted.log_start_offset} was found under "
-            f"leader epoch {wanted.leader_epoch}, but {present.leader_epoch} is the present "
-            "one; look at the log of the new leader"
+            f"leader epoch {wanted.leader_epoch}, but the current leader epoch is {present.leader_epoch}; read "
+            "the log of the new leader"
         )
     return present
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRule:
-    """A rule of removal that a partition should get."""
+    """A removal rule that a partition should get."""
 
     topic_id: str
     partition: int
     bound: int
     after: int
-    """The generation of the rule before it, which every member of the ISR has carried out; 0: there is none."""
+    """The generation of the previous rule, which every member of the ISR has applied; 0: there is none."""
     leader_epoch: int
     """The epoch of the leader whose log has the bound."""
     now_ms: int
-    """The time on which the clocks agree (``agreed_time``): tombstones that it makes old enough are removed."""
+    """The time on which the clocks agree (``agreed_time``). The rule removes tombstones that are old enough at
+    this time.
+    """
     committed_ms: int
-    """The later of the clocks' times, from which ``delete.retention.ms`` counts for the rule before it."""
+    """The latest of the clocks' times. From it, ``delete.retention.ms`` counts for the previous rule."""
     delete_retention_ms: int
     partition_epoch: int
-    """That of the view whose ISR, and those being added, have carried out the rule before it."""
+    """The partition epoch of the view whose ISR, and the replicas being added, have applied the previous rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddRules:
-    """Give partitions their next rules of removal. One answer per partition, in order: INVALID_UPDATE_VERSION if
-    the partition has changed, or its topic is not compacted any more; FENCED_LEADER_EPOCH if another leader has
-    been elected.
+    """Give partitions their next removal rules. One answer per partition, in order: INVALID_UPDATE_VERSION if the
+    partition has changed, or its topic is no longer compacted; FENCED_LEADER_EPOCH if another leader has been
+    elected.
     """
 
     wanted: tuple[WantedRule, ...]
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
-        """Raises no error; a missing partition is ``RefusedPartition``."""
+        """Never raises; a missing partition is ``RefusedPartition``."""
         records: list[RemovalRuleRecord] = []
         answers: list[PartitionAnswer] = []
         named: set[TopicIdPartition] = set()
@@ -301,7 +304,7 @@ class AddRules:
         if wanted.leader_epoch != present.leader_epoch:
             raise FencedLeaderEpochError(
                 f"{name_of(image, wanted)}: the bound {wanted.bound} was found under leader epoch "
-                f"{wanted.leader_epoch}, but {present.leader_epoch} is the present one; look at the log of "
+                f"{wanted.leader_epoch}, but the current leader epoch is {present.leader_epoch}; read the log of "
                 "the new leader"
             )
         rules = image.rules_of(TopicIdPartition(wanted.topic_id, wanted.partition))
@@ -310,10 +313,10 @@ class AddRules:
         changed = wanted.partition_epoch != present.partition_epoch
         if changed or wanted.after != generation or wanted.bound < last.bound:
             raise InvalidUpdateVersionError(
-                f"{name_of(image, wanted)}: a rule up to {wanted.bound} was to follow generation {wanted.after}, "
-                f"under partition epoch {wanted.partition_epoch}, but {last} is the present one, the last "
-                f"generation is {generation}, and the "
-                f"partition epoch is {present.partition_epoch}; look at the logs again"
+                f"{name_of(image, wanted)}: the removal rule up to {wanted.bound} is out of date: it expects rule "
+                f"generation {wanted.after} and partition epoch {wanted.partition_epoch}, but the current rule is "
+                f"{last}, the last generation is {generation}, and the partition epoch is "
+                f"{present.partition_epoch}; read the logs again"
             )
         topic = image.topics[wanted.topic_id]
         config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
@@ -338,14 +341,14 @@ class WrittenUpTo:
 
 @dataclass(frozen=True, slots=True)
 class MarkWritten:
-    """Record that partitions have had records; returns the number of new marks. Partitions with another leader
-    are skipped. No view becomes outdated by it.
+    """Record that partitions have had records; returns the number of new marks. Partitions with another leader are
+    skipped. This does not make any view outdated.
     """
 
     written: tuple[WrittenUpTo, ...]
 
     def decide(self, image: ClusterImage) -> Decision[int]:
-        """Raises no error."""
+        """Never raises."""
         records = tuple(
             PartitionWrittenRecord(
                 topic_id=each.topic_id, partition=each.partition, high_watermark=each.high_watermark

@@ -21,7 +21,7 @@ def place_replicas(
     racks: Mapping[int, str | None], partitions: int, replication_factor: int, rng: random.Random
 ) -> list[tuple[int, ...]]:
     """Replicas of each partition in order of preference, the leader first. ``racks`` gives the rack of every
-    usable broker; brokers without one share a rack.
+    usable broker; brokers without a rack count as one rack.
 
     Raises: InvalidReplicationFactorError.
     """
@@ -40,7 +40,7 @@ class Placer:
     def __init__(
         self, racks: Mapping[int, str | None], rng: random.Random, full: Mapping[int, str | None] | None = None
     ) -> None:
-        """``racks`` has every usable broker; ``full`` those that hold replicas but take no more."""
+        """``racks`` has every usable broker; ``full`` the brokers that hold replicas but take no more."""
         self._racks = {**(full or {}), **racks}
         self._members: dict[str | None, list[int]] = {}
         for broker_id in sorted(racks):
@@ -75,7 +75,9 @@ class Placer:
             self._replicas[broker_id] += times
 
     def another(self, kept: Collection[int]) -> int | None:
-        """The broker for one more replica beside ``kept``; None when all have one. It is not counted yet."""
+        """The broker for one more replica beside ``kept``; None when all brokers have one. The new replica is not
+        counted yet.
+        """
         used = Counter(self._racks[broker_id] for broker_id in kept)
         free = {rack: [b for b in brokers if b not in kept] for rack, brokers in self._members.items()}
         racks = [rack for rack in free if free[rack]]
@@ -84,7 +86,7 @@ class Placer:
         return self._least(free[self._least(racks, used, self._rack_replicas)], self._replicas)
 
     def dispensable(self, replicas: Sequence[int], candidates: Sequence[int]) -> int:
-        """The candidate to remove: one that shares its rack, on the most loaded broker."""
+        """The candidate to remove: one that shares its rack with another candidate, on the most loaded broker."""
         used = Counter(self._racks[broker_id] for broker_id in replicas)
         return max(candidates, key=lambda b: (used[self._racks[b]], self._replicas[b], self._rng.random()))
 

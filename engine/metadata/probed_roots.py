@@ -37,7 +37,7 @@ class Another:
 
 @dataclass(frozen=True, slots=True)
 class NotOurs:
-    """The root belongs to another cluster or broker, or to an unknown one."""
+    """The root belongs to another cluster, another broker, or an unknown owner."""
 
     error: StratalogError
 
@@ -48,7 +48,7 @@ class Unreachable:
 
     error: StratalogError
     lacks: Literal["folder", "broker.json"] | None = None
-    """The missing part, if the volume is not mounted or the root is lost. None: the root did not answer."""
+    """The missing part, if the volume is not mounted or the root is lost. None if the root did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +80,21 @@ class ProbedMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ApplyProbe:
-    """Fence, register and unfence brokers by the state of their roots; leave those alone that were fenced by hand.
-    Changes nothing unless a majority of the metadata voters is unchanged: a driver that does not reach them is
-    isolated, and moved or restored metadata needs an operator.
+    """Fence, register and unfence brokers by the state of their roots; brokers that were fenced by hand are left
+    alone. Changes nothing unless a majority of the metadata voters is unchanged: a driver that does not reach the
+    voters is isolated, and moved or restored metadata needs an operator.
     """
 
     found: tuple[Found, ...]
 
     def decide(self, image: ClusterImage) -> Decision[ProbedMetadata]:
-        """Raises: StaleBrokerError when a broker was registered again, or unregistered, since the probe."""
+        """Raises: StaleBrokerError when a broker has been registered again or unregistered since the probe."""
         for each in self.found:
             broker = image.brokers.get(each.broker_id)
             if broker is None or broker.broker_epoch != each.broker_epoch:
                 raise StaleBrokerError(
-                    f"broker {each.broker_id} is not registered with broker epoch {each.broker_epoch} "
-                    "any more: probe its root again"
+                    f"broker {each.broker_id} is no longer registered with broker epoch {each.broker_epoch}: "
+                    "probe its root again"
                 )
         refusal = _not_trustworthy(image, self.found)
         if refusal is not None:
@@ -168,9 +168,9 @@ def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
     if any(isinstance(findings.get(broker), Another) for broker in voters):
         return (
             f"nothing was changed: roots of the metadata voters {_listed(voters)} were "
-            "moved, or restored from a copy. If they still hold everything, bootstrap "
-            "these brokers with --trust-copy; if the copy is older, later commits may be "
-            "lost: bootstrap them without it"
+            "moved, or restored from a copy. If the roots are complete, bootstrap these brokers with "
+            "--trust-copy. If they are older copies, later commits may be lost: bootstrap the brokers without "
+            "--trust-copy"
         )
     return (
         f"nothing was changed: this driver cannot reach the roots of a majority of the metadata voters "

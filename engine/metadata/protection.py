@@ -29,12 +29,13 @@ from stratalog.partitions.errors import PolicyViolationError
 from stratalog.partitions.retention import UNLIMITED
 
 Now = Callable[[], int | None]
-"""The time for deletion by time (``partitions.agreed_time``); None: every protection still holds. Called only for
-protected topics."""
+"""The time for deletion by time (``partitions.agreed_time``); None: every protection is still in force. Called
+only for protected topics.
+"""
 
 PROTECT = "protect.until.ms"
 _LOOSENING = frozenset({PROTECT, "remote.storage.enable"})
-"""Configs that can end a protection, or delete records."""
+"""The configs that can end a protection, or delete records."""
 
 
 def protection(image: ClusterImage, topic: TopicImage) -> TopicConfig:
@@ -47,7 +48,7 @@ def is_protected(image: ClusterImage, topic_id: str, now_ms: Now) -> bool:
     """Whether records of the topic must not be deleted now; False for a missing topic."""
     topic = image.topics.get(topic_id)
     if topic is None or (PROTECT not in topic.configs and PROTECT not in image.configs):
-        return False  # most are not protected: skip parsing
+        return False  # most topics are not protected: skip parsing
     config = protection(image, topic)
     return config.protect_until_ms != UNLIMITED and config.is_protected(now_ms())
 
@@ -95,5 +96,7 @@ def _refuse(image: ClusterImage, topic_id: str, now_ms: Now, what: str) -> None:
     until = time_text(protection(image, topic).protect_until_ms)
     doubt = ""
     if now_ms() is None:
-        doubt = "; the clocks of this machine and of the storage disagree whether that time is over: see health"
+        doubt = (
+            "; the clocks of this machine and of the storage disagree on whether that time has passed: see health"
+        )
     raise PolicyViolationError(f"topic {topic.name!r} is protected until {until} ({PROTECT}): {what}{doubt}")

@@ -1,4 +1,4 @@
-"""Reassignments: other replicas for a partition, added before the old ones go (Kafka's KIP-455)."""
+"""Reassignments: other replicas for a partition, added before the old ones leave (Kafka's KIP-455)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Reassignment:
     target: tuple[int, ...] | None
     """In order of preference; None cancels the reassignment in progress."""
     force: bool = False
-    """Reassign even if no replica is in sync afterwards, and the partition has no leader."""
+    """Reassign even if afterwards no replica is in sync, and the partition has no leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionReassignments:
     """Begin, replace or cancel reassignments. One answer per reassignment, in order: ``Altered``, or ``Refused``
     with UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT, BROKER_ID_NOT_REGISTERED,
-    NO_REASSIGNMENT_IN_PROGRESS or INVALID_UPDATE_VERSION (the second for its partition in one batch).
+    NO_REASSIGNMENT_IN_PROGRESS or INVALID_UPDATE_VERSION (the second reassignment of one partition in a batch).
 
     New replicas are *joining* until all of them are in the ISR; then ``AlterPartition`` completes the
-    reassignment. One without new replicas completes immediately. Until then the replicas are the original and the
-    joining ones, so a cancel restores the partition.
+    reassignment. A reassignment without new replicas completes immediately. Until then the replicas are the
+    original and the joining ones, so a cancel restores the partition.
     """
 
     reassignments: tuple[Reassignment, ...]
@@ -56,7 +56,7 @@ class EndThrottle:
     """Delete ``follower.replication.throttled.rate``, unless a reassignment is in progress."""
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises no error."""
+        """Never raises."""
         if THROTTLED_RATE not in image.configs or in_progress(image):
             return Decision((), None)
         return AlterConfigs(None, {THROTTLED_RATE: None}).decide(image)
@@ -84,8 +84,8 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
     removed = [broker for broker in present.replicas if broker not in replicas]
     if removed and not set(present.isr) & set(replicas) and not wanted.force:
         raise InvalidReplicaAssignmentError(
-            f"{what}: without {removed} no replica is in sync any more (ISR {present.isr}); "
-            "bring another replica into the ISR first, or use force and lose the records that only they have"
+            f"{what}: removing {removed} would leave no in-sync replica (ISR {present.isr}). Bring another "
+            f"replica into the ISR first, or use force and lose the records that only {removed} has"
         )
     return replace_replicas(
         image,
@@ -107,5 +107,5 @@ def _check_target(image: ClusterImage, present: PartitionImage, target: tuple[in
     for broker_id in target:
         if image.broker(broker_id).fenced and broker_id not in present.replicas:
             raise InvalidReplicaAssignmentError(
-                f"{what}: broker {broker_id} is fenced; it cannot get a replica until it is back"
+                f"{what}: broker {broker_id} is fenced; it cannot get a replica until it is unfenced"
             )

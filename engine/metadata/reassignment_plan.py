@@ -3,7 +3,7 @@
     {"version": 1, "partitions": [{"topic": "trips", "partition": 0, "replicas": [2, 3]}]}
 
 A change (``ReplicaChange``) applies to the target of a reassignment in progress if there is one, otherwise to the
-present replicas. Other replicas stay, in their order.
+current replicas. Other replicas stay, in their order.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ReplicaChange:
     add: tuple[int, ...] = ()
     remove: tuple[int, ...] = ()
     move: Mapping[int, int] = field(default_factory=dict)
-    """From broker to broker; partitions without a replica on the first one are unchanged."""
+    """From broker to broker; partitions without a replica on the first broker are unchanged."""
     drain: tuple[int, ...] = ()
-    """Every replica leaves these brokers for ones that the placement chooses."""
+    """Every replica leaves these brokers for brokers that the placement chooses."""
     replication_factor: int | None = None
 
     @property
     def brokers(self) -> set[int]:
-        """All brokers that it names."""
+        """All brokers that the change names."""
         return {*self.add, *self.remove, *self.move, *self.move.values(), *self.drain}
 
 
@@ -65,7 +65,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_plan(text: str | bytes, what: str) -> ReplicaPlan:
-    """The plan of a JSON text in the format of Kafka's ``kafka-reassign-partitions``; ``what`` names it.
+    """Parse a plan from JSON in the format of Kafka's ``kafka-reassign-partitions``; ``what`` names it.
 
     Raises: InvalidCallError saying where the text is wrong.
     """
@@ -142,7 +142,7 @@ def check_plan(image: ClusterImage, plan: ReplicaPlan) -> None:
 
 
 def check_brokers(image: ClusterImage, brokers: Iterable[int]) -> None:
-    """Raises: UnknownBrokerError naming all that are not registered."""
+    """Check that the brokers are registered. Raises: UnknownBrokerError naming all that are not."""
     unknown = sorted(set(brokers) - image.brokers.keys())
     if unknown:
         raise UnknownBrokerError(
@@ -183,7 +183,7 @@ def plan_change(image: ClusterImage, topics: Iterable[str], change: ReplicaChang
 
 
 def goal(partition: PartitionImage) -> tuple[int, ...]:
-    """The target of a reassignment in progress, otherwise the present replicas."""
+    """The target of a reassignment in progress, otherwise the current replicas."""
     return partition.target or partition.replicas
 
 
@@ -196,7 +196,7 @@ class _Planner:
         everywhere = {broker.broker_id: broker.rack for broker in image.brokers.values()}
         unusable = {*self._fenced, *change.drain, *change.remove, *change.move}
         usable = {broker_id: rack for broker_id, rack in everywhere.items() if broker_id not in unusable}
-        # Seeded, so that a run does what its dry run shows.
+        # Seeded, so that a run does exactly what its dry run shows.
         self._placer = Placer(usable, random.Random(image.cluster_id), full=everywhere)
         for topic in image.topics.values():
             for partition in topic.partitions:
@@ -205,11 +205,11 @@ class _Planner:
     def plan(self, before: tuple[int, ...], isr: Sequence[int]) -> tuple[int, ...]:
         """The replicas of the next partition after the change.
 
-        Raises: InvalidReplicaAssignmentError, InvalidReplicationFactorError without its name.
+        Raises: InvalidReplicaAssignmentError, InvalidReplicationFactorError, without the partition's name.
         """
         after = self._resized(self._drained(self._added_and_removed(self._moved(before))), isr)
         self._placer.count(before, -1)
-        if before[0] not in after:  # the preferred leader goes: who leads least?
+        if before[0] not in after:  # the preferred leader leaves: which candidate leads least?
             first = self._placer.leader([b for b in after if b not in self._fenced] or after)
             after = (first, *(b for b in after if b != first))
         self._placer.count(after)
@@ -265,7 +265,7 @@ class _Planner:
                 )
             after.append(another)
         while len(after) > factor:
-            # First replicas that are fenced or out of sync, then those that are not the preferred leader.
+            # Remove fenced or out-of-sync replicas first, then replicas that are not the preferred leader.
             lame = [b for b in after if b in self._fenced or b not in isr]
             after.remove(self._placer.dispensable(after, lame or after[1:]))
         return tuple(after)

@@ -20,8 +20,9 @@ from stratalog.partitions.removal import Rule
 
 EPOCH_GAP = 1_000
 """The distance of new leader epochs from the known ones of a history that comes from the remote tier, by a restore
-or an election. Unknown leaders may have been elected, and may still be uploading: files are named by epoch, and
-theirs must not be mistaken for those of the new history."""
+or an election. Leaders that we do not know about may have been elected, and may still be uploading. Files are
+named by epoch, and the files of such leaders must not be mistaken for files of the new history.
+"""
 
 
 class _TypedRecord(
@@ -44,8 +45,9 @@ class VoterId(msgspec.Struct, frozen=True):
 
 
 class VotersRecord(_TypedRecord, frozen=True):
-    """The cluster and its metadata voters; the first record of every metadata log. A later one changes one voter
-    (``stratalog.engine.metadata.voter_commands``), and applies from its offset on, committed or not.
+    """The cluster and its metadata voters; the first record of every metadata log. A later record of this type
+    changes one voter (``stratalog.engine.metadata.voter_commands``), and applies from its offset on, committed or
+    not.
     """
 
     cluster_id: str
@@ -55,7 +57,7 @@ class VotersRecord(_TypedRecord, frozen=True):
 
 
 class NoOpRecord(_TypedRecord, frozen=True):
-    """No change. Committed to prove that earlier records are committed."""
+    """Changes nothing. It is committed to prove that earlier records are committed."""
 
 
 class RegisterBrokerRecord(_TypedRecord, frozen=True):
@@ -94,8 +96,8 @@ class UnregisterBrokerRecord(_TypedRecord, frozen=True):
 
 
 class TopicRecord(_TypedRecord, frozen=True):
-    """A new topic without partitions and configs, which follow. Schemas are Spark's JSON text of a type; None
-    means binary.
+    """A new topic without partitions and configs, which follow in their own records. Schemas are Spark's JSON text
+    of a type; None means binary.
     """
 
     name: str
@@ -151,7 +153,7 @@ class PartitionChangeRecord(_TypedRecord, frozen=True):
     from_remote: bool = False
     """In an election: the leader's log continues from the end of the remote log."""
     least_leader_epoch: Int64 = 0
-    """In an election: the least new leader epoch."""
+    """In an election: the minimum of the new leader epoch."""
 
 
 class PartitionWrittenRecord(_TypedRecord, frozen=True):
@@ -163,7 +165,7 @@ class PartitionWrittenRecord(_TypedRecord, frozen=True):
 
 
 class RemovalRuleRecord(_TypedRecord, frozen=True):
-    """The next rule by which records leave a partition at unchanged offsets (``stratalog.partitions.removal``)."""
+    """A partition's next rule, which removes records at unchanged offsets (``stratalog.partitions.removal``)."""
 
     topic_id: str
     partition: Int64
@@ -202,8 +204,8 @@ class ConfigResource(StrEnum):
 
 
 class ConfigRecord(_TypedRecord, frozen=True):
-    """A config is set to ``value``, or deleted when that is None. ``name`` is the topic's name, or empty
-    for the cluster.
+    """A config is set to ``value``, or deleted if ``value`` is None. ``name`` is the topic's name, or empty for
+    the cluster.
     """
 
     resource: ConfigResource
@@ -234,7 +236,7 @@ MetadataRecord = (
 _encoder = msgspec.json.Encoder()
 
 MOST_BYTES = 4 * 1024 * 1024
-"""The greatest size of one record: declared types and configs may be long."""
+"""The maximum size of one record, in bytes: declared types and configs may be long."""
 
 
 def encode(record: MetadataRecord) -> bytes:
@@ -254,8 +256,8 @@ def decode(data: bytes) -> MetadataRecord:
 
 
 def check_readable(record: MetadataRecord) -> None:
-    """Raises: InvalidCallError unless the written record reads back equal. Any other (with the broker 2.0 instead
-    of 2, for example) would make the metadata unreadable forever.
+    """Check that the record, once written, reads back equal. Any other record (with the broker 2.0 instead of 2,
+    for example) would make the metadata unreadable forever. ¶ Raises: InvalidCallError.
     """
     try:
         text = encode(record)

@@ -55,13 +55,13 @@ class TopicCreated:
     partitions: int
     replication_factor: int
     created: bool = True
-    """False if it existed before, with this shape."""
+    """False if the topic existed before, with this shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopic:
-    """Create a topic. ``topic_id`` is a new id from the caller, by which it recognizes its own retry, and which
-    seeds the placement of replicas.
+    """Create a topic. ``topic_id`` is a new id from the caller. It identifies a retry of the caller, and seeds the
+    placement of replicas.
     """
 
     name: str
@@ -77,9 +77,9 @@ class CreateTopic:
     if_not_exists: bool = False
     """Return an existing topic of this name if it has this shape (``_shape_differs``)."""
     log_starts: Sequence[int] = ()
-    """The log starts of the first partitions; 0 for all others."""
+    """The log starts of the first partitions; all other partitions start at 0."""
     internal: bool = False
-    """Whether it is one of ``stratalog.engine.state.internal_topics``, which only the engine creates."""
+    """Whether the topic is one of ``stratalog.engine.state.internal_topics``, which only the engine creates."""
 
     def decide(self, image: ClusterImage) -> Decision[TopicCreated]:
         """Raises: InvalidTopicError, InvalidPartitionsError, InvalidCallError (schemas, ids), InvalidConfigError,
@@ -138,17 +138,19 @@ class CreateTopic:
         for topic in image.topics.values():
             if MIRROR_SOURCE in topic.configs and mirrored_topic(topic.name, topic.configs) == source:
                 raise TopicAlreadyExistsError(
-                    f"topic {topic.name!r} mirrors {source} already, and {self.name!r} would be a second copy: go "
-                    "on without --as, or end that mirror first"
+                    f"topic {topic.name!r} already mirrors {source}, and {self.name!r} would be a second copy: "
+                    "omit --as, or end that mirror first"
                 )
 
     def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
-        """The existing topic is accepted if this command created it, or any topic of its shape will do."""
+        """The answer for an existing topic, if this command created it, or the caller accepts an existing topic of
+        this shape.
+        """
         topic = image.topic(self.name)
         own = topic.topic_id == self.topic_id
         if not own and not self.if_not_exists:
             raise TopicAlreadyExistsError(
-                f"topic {self.name!r} exists already, with id {topic.topic_id}: choose another name, or accept "
+                f"topic {self.name!r} already exists, with id {topic.topic_id}: choose another name, or accept "
                 "the existing topic with if_not_exists (a job: --if-not-exists)"
             )
         if not own and (differs := self._shape_differs(topic)):
@@ -196,24 +198,26 @@ class PartitionsCreated:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitions:
-    """Grow a topic to ``partitions`` partitions (Kafka's CreatePartitions). New replicas go to brokers with few of
-    the topic's. Existing records stay, and new ones of a key may go to another partition; a retried append goes to
-    the partitions of its first try.
+    """Grow a topic to ``partitions`` partitions (Kafka's CreatePartitions). New replicas go to brokers with few
+    replicas of the topic. Existing records stay, and new records of a key may go to another partition; a retried
+    append goes to the partitions of its first try.
     """
 
     name: str
     partitions: int
 
     def decide(self, image: ClusterImage) -> Decision[PartitionsCreated]:
-        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidPartitionsError for fewer than present;
-        InvalidCallError for a topic with snapshots; InvalidReplicationFactorError with too few brokers.
+        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidPartitionsError for fewer partitions
+        than the topic has; InvalidCallError for a topic with snapshots; InvalidReplicationFactorError with too few
+        brokers.
         """
         topic = image.topic(self.name)
         check_not_internal(self.name, "add partitions to")
         what, present = f"topic {self.name!r}", len(topic.partitions)
         if self.partitions < present:
             raise InvalidPartitionsError(
-                f"{what} has {present} partitions, and cannot have {self.partitions}: the number never shrinks"
+                f"{what} has {present} partitions, and cannot have {self.partitions}: the number of partitions "
+                "cannot shrink"
             )
         if self.partitions == present:
             return Decision((), PartitionsCreated(present, {}))
@@ -243,7 +247,7 @@ class CreatePartitions:
 def _new_partition(
     topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False, log_start: int = 0
 ) -> PartitionRecord:
-    """A new partition, led by its preferred replica, all in sync as there are no records yet."""
+    """A new partition, led by its preferred replica. All replicas are in sync, as there are no records yet."""
     return PartitionRecord(
         topic_id=topic_id,
         partition=partition,
@@ -280,7 +284,7 @@ class AlterTopic:
     value_schema: str | None = None
 
     def decide(self, image: ClusterImage) -> Decision[tuple[str, ...]]:
-        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidCallError for any other change than
+        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidCallError for any change other than
         growth; InvalidConfigError when the keys of a topic with snapshots would no longer be comparable.
         """
         topic = image.topic(self.name)
@@ -332,7 +336,7 @@ class AlterConfigs:
         if self.topic is None:
             what, scope, present = "cluster", Scope.CLUSTER, image.configs
         else:
-            if self.topic != OPERATIONS_TOPIC:  # retention and tiering of a history are up to its readers
+            if self.topic != OPERATIONS_TOPIC:  # the readers of a history decide about its retention and tiering
                 check_not_internal(self.topic, "alter")
             what, scope, present = f"topic {self.topic!r}", Scope.TOPIC, image.topic(self.topic).configs
         after = dict(present)
@@ -376,7 +380,7 @@ class AlterConfigs:
                 if before_and_after[1].keys_required:
                     check_key(key_schema, before_and_after[1].cleanup_policy, whose)
                 check_removed(before_and_after[1], whose, compacted=compacted, erased=erased)
-                if not internal:  # the engine partitions their records in its own way
+                if not internal:  # the engine has its own way of partitioning the records of internal topics
                     check_partitioner(*before_and_after, whose)
         else:
             config = topic_config(after, image.configs, what)
@@ -409,7 +413,7 @@ class RestoreTopic:
     """
 
     topic: TopicDescription
-    """The description, with the known leader epochs and log starts of its partitions."""
+    """The topic's description, with the known leader epochs and log starts of its partitions."""
 
     def decide(self, image: ClusterImage) -> Decision[int]:
         """Raises: InvalidCallError, InvalidTopicError, InvalidConfigError; TopicAlreadyExistsError when the name
@@ -450,7 +454,7 @@ class RestoreTopic:
                 isr=(),
                 leader_epoch=partition.leader_epoch + EPOCH_GAP,
                 log_start_offset=partition.log_start_offset,
-                added=True,  # the description does not say whether it was
+                added=True,  # the description does not say whether partitions were added
             )
             for number, (replicas, partition) in enumerate(zip(placed, topic.partitions, strict=True))
         )

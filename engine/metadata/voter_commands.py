@@ -1,6 +1,6 @@
 """Commands that add or remove one metadata voter at a time. Pure.
 
-``stratalog.engine.quorum.electorate`` explains why one at a time is safe.
+``stratalog.engine.quorum.electorate`` explains why changing one at a time is safe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ Voters = tuple[VoterId, ...]
 
 @dataclass(frozen=True, slots=True)
 class AddVoter:
-    """Make an incarnation of a broker's root a voter. Changes nothing if it is one. Answer: the voters."""
+    """Make an incarnation of a broker's root a voter. Changes nothing if it already is a voter. Answer: the
+    voters.
+    """
 
     voter: VoterId
 
@@ -37,7 +39,9 @@ class AddVoter:
         return _become(image, (*image.voters, self.voter), replaced)
 
     def check_registered(self, image: ClusterImage) -> None:
-        """Raises: UnknownBrokerError, StaleBrokerError when another root of the broker is registered."""
+        """Check that this root of the broker is registered. Raises: UnknownBrokerError, StaleBrokerError for
+        another root.
+        """
         broker_id = self.voter.broker_id
         if image.broker(broker_id).directory_id != self.voter.directory_id:
             raise StaleBrokerError(
@@ -48,7 +52,7 @@ class AddVoter:
 
 @dataclass(frozen=True, slots=True)
 class RemoveVoter:
-    """Remove a broker from the voters; its storage is unchanged. Changes nothing for a broker that is no voter.
+    """Remove a broker from the voters; its storage is unchanged. Changes nothing for a broker that is not a voter.
     ``returning``: it will be added again with other storage. Answer: the voters.
     """
 
@@ -56,8 +60,8 @@ class RemoveVoter:
     returning: bool = False
 
     def decide(self, image: ClusterImage) -> Decision[Voters]:
-        """Raises: UnknownBrokerError when the broker is not registered either; InvalidCallError for the last
-        voter.
+        """Raises: UnknownBrokerError when the broker is neither a voter nor registered; InvalidCallError for the
+        last voter.
         """
         kept = tuple(voter for voter in image.voters if voter.broker_id != self.broker_id)
         others = tuple(other for other in image.replaced if other != self.broker_id)

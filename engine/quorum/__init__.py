@@ -2,7 +2,7 @@
 
 Purpose
     Commits batches of metadata records, each at its final offset, and reads all committed ones, with any number of
-    concurrent drivers, some of them zombies, and no server.
+    concurrent drivers, some of which may be zombies, and no server.
 
         batch        one committed batch: a data file of ``partitions``, one row per record
         repeated     earlier batches inside a later one, so that one request reads many
@@ -28,11 +28,11 @@ In and out
 
 May not know
     The meaning of the records (except the first, which names the voters), or Spark. Clock, randomness and ids are
-    passed in, and nothing runs in a thread of its own: the simulation runs this code.
+    passed in, and nothing starts threads: the simulation runs this code.
 
 How a batch is recognized
     A batch's name identifies it. An epoch has one claimant, and a claimant writes one batch at an offset: it
-    retries the same bytes until they are committed, or gives up its claim. So ``<base>.<epoch>`` has the same
+    retries the same bytes until they are committed, or abandons its claim. So ``<base>.<epoch>`` has the same
     bytes on every voter, and *did my batch land?* means *does that epoch own that offset in the lineage?*, which
     snapshots keep too. After an unknown outcome a caller answers that question on a log that it has claimed,
     before it decides its command again.
@@ -53,7 +53,7 @@ Contention between drivers
 Drivers without the right to write
     A read may have to finish the work of others by writing. A driver without that right answers with the log that
     looks at all voters prove (``proof``). A command that it cannot commit is refused at once, and the error names
-    the right and the path. One voter that refuses counts as one that is unreachable.
+    the right and the path. A voter that refuses counts as unreachable.
 
 Differences from the text of the protocol
     * A voter counts when its last file is the tail and it has *every* file of the log, not only the tail: one
@@ -69,11 +69,11 @@ Differences from the text of the protocol
 
 Signed files
     If the cluster has a key (``stratalog.partitions.cluster_key``), batches and snapshots are signed for their
-    name, and a claim has its tag in its name, so a look identifies its author without reading it. A foreign file
-    is damage of that one voter, which is left out. All holders of one secret claim an epoch under one name, and
-    exclusive create decides; during a rotation of secrets there may be two names for one epoch: then no driver has
-    it on that voter (``VoterLook.disputed``). A driver without the key reads signed files unverified, and neither
-    claims, commits nor copies, as its log might be foreign.
+    name, and a claim has its tag in its name, so a listing identifies the claim's author without a read. A foreign
+    file counts as damage of that voter, and the voter is left out. All holders of one secret claim an epoch under
+    one name, and exclusive create decides; during a rotation of secrets there may be two names for one epoch: then
+    no driver has it on that voter (``VoterLook.disputed``). A driver without the key reads signed files
+    unverified, and neither claims, commits nor copies, as its log might be foreign.
 
 Limits
     A voter's root that was restored from an older copy keeps its directory id, and so its vote. Together with a

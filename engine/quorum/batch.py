@@ -1,7 +1,7 @@
 """One committed batch of metadata records: a data file like any other, one row per record. Pure.
 
 The footer of a batch repeats the records of earlier batches (``stratalog.engine.quorum.repeated``), so opening a
-cluster reads only the latest snapshot and the last batch.
+cluster only has to read the latest snapshot and the last batch.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ KIND = "batch"
 """The kind in the tags of batches."""
 
 BATCH_BYTES = 64 * 1024 * 1024
-"""The greatest size of a batch as a file."""
+"""The maximum size of a batch as a file."""
 DECODED_BYTES = 160 * 1024 * 1024
-"""The greatest uncompressed size of a batch."""
+"""The maximum uncompressed size of a batch."""
 MOST_RECORDS = 2_000_000
-"""The greatest number of records of a batch: one commit may change each of a million partitions."""
+"""The maximum number of records of a batch: one commit may change each of a million partitions."""
 _BESIDE_VALUE_BYTES = 32
-"""The greatest size of a record's other columns."""
+"""The maximum size of a record's other columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Batch:
     repeated: tuple[BatchRecords, ...] = ()
     """Batches directly before it, ascending; the last one ends where this one begins."""
     signed: bool = False
-    """Whether it has a tag, which was verified before."""
+    """Whether the file has a tag, which was verified before."""
 
     @property
     def name(self) -> DataName:
@@ -79,8 +79,8 @@ def encode_batch(
     key: ClusterKey | None = None,
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
-    """Encode the data file ``content.name``. ``lineage`` includes its epoch; it repeats those batches of
-    ``repeated`` that are in ``lineage``. With ``key`` it is signed.
+    """Encode the data file ``content.name``. ``lineage`` includes the epoch of the file. The file repeats those
+    batches of ``repeated`` that are in ``lineage``. It is signed with ``key`` if given.
 
     Raises: InvalidCallError for a batch that is too large to be read again.
     """
@@ -157,7 +157,7 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
 
 
 def _values(parquet: pq.ParquetFile) -> Iterator[list[bytes]]:
-    """The values of each row group; none is decoded before all are known to be small.
+    """The values of each row group; nothing is decoded before all row groups are known to be small.
 
     Raises: ValueError for a file that exceeds the bounds of a batch; Arrow's errors.
     """

@@ -1,9 +1,9 @@
 """Creates the first batch of a metadata log, and finds the voters that it names.
 
 The cluster file names voters by broker; the log's latest ``VotersRecord`` names the *incarnation* of the root. A
-root that was wiped and formatted again is a broker, but no voter, even if its folder is empty. Formatting a
-cluster handles the roots of the voters first, then ``bootstrap``, then the other roots. So a formatted root
-outside the voters shows that there was a log.
+root that was wiped and formatted again is a broker, but not a voter. Formatting a cluster handles the roots of the
+voters first, then ``bootstrap``, then the other roots. So a formatted root outside the voters shows that there was
+a log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from stratalog.partitions.store.protocol import Store
 
 
 def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others: Mapping[int, Store]) -> None:
-    """Create the metadata log of a new cluster; do nothing when it exists with these voters.
+    """Create the metadata log of a new cluster; do nothing when it already exists with these voters.
 
     ``log`` is over ``voters``, whose roots are formatted; ``others`` are the roots of all other brokers.
 
@@ -58,9 +58,10 @@ def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others
 def has_log(cluster_id: str, voters: Iterable[Voter], others: Mapping[int, Store]) -> bool:
     """Whether a voter holds a metadata log, by its file names. ``others`` are the roots of all other brokers.
 
-    Raises: MetadataLostError when none does, and another broker shows that the cluster had one; StorageError.
+    Raises: MetadataLostError when no voter holds one, and another broker shows that the cluster had a log;
+    StorageError.
     """
-    looks = [voter.look() for voter in voters]  # all of them: an unreachable one might hold the log
+    looks = [voter.look() for voter in voters]  # look at all voters: an unreachable one might hold the log
     if any(look.last is not None for look in looks):
         return True
     _refuse_lost_log(cluster_id, others)
@@ -72,8 +73,8 @@ def _refuse_lost_log(cluster_id: str, others: Mapping[int, Store]) -> None:
         found = read_broker_file(store)
         if found is not None and found.cluster_id == cluster_id:
             raise MetadataLostError(
-                f"broker {broker_id} ({store.uri}) belongs to cluster {cluster_id!r} already, "
-                "but no voter holds its metadata: a voter's storage was lost or is not mounted; "
+                f"broker {broker_id} ({store.uri}) already belongs to cluster {cluster_id!r}, but no voter has "
+                "its metadata: a voter's storage was lost or is not mounted; "
                 "mount or recover it, or restore the cluster from the remote tier under another id"
             )
 
@@ -81,7 +82,7 @@ def _refuse_lost_log(cluster_id: str, others: Mapping[int, Store]) -> None:
 def _check_same(image: ClusterImage, cluster_id: str, ids: Sequence[VoterId]) -> None:
     if image.cluster_id != cluster_id or set(image.voters) != set(ids):
         raise InvalidCallError(
-            f"the metadata log is that of cluster {image.cluster_id!r} with voters {image.voters}, not of "
+            f"the metadata log belongs to cluster {image.cluster_id!r} with voters {image.voters}, not of "
             f"{cluster_id!r} with {tuple(ids)}"
         )
 
@@ -115,8 +116,8 @@ def find_log(
 
     At any length of the log, it reads from each voter of a majority its ``broker.json`` before (unless in
     ``whose``) and after a listing, then the latest snapshot (2 requests) and the last batch: 6 requests with one
-    voter, 9 with three. Large batches, of which the last ones repeat few, take up to 3 more. The protocol's
-    minimum is 2 per voter of a majority, 1 for the snapshot, and 1 for the batch.
+    voter, 9 with three. If batches are large, the last ones repeat few of them, and this takes up to 3 more
+    requests. The protocol's minimum is 2 per voter of a majority, 1 for the snapshot, and 1 for the batch.
 
     Raises: InvalidCallError when there is no cluster, or the file names other voters than the log;
         InconsistentClusterIdError, LogDirError for a foreign root; NoMajorityError, or StorageAuthorizationError
@@ -127,7 +128,7 @@ def find_log(
     try:
         state = search.at({broker: stores[broker] for broker in named}, majority=True)
         all_named = {voter.broker_id for voter in state.image.voters} <= set(named) and state.end > 0
-    except DAMAGED:  # too few of the named voters are intact, and the log may have others
+    except DAMAGED:  # too few of the named voters are intact, and the log may have other voters
         if not others:
             raise
         all_named = False
@@ -168,14 +169,14 @@ _SNAPSHOTS = 2
 
 
 def sign_log(log: MetadataLog, clock: Clock) -> Upkeep:
-    """Sign the log; returns the result of the second snapshot. ``log`` has a key, and trusts the present log.
+    """Sign the log; returns the result of the second snapshot. ``log`` has a key, and trusts the log as it is now.
     Idempotent.
 
     Raises: see ``keep_up``.
     """
     done: Upkeep | None = None
     for _ in range(_SNAPSHOTS):
-        with suppress(NotControllerError, OutcomeUnknownError):  # a faster driver has committed something
+        with suppress(NotControllerError, OutcomeUnknownError):  # another driver has committed something first
             log.claim()
             log.commit((NoOpRecord(),))
         done = keep_up(log, clock, lag_ms=NEVER_MS)

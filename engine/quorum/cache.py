@@ -1,8 +1,8 @@
 """A driver's cache of the metadata between its runs: a file on its machine.
 
 An observer's local state (KIP-630, "Loading Snapshots"): opening a cluster reads the cache, and only the later
-part of the log. It is used if the cluster's log continues it, by offset, epoch and lineage; a stale or damaged one
-is ignored. Deleting it is safe.
+part of the log. It is used if the cluster's log continues it, by offset, epoch and lineage; a stale or damaged
+cache is ignored. Deleting it is safe.
 
 The file is a digest, then the content in MessagePack. Reading it takes about 0.1 s at 100,000 partitions.
 """
@@ -58,8 +58,8 @@ class _Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @cache
 def _layout() -> str:
-    """A digest of the image's structure in this release, as a field that another release added or removed would be
-    read as its default.
+    """A digest of the image's structure in this release, because a field that another release added or removed
+    would be read as its default.
     """
     images = map(msgspec.json.schema, (TopicImage, CommittedRule, Erasure))
     described = *images, PartitionImage.__struct_fields__
@@ -89,7 +89,7 @@ def save_cache(folder: Path, cluster_id: str, state: LogState, note: Note) -> No
 
 
 def load_cache(folder: Path, cluster_id: str, note: Note) -> LogState:
-    """The log in the cache; an empty one where the cache is missing or damaged."""
+    """The log in the cache; an empty log if the cache is missing or damaged."""
     path = cache_file(folder, cluster_id)
     try:
         return _decode(path.read_bytes(), cluster_id)

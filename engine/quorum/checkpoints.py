@@ -1,7 +1,7 @@
 """Snapshots of the metadata log in the folders of its voters: written, read, copied (KIP-630, "Design").
 
-A snapshot is of a log that is known to be committed, up to its end, a batch boundary. So all snapshots of one
-offset are of the same image, whichever driver makes them and when, and the first one that is frozen wins.
+A snapshot contains a log that is known to be committed, up to its end, a batch boundary. So all snapshots of one
+offset have the same image, whichever driver makes them and when, and the first one that is frozen wins.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Cloc
     """Freeze the snapshot of a committed log in the voter's folder. Returns its number of records, or None when it
     exists.
 
-    Raises: StorageError, OutcomeUnknownError: the bytes are staged, without a file.
+    Raises: StorageError, OutcomeUnknownError: the bytes may be staged, but there is no file.
     """
     with SnapshotWriter(
         voter.store,
@@ -76,12 +76,12 @@ def read_checkpoint(cluster_id: str, voter: Voter, name: CheckpointName, stored:
 
 
 def verify_checkpoint(cluster_id: str, voter: Voter, stored: StoredObject) -> Snapshot:
-    """A snapshot whose checksums are all correct. Raises: see ``read_checkpoint``."""
+    """Verify all checksums of a snapshot, and return it. Raises: see ``read_checkpoint``."""
     return read_snapshot(voter.store, voter.folder, stored, owner=cluster_id, partition=0, check=_signature(voter))
 
 
 def _signature(voter: Voter) -> Check:
-    """The check of a snapshot's tag before anything of it is decoded."""
+    """Checks a snapshot's tag before any of it is decoded."""
     key = voter.key
     if key is None:
         return believed
@@ -96,8 +96,8 @@ def _signature(voter: Voter) -> Check:
 def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName, target: Voter) -> None:
     """Copy a snapshot from ``source``, as it was listed, to ``target``, after verifying it.
 
-    A small snapshot is written from the verified bytes: a second read may return others, and one corrupt voter
-    would corrupt another. A larger one is fetched in chunks (KIP-630, "Fetching Snapshots"), so that an
+    A small snapshot is written from the verified bytes: a second read may return other bytes, and one corrupt
+    voter would corrupt another. A larger one is fetched in chunks (KIP-630, "Fetching Snapshots"), so that an
     interrupted copy resumes; its parts are verified as one file before they get its name.
 
     Raises: see ``read_checkpoint``; OutcomeUnknownError.
@@ -107,12 +107,13 @@ def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName,
     if stored.size_bytes <= RESPONSE_MAX_BYTES:
         target.store.create(target.path(name), snapshot.content())
         return
-    # A voter serves its snapshots under any leader: they hold committed records only.
+    # A voter serves its snapshots under any leader, because they hold only committed records.
     found = Source(source.voter.store, source.voter.folder, SnapshotId.of(name))
     fetch_snapshot(
         target.store,
         target.folder,
-        # A snapshot that got the name meanwhile is never replaced (see ``stratalog.engine.quorum.upkeep``).
+        # If a snapshot has meanwhile been given the name, it is never replaced (see
+        # ``stratalog.engine.quorum.upkeep``).
         lambda: None if name in target.list().checkpoints else found,
         owner=cluster_id,
         partition=0,

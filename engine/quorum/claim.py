@@ -1,4 +1,4 @@
-"""An epoch of the metadata log that a driver has claimed; voters that refuse its writes."""
+"""An epoch of the metadata log that a driver has claimed, and the voters that refuse its writes."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ class Claim:
 
     epoch: int
     state: LogState
-    """The log that the epoch continues: adopted with the claim, plus everything committed since."""
+    """The log that the epoch continues: the log adopted with the claim, plus everything committed since."""
     lineage: Lineage
     """The lineage of the epoch's files."""
     looks: Mapping[VoterId, VoterLook]
     """The latest look at each voter."""
     adopted_end: int
-    """The start of the epoch: records below it are not known to be committed before the epoch commits one."""
+    """The start of the epoch. Records below it are known to be committed only once the epoch has committed a
+    record.
+    """
     damaged: frozenset[VoterId]
-    """Voters that were damaged when the claim was made: an epoch that only they show fences no driver."""
+    """Voters that were damaged when the claim was made. An epoch that only these voters show fences no driver."""
 
     @classmethod
     def of(cls, epoch: int, state: LogState, looks: Sequence[VoterLook], damaged: frozenset[VoterId]) -> Claim:
         """An epoch that continues a log, from looks at the majority on which it was claimed.
 
-        Below the log start of all of these voters, its lineage keeps only the epoch of the last record, the
-        snapshot's, as it would grow with every claim. Every majority has a voter that starts that late, and a
-        reader from further back finds a snapshot there.
+        Below the log start of all of these voters, its lineage keeps only the epoch of the last record (that of
+        the snapshot); otherwise it would grow with every claim. Every majority has a voter that starts that late,
+        and a reader from further back finds a snapshot there.
         """
         start = min(look.log_start for look in looks)
         lineage = state.lineage.continued_by(epoch, state.end).truncated_from_start(max(start - 1, 0))
@@ -54,7 +56,7 @@ class Claim:
         return DataName(self.state.end, None, self.epoch)
 
     def check_change(self, after: LogState) -> None:
-        """Raises: InvalidCallError for a change of voters that is not safe; nothing was written."""
+        """Check that a change of voters is safe; nothing has been written yet. Raises: InvalidCallError."""
         changed = set(self.state.image.voters) ^ set(after.image.voters)
         if len(changed) > 1 or not after.image.voters:
             raise InvalidCallError(
@@ -65,7 +67,9 @@ class Claim:
 
 
 class Refusals:
-    """The voters that refused this driver's last attempt. A majority can do without them; each is noted once."""
+    """The voters that refused this driver's last attempt. A majority of other voters is enough; each refusal is
+    noted once.
+    """
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -87,7 +91,9 @@ class Refusals:
         self._errors.pop(voter.id, None)
 
     def as_error(self, what: str) -> StorageRefusedError:
-        """The error for ``what``, which needs more voters than accept writes; at least one must have refused."""
+        """The error for ``what``, which needs more voters than those that accept writes. Call it only if at least
+        one has refused.
+        """
         errors = list(self._errors.values())
         said = "; ".join(dict.fromkeys(map(str, errors)))
         first = errors[0]

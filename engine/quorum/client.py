@@ -41,19 +41,21 @@ T = TypeVar("T")
 
 MOST_BATCHES = 50
 """The number of batches after the latest snapshot at which a commit takes the next one. A snapshot costs 15
-requests per voter, and 50 commits cost 150, so a commit pays a tenth. In CPU time a snapshot of 10,000 partitions
-equals 15 commits."""
+requests per voter, and 50 commits cost 150, so a snapshot adds a tenth to the cost of a commit. In CPU time a
+snapshot of 10,000 partitions equals 15 commits.
+"""
 
 MOST_UNREPEATED = 4
-"""The greatest number of batches since the latest snapshot that are too large for later ones to repeat: opening a
-cluster takes a request for each."""
+"""The maximum number of batches since the latest snapshot that are too large for later batches to repeat: opening
+a cluster takes one request for each.
+"""
 
 _ATTEMPTS = 20
 _MOST_COMMANDS = 256
-"""The greatest number of commands in one batch."""
+"""The maximum number of commands in one batch."""
 
 _NOTHING_WRITTEN = (RetriableError, CorruptionError, InvalidCallError)
-"""Errors with which a commit has written nothing."""
+"""The errors after which a commit has certainly written nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class _Request:
         self.command = command
         self.outcome: _Outcome | None = None
         self.tried: dict[DataName, _Outcome] = {}
-        """Batches that may be committed, each with the command's outcome if it is."""
+        """Batches that may be committed, each with the outcome that the command has if its batch is committed."""
 
     @property
     def over(self) -> bool:
@@ -95,7 +97,7 @@ class _Request:
         """The outcome and the records that the command decides on this image."""
         try:
             decision = _decided(self.command, image, now_ms)
-        except Exception as error:  # a bug is raised in the thread of its command, too
+        except Exception as error:  # a bug is also raised in the thread of its command
             return _Refused(error), ()
         return _Answered(decision.answer), decision.records
 
@@ -113,7 +115,7 @@ class MetadataClient:
     """Linearizable reads of the metadata, and commands on it. Thread-safe."""
 
     def __init__(self, log: MetadataLog, clock: Clock, note: Note, most_batches: int = MOST_BATCHES) -> None:
-        """After ``most_batches`` since the latest snapshot a commit takes the next one; ``note`` receives its
+        """``most_batches`` batches after the latest snapshot, a commit takes the next one. ``note`` receives its
         failures.
         """
         self._log = log
@@ -127,15 +129,15 @@ class MetadataClient:
     def image(self) -> ClusterImage:
         """Everything that was committed before this call.
 
-        Raises: InvalidCallError when the cluster was never formatted; RetriableError kinds, NoMajorityError
-            above all; CorruptionError kinds.
+        Raises: InvalidCallError when the cluster was never formatted; RetriableError kinds, most often
+        NoMajorityError; CorruptionError kinds.
         """
         with self._commits.turn:
             return self._log.read()
 
     @property
     def last_known(self) -> LogState:
-        """The last known committed log, or the one seen when the cluster was opened; asks no storage."""
+        """The last known committed log, or the log read when the cluster was opened. Sends no request."""
         return self._log.last_known
 
     @property
@@ -159,10 +161,10 @@ class MetadataClient:
 
     def submit(self, command: Command[Answer], *, dry_run: bool = False) -> Answer:
         """Read, decide, commit; if another driver committed first, decide again on its result. ``dry_run``: return
-        the present answer, and commit nothing.
+        the answer as it would be now, and commit nothing.
 
         Raises: errors of the command's ``decide``, InvalidCallError for records that could not be read again, and
-            RetriableError kinds: nothing was changed. OutcomeUnknownError: it may have been committed.
+            RetriableError kinds: nothing was changed. OutcomeUnknownError: the command may have been committed.
             CorruptionError kinds.
         """
         if dry_run:
@@ -178,15 +180,15 @@ class MetadataClient:
 
     def _keep_short(self) -> None:
         """Take a snapshot and trim the log if it has grown long. The commands are already committed, so a failure
-        here does not fail them; a commit ``most_batches`` batches later tries again. One of several drivers does
-        it; under contention, the next commit checks again.
+        here does not fail them; a commit ``most_batches`` batches later tries again. When several drivers commit,
+        one of them does this; if that driver is busy, the next commit tries again.
         """
         if not self._is_long():
             return
         with self._commits.turn:
             try:
                 if not self._is_long() or self._log.read_at_once() is None or not self._is_long():
-                    return  # another thread has done it, others are at work, another driver has done it
+                    return  # another thread or driver has done it, or other drivers are at work
                 self._kept_up_to = self._log.last_known.end
                 done = keep_up(self._log, self._clock, lag_ms=NEVER_MS)
                 failures = [one.failure for one in done.voters if one.failure is not None]
@@ -219,7 +221,7 @@ class MetadataClient:
                     self._log.admit(command.voter)
                 with suppress(NotControllerError, OutcomeUnknownError):
                     self._log.claim()
-                    image = self._log.commit((NoOpRecord(),))  # no change on top of one that is not committed
+                    image = self._log.commit((NoOpRecord(),))  # no change on top of a change that is not committed
                     decision = _decided(command, image, self._agreed_ms)
                     if decision.records:
                         self._log.commit(decision.records)
@@ -233,7 +235,7 @@ class MetadataClient:
             return
         claimed, now_ms = self._log.claimed_image, self._agreed_ms
         if claimed is not None and any(one.decide_on(claimed, now_ms)[1] for one in asked):
-            # Without a read before: the commit itself proves that no other driver came between.
+            # Skip the read: the commit itself proves that no other driver committed in between.
             self._commit(asked)
             return
         try:
@@ -242,10 +244,10 @@ class MetadataClient:
             for one in asked:
                 one.outcome = _Refused(error)
             return
-        if image is None:  # others are at work: a claim waits for them once, a read first would wait twice
+        if image is None:  # other drivers are at work: a claim waits for them once; reading first would wait twice
             self._commit(asked)
             return
-        # A refusal, or an answer that changes nothing, rests on a linearizable read, up to the first change.
+        # Up to the first change, a refusal, or an answer that changes nothing, rests on a linearizable read.
         for at, one in enumerate(asked):
             outcome, records = one.decide_on(image, now_ms)
             if records:
@@ -268,7 +270,9 @@ class MetadataClient:
             what = str(failure or f"{one.kind} lost {_ATTEMPTS} races against other drivers")
             if one.tried and (failure is None or isinstance(failure, RetriableError)):
                 one.outcome = _Refused(
-                    OutcomeUnknownError(f"{what}; {one.kind} may have been committed: read before you retry")
+                    OutcomeUnknownError(
+                        f"{what}; {one.kind} may have been committed: read the metadata before you retry"
+                    )
                 )
             else:
                 one.outcome = _Refused(failure or RetriableError(f"{what}; try again"))
@@ -276,7 +280,7 @@ class MetadataClient:
     def _attempt(self, asked: Sequence[_Request]) -> None:
         """Claim, decide, commit. A command that an earlier batch has brought into the log gets its outcome.
 
-        Findings under the claim are only sure to last once something is committed on top of them; so every exit
+        Findings under the claim are certain to last only once something is committed on top of them; so every exit
         except an error of the log commits first.
         """
         image, now_ms = self._log.claim(), self._agreed_ms
@@ -291,7 +295,7 @@ class MetadataClient:
             records += decided
         name = self._log.next_name
         for one, outcome in zip(asked, outcomes, strict=True):
-            one.tried[name] = outcome  # however this ends, an interruption included
+            one.tried[name] = outcome  # however this ends, even by an interruption
         try:
             self._log.commit(records or (NoOpRecord(),))
         except _NOTHING_WRITTEN:

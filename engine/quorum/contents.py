@@ -1,4 +1,4 @@
-"""The contents of voters: the greatest log of some, and copies of it for the others."""
+"""The contents of voters: the greatest log of some voters, and copies of it for the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stratalog.partitions.paths import CheckpointName, DataName
 from stratalog.partitions.segment_signature import check_signature_of
 
 SNAPSHOT_SAVES = 1000
-"""The number of batches that loading a later snapshot must save a reader that knows a part of the log."""
+"""A reader that knows a part of the log loads a later snapshot only if that saves this many batches."""
 
 Note = Callable[[str], None]
 """Receives a message about damage that was worked around."""
@@ -39,7 +39,7 @@ class _GreatestLog:
     last: DataName | CheckpointName
     lineage: Lineage
     live: tuple[DataName, ...]
-    """The batches of that lineage, beyond the known ones, that any of the voters shows; ascending."""
+    """The batches of that lineage, beyond the known batches, that any of the voters shows; ascending."""
     looks: Sequence[VoterLook]
 
 
@@ -52,7 +52,7 @@ class Contents:
         self._loading = loading
         self._batches: dict[DataName, Batch] = {}
         self._repeated: dict[DataName, BatchRecords] = {}
-        """Batches inside the read ones. A batch has the same content everywhere (I6)."""
+        """Batches that were read from inside later ones. A batch has the same content everywhere (I6)."""
         self._loaded: dict[CheckpointName, LogState] = {}
 
     def forget(self) -> None:
@@ -64,8 +64,8 @@ class Contents:
     # ------------------------------------------------------------------------- the greatest log
 
     def greatest(self, looks: Sequence[VoterLook], known: LogState, hint: LogState) -> LogState:
-        """The log with the greatest position that any of the looks shows, folded. ``known`` is committed; ``hint``
-        is an earlier log, used only if its lineage agrees with this log's.
+        """The log with the greatest position that any of the looks shows, folded. ``known`` is a committed log.
+        ``hint`` is an earlier log, used only if its lineage agrees with that of the result.
 
         Raises: CorruptionError kinds when committed history has changed or cannot be read; SourceChangedError.
         """
@@ -102,7 +102,7 @@ class Contents:
 
     def _found(self, last: DataName | CheckpointName, looks: Sequence[VoterLook], known_end: int) -> _GreatestLog:
         names = frozenset[DataName]().union(*(look.files for look in looks))
-        # All batches of an epoch have its lineage, and so has a snapshot that ends with it.
+        # All batches of an epoch have its lineage, and so does a snapshot that ends with it.
         same = [name for name in names if name.epoch == last.epoch]
         if isinstance(last, DataName) or same:
             lineage = self.batch(max(same), looks).lineage
@@ -177,7 +177,7 @@ class Contents:
         return *batch.repeated, batch.content
 
     def _gather(self, found: _GreatestLog, start: int) -> None:
-        """Read the batches from ``start`` on, the last one first: batches that it repeats are not requested."""
+        """Read the batches from ``start`` on, the last one first: the batches that it repeats need no request."""
         for name in reversed(found.live):
             if name.base_offset >= start and name not in self._repeated:
                 self.batch(name, found.looks)
@@ -194,7 +194,7 @@ class Contents:
     def _fetch(self, name: DataName, looks: Iterable[VoterLook]) -> tuple[bytes, Batch]:
         """A file from any voter with an intact copy.
 
-        Raises: SourceChangedError, StorageError, CorruptionError kinds when none has one.
+        Raises: SourceChangedError, StorageError, CorruptionError kinds when no voter has an intact copy.
         """
         failure: StratalogError | None = None
         for look in looks:
@@ -211,7 +211,7 @@ class Contents:
     def _load(self, name: CheckpointName, looks: Iterable[VoterLook]) -> LogState:
         """The log that a snapshot replaces, from any voter with an intact copy.
 
-        Raises: RetriableError when one might have it; otherwise CorruptionError kinds, or
+        Raises: RetriableError when a voter might have it; otherwise CorruptionError kinds, or
             InconsistentClusterIdError.
         """
         if name in self._loaded:
@@ -241,8 +241,8 @@ class Contents:
         enough.
 
         A new batch is not read back. It goes from memory, after its digest was checked, to a file that is durable
-        before it has its name; if the medium damages it later, a reader notices, and uses another voter's. (Each
-        copy of a snapshot is read back, as the log below it is deleted because of it.)
+        before it has its name; if the medium damages it later, a reader notices, and uses another voter's copy.
+        (Each copy of a snapshot is read back, as the log below it is deleted because of it.)
 
         Raises: RetriableError, CorruptionError kinds; OutcomeUnknownError.
         """
@@ -269,7 +269,7 @@ class Contents:
 
 
 def _lies_on(state: LogState, found: _GreatestLog) -> bool | None:
-    """Whether the end of the state is in the log's history; None when the lineage begins after it."""
+    """Whether the end of the state is in the log's history; None when the log's lineage begins after that end."""
     epoch = found.lineage.epoch_at(state.end - 1)
     return None if epoch is None else epoch == state.epoch
 

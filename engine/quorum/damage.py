@@ -10,13 +10,14 @@ Far ahead
     An honest epoch is one above those that its claimant saw, so a voter's epochs exceed the others' by the number
     of claims while these were unreachable. An attacker may control a minority, so the reference is the greatest
     epoch that one voter more than a minority reaches, and the epoch of the log that is known to be committed. A
-    voter that is ``FAR_AHEAD`` of both is damaged: no driver follows its epochs, so the ten digits for an epoch in
-    file names suffice. If this leaves out an honest voter, as the others missed a million claims, there is no
-    majority until another honest voter returns.
+    voter that is ``FAR_AHEAD`` of both is damaged: no driver follows its epochs, so ten digits for an epoch in
+    file names are enough. If this leaves out an honest voter, because the others missed a million claims, there is
+    no majority until another honest voter returns.
 
 Another history
-    A snapshot is of committed records. No driver froze one that ends inside the log with another epoch than the
-    log's, or beyond it with an earlier one; and its name would replace files that the voter lacks.
+    A snapshot contains committed records. No driver froze a snapshot that ends inside the log with another epoch
+    than the log's, or beyond the log with an earlier epoch. Such a snapshot would count in place of files that the
+    voter lacks, by its name alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, StratalogError
 
 FAR_AHEAD = 1_000_000
-"""A voter is damaged if its epoch exceeds those of the others by this number."""
+"""A voter is damaged if its epoch exceeds the epochs of the others by this number."""
 
 DAMAGED = (CorruptionError, InconsistentClusterIdError)
 """Errors that the bytes of one voter can cause."""
@@ -47,9 +48,8 @@ def check_near(look: VoterLook, epoch: int) -> None:
     """Raises: CorruptionError when the voter is far ahead of ``epoch``."""
     if look.epoch > epoch + FAR_AHEAD:
         raise CorruptionError(
-            f"{look.voter}: {_greatest(look)} has an epoch that no driver has claimed: the "
-            "greatest epoch of the others "
-            f"is {epoch}. The voter does not count until that file is deleted, or the voter is replaced"
+            f"{look.voter}: {_greatest(look)} has an epoch that no driver has claimed: the greatest epoch of the "
+            f"other voters is {epoch}. The voter is ignored until that file is deleted, or the voter is replaced"
         )
 
 
@@ -74,9 +74,8 @@ def _check_history(look: VoterLook, state: LogState) -> None:
     for name in look.checkpoints:
         if state.denies(name):
             raise CorruptionError(
-                f"{look.voter}: {name} is not a snapshot of this log: no driver has written "
-                "it. The voter does not "
-                "count until that file is deleted, or the voter is replaced"
+                f"{look.voter}: {name} is not a snapshot of this log: no driver has written it. The voter is "
+                "ignored until that file is deleted, or the voter is replaced"
             )
 
 

@@ -6,8 +6,9 @@ The electorate
     argument from two intersecting majorities holds across a change, as in Raft's single-server change:
 
     * *A driver that missed changes* lists a majority of the electorate that it knows, C. The change to C' is
-      committed, so a majority of C' has its record; one of these was listed. So the greatest log has the record,
-      and the driver lists a majority of C' before it believes anything; and so on, to the present.
+      committed, so a majority of C' has its record; one of these voters was listed. So the greatest log has the
+      record, and the driver lists a majority of C' before it believes anything; and so on, up to the current
+      electorate.
     * *Two drivers of one epoch* have each claimed it on a majority of the electorate in force in the log that they
       continue (otherwise they start again). If the electorates are equal or adjacent, the majorities intersect,
       and exclusive create decides. Otherwise a change of C was committed in an earlier epoch: a voter counted for
@@ -52,7 +53,7 @@ UNREACHABLE = (RetriableError, StaleMetadataError, CorruptionError, OutcomeUnkno
 """Errors that exclude one voter; the others may continue without it."""
 
 _CHANGES = 100
-"""The number of changes of voters to follow in one survey."""
+"""The maximum number of changes of voters to follow in one survey."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Survey:
     away: frozenset[VoterId]
     """Voters that are unreachable or damaged."""
     damaged: frozenset[VoterId] = frozenset()
-    """The damaged ones of them: their files above the log do not count."""
+    """The damaged voters among them: their files above the log do not count."""
 
     @property
     def epoch(self) -> int:
@@ -105,9 +106,9 @@ class Electorate:
         return Voter(voter_id.broker_id, self._stores[voter_id.broker_id], voter_id.directory_id, self._key)
 
     def of(self, state: LogState) -> tuple[Voter, ...]:
-        """The voters whose majority decides on a log; for an empty one those on which it begins.
+        """The voters whose majority decides on a log; for an empty log the voters on which it begins.
 
-        Raises: InvalidCallError when the storage of one is unknown.
+        Raises: InvalidCallError when the storage of a voter is unknown.
         """
         known = {voter.id: voter for voter in self.voters}
         return tuple(known.get(one) or self.root(one) for one in state.image.voters or known)
@@ -132,7 +133,7 @@ class Electorate:
                         failures[voter.id] = error
             strays = far_ahead(looks, ids, known.epoch)
             if strays and not everybody:
-                everybody = True  # more looks show more reliably which voters are far ahead
+                everybody = True  # more looks show with more certainty which voters are far ahead
                 continue
             for voter_id, stray in strays.items():
                 self._leave_out(looks.pop(voter_id), stray)
@@ -143,7 +144,8 @@ class Electorate:
                     state = contents.greatest(tuple(looks.values()), known, hint)
                 except DAMAGED as error:
                     if not looked_again:
-                        # Another voter may have a whole copy of the damaged file, or have received one meanwhile.
+                        # Another voter may have an intact copy of the damaged file, or have received one
+                        # meanwhile.
                         everybody = looked_again = True
                         looks.clear()
                         continue
@@ -155,7 +157,7 @@ class Electorate:
                             error,
                         )
                     except DAMAGED:
-                        # They may no longer be voters: then their files do not count.
+                        # The known voters may no longer be voters. Then their files do not count.
                         voters = self.voters if searched else self._searched(known)
                         if searched or set(voters) == before:
                             raise
@@ -194,8 +196,8 @@ class Electorate:
         self._note(f"{look.voter} is left out: {error}")
 
     def _searched(self, known: LogState) -> tuple[Voter, ...]:
-        """The voters of the greatest log on any root, if it continues the committed log, as a majority may have
-        been replaced while this driver was idle; otherwise the known voters.
+        """The voters of the greatest log on any root, if that log continues the committed log; otherwise the known
+        voters. (A majority may have been replaced while this driver was idle.)
         """
         with suppress(StratalogError):
             state = Search(self._cluster_id, known, self._note, key=self._key).at(self._stores)
@@ -207,7 +209,7 @@ class Electorate:
 
 def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogState) -> LogState:
     """The log that a survey proves to be committed, for a driver that may not write. If the log without its last
-    batches ends with an unreadable file, its voter is left out, as if it were unreachable.
+    batches ends with an unreadable file, the voter of that file is left out, as if it were unreachable.
 
     Raises: UnprovenError; RetriableError kinds.
     """
@@ -235,8 +237,8 @@ def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogStat
 
 
 def read_names_near(voter: Voter, epoch: int) -> VoterLook:
-    """A look at a voter that is not far ahead of ``epoch``, which is believed. Raises: see ``Voter.look``, and
-    CorruptionError.
+    """Look at a voter, and check that it is not far ahead of ``epoch``, which is believed. Raises: see
+    ``Voter.look``, and CorruptionError.
     """
     look = voter.look()
     check_near(look, epoch)

@@ -1,4 +1,4 @@
-"""The greatest metadata log on some roots, of any cluster's voters."""
+"""The greatest metadata log on some roots, whichever cluster's voters they are."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Search:
         """Roots that were unreachable, damaged or foreign at the last look."""
 
     def at(self, stores: Mapping[int, Store], *, majority: bool = False) -> LogState:
-        """The greatest log on these brokers and earlier ones. ``majority``: look only at a majority of them, if
-        they are the voters, and intact: they have every committed batch.
+        """The greatest log on these brokers and the ones looked at earlier. ``majority``: look only at a majority
+        of them if they are the voters and intact, because a majority has every committed batch.
 
         Raises: CorruptionError kinds; InconsistentClusterIdError; RetriableError.
         """
         self._roots.update(stores)
         for _ in range(_ATTEMPTS):
-            with suppress(SourceChangedError):  # deleted since it was listed: look again
+            with suppress(SourceChangedError):  # the file has been deleted since it was listed: look again
                 found = self._at_majority() if majority else None
                 if found is not None:
                     return found
@@ -73,7 +73,7 @@ class Search:
         )
 
     def _at_majority(self) -> LogState | None:
-        """The greatest log of the first majority of the roots; None if more of them must be looked at."""
+        """The greatest log of the first majority of the roots; None if more roots must be looked at."""
         looks = self._looks(len(self._roots) // 2 + 1)
         epochs = sorted(look.epoch for look in looks)
         if self.failures or not looks or epochs[-1] > epochs[0] + FAR_AHEAD:
@@ -85,8 +85,8 @@ class Search:
         return None
 
     def _greatest(self, looks: dict[VoterId, VoterLook]) -> LogState:
-        """The greatest log of these voters; if some of them are damaged, of the others, if they are a majority of
-        the voters that it names.
+        """The greatest log of these voters; if some of them are damaged, the greatest log of the others, provided
+        that they are a majority of the voters that it names.
 
         Raises: CorruptionError kinds; InconsistentClusterIdError; SourceChangedError.
         """
@@ -112,7 +112,7 @@ class Search:
         self.failures.append(error)
 
     def _looks(self, most: int | None = None) -> list[VoterLook]:
-        """Looks at the first ``most`` of the roots, or at all."""
+        """Looks at the first ``most`` roots, or at all of them."""
         looks: list[VoterLook] = []
         self.failures.clear()
         for broker_id, store in list(self._roots.items())[:most]:

@@ -33,7 +33,7 @@ class VoterFound:
 
 @dataclass(frozen=True, slots=True)
 class QuorumFound:
-    """The quorum as it was found."""
+    """The quorum as found."""
 
     leader: str
     """The claimant of the greatest epoch: the active controller. Empty if its claim cannot be read."""
@@ -43,11 +43,11 @@ class QuorumFound:
     voters: tuple[VoterFound, ...]
     replaced: tuple[int, ...]
     incomplete: StratalogError | None
-    """Why more than that may be committed: too few voters are reachable."""
+    """The reason why more may be committed: too few voters are reachable."""
 
 
 def inspect(log: MetadataLog) -> QuorumFound:
-    """Look at every voter; without a majority at the reachable ones, beside the last known log.
+    """Look at every voter; without a majority, at the reachable voters, and report the last known log.
 
     Raises: see ``MetadataLog.committed_log``, except NoMajorityError.
     """
@@ -75,7 +75,7 @@ def inspect(log: MetadataLog) -> QuorumFound:
 
 
 def _wrong(log: MetadataLog, listing: VoterListing, state: LogState) -> StratalogError | None:
-    """Why a voter that can be listed does not count; None if it counts, as far as known."""
+    """The reason why a voter that can be listed does not count; None if it counts, as far as is known."""
     try:
         check_voter(listing, state)
         if listing.last is not None and position_of(listing.last) > state.position:
@@ -88,7 +88,7 @@ def _wrong(log: MetadataLog, listing: VoterListing, state: LogState) -> Stratalo
 
 
 def _read_last(log: MetadataLog, listing: VoterListing, state: LogState) -> None:
-    """Check that files of a voter beyond the log, which may be committed later or never, continue it and are
+    """Check that files of a voter beyond the log, which may be committed later or never, continue the log and are
     readable.
 
     Raises: CorruptionError kinds, InconsistentClusterIdError; SourceChangedError, StorageError.

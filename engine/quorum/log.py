@@ -69,10 +69,10 @@ class MetadataLog:
         loading: Loading = nullcontext,
         key: ClusterKey | None = None,
     ) -> None:
-        """``voters`` may be outdated; the log names the present ones, found by broker in ``stores`` (by default
-        those of ``voters``). ``hint``: an earlier log, used if this log continues it. ``note`` receives damage
-        that was worked around. Snapshots are loaded in ``loading``. ``voters`` have the same ``key``: with it
-        every file is signed; without it, a signed log can only be read.
+        """``voters`` may be outdated; the log names the current voters, whose storage is looked up by broker in
+        ``stores`` (by default the storage of ``voters``). ``hint``: an earlier log, used if this log continues it.
+        ``note`` receives damage that was worked around. Snapshots are loaded in ``loading``. ``voters`` have the
+        same ``key``: with it every file is signed; without it, a signed log can only be read.
         """
         self._cluster_id = cluster_id
         self._key = key
@@ -91,12 +91,15 @@ class MetadataLog:
         """Whether any file that was read is signed."""
         self._claim: Claim | None = None
         self._seen: Survey | None = None
-        """The survey of the last ``read_at_once``, so that a claim need not look again."""
+        """The survey of the last ``read_at_once``, so that a claim does not have to look again."""
         self._epoch = 0
-        """The greatest epoch that this driver ever tried. None is used twice, as epoch and offset identify a
-        batch."""
+        """The greatest epoch that this driver has ever tried. No epoch is used twice, because epoch and offset
+        identify a batch.
+        """
         self._begun = 0
-        """That epoch, if too few voters took it and no other driver has it: a new one would leave more files."""
+        """That epoch, if too few voters accepted it and no other driver has it. It is tried again, because a new
+        epoch would leave more files.
+        """
 
     @property
     def cluster_id(self) -> str:
@@ -121,7 +124,8 @@ class MetadataLog:
         return self._committed_state().image if image is None else image
 
     def read_at_once(self) -> ClusterImage | None:
-        """``read`` from one look at a majority; None when other drivers are at work, or left unfinished work.
+        """Like ``read``, but from one look at a majority; None when other drivers are at work, or have left
+        unfinished work.
 
         Raises: see ``committed_log``.
         """
@@ -137,7 +141,7 @@ class MetadataLog:
         return image
 
     def committed_log(self) -> CommittedLog:
-        """Everything that was committed before this call, and the files on its voters after it.
+        """Everything that was committed before this call, and the files on its voters as listed after it.
 
         Raises: InvalidCallError when the cluster was never formatted; NoMajorityError; StorageError;
             CorruptionError kinds.
@@ -153,8 +157,8 @@ class MetadataLog:
 
     def _committed_state(self) -> LogState:
         """The committed log. A reader may have to finish the work of others: copy their last batch, and finally
-        claim an epoch and commit an empty batch. One that may not write answers with what its looks prove. Raises:
-        see ``committed_log``.
+        claim an epoch and commit an empty batch. A reader that may not write answers with the log that its looks
+        prove. Raises: see ``committed_log``.
         """
         unproven, refused = "", False
         for attempt in self._patience.attempt(self._clock, self._rng):
@@ -177,7 +181,7 @@ class MetadataLog:
                     except UnprovenError as error:
                         unproven = str(error)
                 if attempt >= self._patience.claimant_attempts and not refused and not self.lacks_key:
-                    # Claims block the log, and their drivers do not continue.
+                    # The claims of drivers that do not continue block the log.
                     self._claim = None
                     self.claim()
                     self.commit((NoOpRecord(),))
@@ -190,8 +194,8 @@ class MetadataLog:
                 refused = True
         if refused:
             raise self._refusals.as_error(
-                f"{unproven}; this driver would have to write to find out: read again after "
-                "another driver has written"
+                f"{unproven}; this driver may not write, which is the way to find out: read again after another "
+                "driver has written"
             )
         if self.lacks_key:
             raise NoMajorityError(
@@ -205,8 +209,8 @@ class MetadataLog:
         return proven_by(survey, self._contents, self._committed, self._hint)
 
     def _survey(self, *, everybody: bool = False) -> Survey:
-        """See ``Electorate.survey``. Without a majority the claim is given up, so that nothing useless is written
-        before there is one again, and errors can say that nothing was written.
+        """See ``Electorate.survey``. Without a majority, the claim is abandoned. So nothing useless is written
+        before there is a majority again, and errors can say that nothing was written.
         """
         try:
             survey = self._electorate.survey(self._contents, self._committed, self._hint, everybody=everybody)
@@ -232,19 +236,19 @@ class MetadataLog:
                 self._refusals.add(look.voter, error)
                 after.append(look)
             except UNREACHABLE:
-                continue  # it does not count in this attempt
+                continue  # the voter does not count in this attempt
         return after
 
     def _yield_to_others(self, looks: Iterable[VoterLook]) -> None:
-        """Give up a claim when a majority has a greater one, as its writes would be useless."""
+        """Abandon a claim when a majority has a greater one, as its writes would be useless."""
         if self._claim is not None:
             above = [look.voter.id for look in looks if look.epoch > self._claim.epoch]
             if is_majority(above, ids_of(self._electorate.voters)):
                 self._claim = None
 
     def contains(self, name: DataName) -> bool:
-        """Whether the batch that this driver tried to commit under ``name`` is in the log, as last claimed,
-        otherwise as last read. The lineage shows it, as no other driver writes in that epoch.
+        """Whether the batch that this driver tried to commit under ``name`` is in the log as last claimed, or else
+        as last read. The lineage shows it, as no other driver writes in that epoch.
 
         Raises: OutcomeUnknownError when the log now starts above it, so that the lineage no longer shows it.
         """
@@ -252,8 +256,8 @@ class MetadataLog:
         epoch = state.lineage.epoch_at(name.base_offset)
         if epoch is None and state.end > 0:
             raise OutcomeUnknownError(
-                f"the metadata log now starts above offset {name.base_offset}; whether {name} was committed "
-                "is not known"
+                f"the metadata log now starts above offset {name.base_offset}; it is unknown whether {name} was "
+                "committed"
             )
         return name.base_offset < state.end and epoch == name.epoch
 
@@ -265,8 +269,8 @@ class MetadataLog:
         return None if self._claim is None else self._claim.state.image
 
     def claim(self) -> ClusterImage:
-        """Become the active controller, unless this driver already is. The image is not known to be committed
-        before this driver's next commit is.
+        """Become the active controller, unless this driver already is. The image is only known to be committed
+        once this driver's next commit is.
 
         Raises: NoMajorityError, StorageRefusedError, CorruptionError; NotControllerError: other drivers are
             faster.
@@ -301,21 +305,24 @@ class MetadataLog:
                         self._begun, survey = epoch, None
                     continue
                 # 3. Only then look at the claimed majority: a batch of a smaller epoch that a look misses comes
-                #    after the claim, so its writer finds the claim there and does not count that voter (I6).
+                #    after the claim, so its writer finds the claim on that voter and does not count the voter
+                #    (I6).
                 looks = [look for look in read_names_of(mine, epoch) if not look.disputed(epoch)]
                 rival = next((look.voter for look in looks if look.epoch > epoch), None)
                 if rival is not None:
                     continue
-                # 4. The epoch continues from the greatest log, if these are its voters. Majorities meet, so one of
-                #    them shows every committed batch; fewer looks, or another log, could lose one (I6).
+                # 4. The epoch continues from the greatest log, if these are its voters. Majorities intersect, so
+                #    one of these voters shows every committed batch; fewer looks, or another log, could lose one
+                #    (I6).
                 if is_majority(ids_of(look.voter for look in looks), ids_of(survey.voters)):
                     # An unfinished change of voters may be on a single earlier voter.
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
                     try:
                         state = self._contents.greatest(latest, self._committed, self._hint)
                     except DAMAGED:
-                        # Leave out a voter that a majority can do without, in this look and in the claim after it.
-                        # Do so in any attempt: the damage may be below the log by then, and other damage above.
+                        # Leave out a damaged voter that a majority does not need, in this look and in the claim
+                        # after it. Do so in every attempt: meanwhile the damage may be below the log, and other
+                        # damage above it.
                         survey, rival = self._survey(everybody=True), None
                         continue
                     if is_majority(ids_of(look.voter for look in looks), ids_of(self._electorate.of(state))):
@@ -332,13 +339,13 @@ class MetadataLog:
 
     @property
     def lacks_key(self) -> bool:
-        """Whether this driver lacks the key of a signed log, as far as it looked: its batches would count as
+        """Whether this driver lacks the key of a signed log, as far as it has looked. Its batches would count as
         foreign. One signed voter is enough, as an attacker may have written to the others.
         """
         return self._key is None and self._signed
 
     def check_may_write(self) -> None:
-        """Raises: ClusterKeyError for a driver that ``lacks_key``."""
+        """Check that this driver does not lack the cluster's key. Raises: ClusterKeyError."""
         if self.lacks_key:
             raise ClusterKeyError(
                 f"the metadata of cluster {self._cluster_id!r} is signed, but this process does "
@@ -348,7 +355,8 @@ class MetadataLog:
 
     def _claimed(self, survey: Survey, epoch: int) -> tuple[list[Voter], Voter | None]:
         """The voters on which this driver has the epoch, and the one on which another driver was first. All
-        drivers use the same order, and stop there: of two that claim at once one gets all, instead of each some.
+        drivers use the same order, and stop at that voter. So if two claim at once, one gets all voters, instead
+        of each getting some.
 
         Raises: StorageRefusedError if the refusing voters leave no majority.
         """
@@ -387,10 +395,9 @@ class MetadataLog:
         """Commit ``records`` (at least one) at the end of the claimed log; returns the image with them. Any error
         ends the claim.
 
-        Raises: NotControllerError when another driver has claimed: unless there was no claim to begin with, the
-            outcome is unknown (see ``contains``). OutcomeUnknownError; NoMajorityError, or StorageRefusedError,
-            when nothing was written; CorruptionError when the records do not fit the image, and nothing was
-            written.
+        Raises: NotControllerError when another driver has claimed: unless this driver had no claim, the outcome is
+            unknown (see ``contains``). OutcomeUnknownError; NoMajorityError, or StorageRefusedError, when nothing
+            was written; CorruptionError when the records do not fit the image, and nothing was written.
         """
         name = self.next_name
         claim, self._claim = self._claim, None
@@ -449,17 +456,17 @@ class MetadataLog:
             if any(look.epoch > name.epoch for look in looks.values()):
                 self._claim_backoff.asks_to_wait(
                     looks.values()
-                )  # from here on; claiming back at once would start a duel
+                )  # from now on; claiming back at once would start a duel
                 raise NotControllerError(
-                    f"another driver has claimed an epoch above {name.epoch}; whether metadata offset "
-                    f"{name.base_offset} was committed is not known"
+                    f"another driver has claimed an epoch above {name.epoch}; it is unknown whether metadata "
+                    f"offset {name.base_offset} was committed"
                 )
             willing = [voter.id for voter in everybody if voter not in refusing]
             if not all(is_majority(willing, ids_of(voters)) for voters in electorates):
                 break
         what = f"metadata offset {name.base_offset} could not be written on a majority of {self._electorate}"
         if written:
-            raise OutcomeUnknownError(f"{what}; read before you retry ({failure})") from failure
+            raise OutcomeUnknownError(f"{what}; read the metadata before you retry ({failure})") from failure
         if refusing:
             raise self._refusals.as_error(what) from failure
         raise NoMajorityError(f"{what} ({failure})") from failure
@@ -493,7 +500,7 @@ class MetadataLog:
         self._committed = state.trimmed(looks)
         self._electorate.voters = self._electorate.of(state)
         self._hint = LogState()
-        self._seen = None  # possibly by earlier voters
+        self._seen = None  # possibly committed by earlier voters
         self._contents.forget()
         if self._claim is not None and state.epoch > self._claim.epoch:
             self._claim = None

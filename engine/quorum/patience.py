@@ -1,4 +1,4 @@
-"""How long drivers wait for each other. It affects nothing but time. Pure, except for the waiting."""
+"""How long drivers wait for each other. It only affects time. Pure, except for the waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratalog.partitions.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The limits of trying. The longest wait is only twice the first: under a higher limit, a driver that has
+    """The limits of attempts. The longest wait is only twice the first: under a higher limit, a driver that has
     waited long would look rarely, while newer ones take turns.
     """
 
@@ -25,7 +25,7 @@ class Patience:
     """The number of attempts to leave to a claimant that keeps committing."""
 
     def attempt(self, clock: Clock, rng: random.Random) -> Iterator[int]:
-        """0, 1, ..., with a random wait between them."""
+        """Yields 0, 1, ..., with a random wait before each number after the first."""
         for attempt in range(self.attempts):
             if attempt > 0:
                 clock.sleep(self.backoff.pause_s(attempt, rng.random()))
@@ -33,11 +33,11 @@ class Patience:
 
 
 class ClaimBackoff:
-    """Decides how long a driver that wants to claim waits for the present claimant.
+    """Decides how long a driver that wants to claim waits for the current claimant.
 
-    A claimant that has not committed yet is about to. One that has may have more to commit, and a new claim would
-    make its next commit fail. Attempts are counted per claimant, so one that has died, or never rests, delays
-    others only that long.
+    A claimant that has not committed yet is about to commit. A claimant that has committed may have more to
+    commit, and a new claim would make its next commit fail. Attempts are counted per claimant, so a claimant that
+    has died, or never rests, delays others only for that many attempts.
     """
 
     def __init__(self, patience: Patience) -> None:

@@ -4,25 +4,26 @@ A linearizable read finishes the work of other drivers: it copies their last bat
 an empty batch. A driver that may do neither can often still answer. Two facts about a log are needed; all looks
 were made after the read began.
 
-*Nothing beyond it was committed before the read began.* Committed records are on a majority of the voters, as
-files or in a snapshot, and stay there. So a batch was not committed if the voters that have it, plus those that
-could not be looked at, are no majority. It may be committed later, but the answer is valid for a moment after the
-read began. Such a last batch is removed from the looks, and so on, down to the first log whose last file may be on
-a majority. A snapshot at the end that too few voters have adds nothing: it is removed from the looks if the
+*Nothing beyond that log was committed before the read began.* Committed records are on a majority of the voters,
+as files or in a snapshot, and stay there. So a batch was not committed if the voters that have it, plus the voters
+that could not be listed, are not a majority. It may be committed later, but the answer is valid for a moment after
+the read began. Such a last batch is removed from the looks, and so on, down to the first log whose last file may
+be on a majority. A snapshot at the end that too few voters have adds nothing: it is removed from the looks if the
 batches below it end at the same offset.
 
-*It is committed*, by any of these:
+*The log is committed*. Any of these proves it:
 
 * this driver has known it to be committed before;
 * a snapshot of it is on one voter more than a minority: snapshots are only made of committed logs, and an
   attacker, who can give any name to a file, controls at most a minority;
 * a majority of its voters holds it, and of every epoch above its own, up to the greatest one claimed on each of
   them, a batch is seen whose lineage includes it. (If there is no claim above it, this is the usual linearizable
-  read.) Then no claimant has left it out, or ever will. Take the first one that did: it claimed its epoch on a
-  voter of this majority, and looked there afterwards. If it claimed after our look it saw this log, and continues
-  it, or a later one that includes it, as this is the first claimant that left it out. If it claimed before, its
-  epoch is one of those of which a batch is seen: an epoch has one claimant, and a claimant one lineage. (Every
-  *number* counts, not only the existing claims, as those below the greatest may have been deleted.)
+  read.) Then no claimant has left this log out, or ever will. Take the first one that did: it claimed its epoch on
+  a voter of this majority, and looked there afterwards. If it claimed after our look it saw this log, and
+  continues it, or a later one that includes it, as this is the first claimant that left it out. If it claimed
+  before, its epoch is one of those of which a batch is seen: an epoch has one claimant, and a claimant one
+  lineage. (Every *number* counts, not only the existing claims, as those below the greatest may have been
+  deleted.)
 
 The last case is the state after a driver dies during a commit: its claim is everywhere, its batch on a minority,
 and the batch names the log that it continues. If a claimant died before it wrote anything, reading cannot show
@@ -41,7 +42,9 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import CheckpointName, DataName
 
 MOST_EPOCHS = 16
-"""With this number of claims above a log, drivers are at work: another look shows more than reading on."""
+"""If there are this many claims above a log, drivers are at work, and another look is better than further
+reading.
+"""
 
 
 class UnprovenError(Exception):
@@ -55,7 +58,7 @@ def committed_of(
     is_known: Callable[[LogState], bool],
     lineage_of: Callable[[int], Lineage | None],
 ) -> LogState:
-    """The log that was committed at some moment after the first of the looks, which are at a majority of the
+    """The log that was committed at some moment after the first of the looks, which cover a majority of the
     ``electorate``. ``greatest``: the greatest log that looks show. ``is_known``: whether a log is known to be
     committed. ``lineage_of``: the lineage of an epoch's batches; None if no voter shows one.
 
@@ -86,7 +89,7 @@ def _is_frozen(name: CheckpointName, looks: Sequence[VoterLook], electorate: Seq
 
 
 def _may_be_committed(name: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> bool:
-    """Whether a batch may have been committed before the looks, none of which shows a later file."""
+    """Whether a batch may have been committed before the looks. No look shows a later file."""
     lacking = {look.voter.id for look in looks if name not in look.files}
     return is_majority([voter for voter in electorate if voter not in lacking], electorate)
 
@@ -115,14 +118,14 @@ def _is_kept(
 
 
 def _includes(state: LogState, lineage: Lineage | None) -> bool:
-    """Whether the log is a prefix of those with the lineage."""
+    """Whether the log is a prefix of the logs with this lineage."""
     return lineage is not None and lineage.epoch_at(state.end - 1) == state.epoch
 
 
 def _why(last: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> str:
     claimed = max(look.claimed_epoch for look in looks)
     away = len(electorate) - len({look.voter.id for look in looks} & set(electorate))
-    there = f"whether {last} is committed is not known: it is on {_having(last, looks)}"
+    there = f"cannot tell whether {last} is committed: it is on {_having(last, looks)}"
     if away:
         return f"{there}, and {away} of {len(electorate)} voters cannot be read"
     return f"{there}, and the claimant of epoch {claimed} has not continued from it yet"

@@ -1,9 +1,9 @@
 """Batches inside a later batch, so that one request reads many. Pure.
 
 A batch's name identifies its content (``stratalog.engine.quorum``), wherever it is. A claimant knows the whole log
-that its epoch continues, so each of its batches has the records of those before it in its footer, with a digest.
-Names alone show which batches belong to the log, and which voter has them; a repeated batch only saves a request.
-A release without this feature reads the files.
+that its epoch continues, so the footer of each of its batches has the records of the batches before it, with a
+digest. Names alone show which batches belong to the log, and which voter has them; a repeated batch only saves a
+request. A release without this feature reads the files.
 
 The repeated batches are bounded in bytes. If they do not reach back to the snapshot, the batch before them, which
 a reader must fetch, repeats earlier ones.
@@ -29,9 +29,9 @@ REPEATED_KEY = b"log.metadata.repeated"
 """The key in Parquet's footer."""
 
 MOST_REPEATED_BYTES = 256 * 1024
-"""The greatest number of bytes of repeated values; compressed they take about a tenth of that."""
+"""The maximum number of bytes of repeated values; compressed they take about a tenth of that."""
 _MOST_TEXT_BYTES = 4 * MOST_REPEATED_BYTES
-"""The greatest size of their JSON, with names and escapes."""
+"""The maximum size of the JSON of the repeated batches, with names and escapes."""
 _DIGEST_BYTES = 16
 
 
@@ -55,12 +55,12 @@ class BatchRecords:
         return self.name.base_offset + len(self.values)
 
     def records(self) -> tuple[MetadataRecord, ...]:
-        """The records. Raises: CorruptionError for one of a later version."""
+        """The records. Raises: CorruptionError for a record of a later version."""
         return tuple(map(records.decode, self.values))
 
 
 def latest_of(batches: Sequence[BatchRecords], start: int) -> tuple[BatchRecords, ...]:
-    """The last batches that the next one repeats: none below ``start``, and bounded in bytes."""
+    """The last batches that the next one repeats: no batch below ``start``, and bounded in bytes."""
     left = MOST_REPEATED_BYTES
     kept: list[BatchRecords] = []
     for one in reversed(batches):

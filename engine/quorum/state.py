@@ -4,9 +4,9 @@ Snapshots count as log up to their end (protocol section 5; KIP-630, "Changes to
 only made of committed records, so unlike a data file it never belongs to an abandoned history, and it has the same
 content on every voter.
 
-To show a log, a voter needs the files from the end of its latest snapshot on. Files below may have been deleted
-there, and ones that appear later are covered and do not count: if a zombie creates a deleted name again, that file
-is litter.
+To show a log, a voter needs the files from the end of its latest snapshot on. Older files may have been deleted
+there. If such files appear later, the snapshot covers them, and they do not count: if a zombie creates a deleted
+name again, that file is litter.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class LogState:
     image: ClusterImage = ClusterImage()  # noqa: RUF009 - immutable
     lineage: Lineage = Lineage()  # noqa: RUF009 - immutable
     epoch: int = 0
-    """The epoch of the last batch, 0 for an empty log."""
+    """The epoch of the last batch; 0 for an empty log."""
     start: int = 0
     """``files`` is complete from this offset on; 0, or the end of a snapshot."""
     files: frozenset[DataName] = frozenset()
     appended_ms: int = 0
-    """When the last batch was appended, by the clock of its claimant."""
+    """The time at which the last batch was appended, by the clock of its claimant."""
     signed: bool = False
-    """Whether any of its files that were read has a tag, so the cluster has a key."""
+    """Whether any file that was read has a tag, which shows that the cluster has a key."""
     latest: tuple[BatchRecords, ...] = field(default=(), compare=False)
-    """Its last batches, for the next one to repeat, up to the log end; empty if unknown."""
+    """The last batches up to the log end, for the next batch to repeat; empty if unknown."""
 
     @property
     def end(self) -> int:
@@ -63,7 +63,9 @@ class LogState:
         return frozenset(name for name in self.files.difference(look.files) if name.base_offset >= start)
 
     def denies(self, name: CheckpointName) -> bool:
-        """Whether a snapshot is neither of this log nor of one that continues it, so no driver has frozen it."""
+        """Whether a snapshot belongs neither to this log nor to a log that continues it, so that no driver can
+        have frozen it.
+        """
         if name.end_offset > self.end:
             return name.epoch < self.epoch
         epoch = self.lineage.epoch_at(name.end_offset - 1)
@@ -71,7 +73,7 @@ class LogState:
 
     def held_by(self, look: VoterLook) -> bool:
         """Whether the voter has every batch of this log, as a file or in a snapshot. False if it has a snapshot
-        that this log denies, which by its name would replace missing files.
+        that this log denies, whose name would make it replace missing files.
         """
         return (
             look.snapshot_end >= self.start
@@ -85,13 +87,13 @@ class LogState:
         return not later and look.claimed_epoch <= self.epoch and self.held_by(look)
 
     def is_committed(self, electorate: Sequence[VoterId], looks: Iterable[VoterLook]) -> bool:
-        """Whether a majority of ``electorate`` shows this log, in one look at each voter."""
+        """Whether a majority of ``electorate`` shows this log, according to one look at each voter."""
         showing = {look.voter.id for look in looks if self.shown_by(look)}
         return is_majority(showing, electorate)
 
     def trimmed(self, looks: Iterable[VoterLook]) -> LogState:
-        """The same log without names that no voter that shows it needs, as a long-lived driver would accumulate
-        all names.
+        """The same log without names that no voter that shows it needs, because a long-lived driver would
+        otherwise accumulate all names.
         """
         start = min((look.snapshot_end for look in looks if self.shown_by(look)), default=0)
         if start <= self.start:
@@ -102,7 +104,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class CommittedLog:
-    """A log that is known to be committed, and the files on those of its voters that could be listed."""
+    """A log that is known to be committed, and the files on the voters that could be listed."""
 
     state: LogState
     listings: tuple[VoterListing, ...]
@@ -114,7 +116,7 @@ def is_majority(some: Iterable[VoterId], electorate: Sequence[VoterId]) -> bool:
 
 
 def minority_of(electorate: Sequence[VoterId]) -> int:
-    """The greatest number of voters that an attacker may control; one voter more includes a sound one."""
+    """The maximum number of voters that an attacker may control; one voter more includes a sound one."""
     return (len(electorate) - 1) // 2
 
 

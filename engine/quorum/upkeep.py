@@ -6,28 +6,28 @@ the snapshot job decides by bytes, changes and age.
 The steps, each of which may be the last one of a run (protocol I7):
 
 1. *Settle* the log: everything in the snapshot is committed, and its end is a batch boundary. It never ends before
-   an earlier one ("never regressing"), as a linearizable read does not go back.
+  an earlier snapshot ("never regressing"), because a linearizable read does not go back.
 2. *Freeze* it on one voter that shows the log.
 3. *Copy* it to the other voters; read back and verify every copy.
 4. *Delete* files below the new log start, and claims below the greatest, on each live voter.
 
 When the log start moves
     KIP-630 ("When to Increase the LogStartOffset") moves it to a snapshot's end offset when all *live* replicas
-    have fetched past it, or it is old. A voter here runs nothing; it is *live* in a run that could list it as the
-    incarnation in the metadata, and verify its files. For the others the rule only saves work: a returning voter,
-    or an observer that is behind, loads a snapshot.
+    have fetched past it, or the snapshot is old. A voter here runs nothing; it is *live* in a run that could list
+    it as the incarnation in the metadata, and verify its files. For other voters the rule only saves work: a
+    returning voter, or an observer that is behind, loads a snapshot.
 
     The log start is the end of the *second latest* snapshot that every live voter holds intact, if a majority is
     live; of the latest one once it is as old as ``metadata.start.offset.lag.time.max.ms``. So a snapshot that
-    turns out to be damaged, even on all voters, is dispensable: the one before it and the log after that one
-    exist.
+    turns out to be damaged, even on all voters, is dispensable: the snapshot before it and the log after that
+    still exist.
 
 Why it is safe
     A voter only loses files that its own verified snapshot replaces, so it still counts as a holder of the log. A
-    deleted name that a zombie creates again is below that snapshot, and in no log; a claim below the greatest is
-    worthless. A late run only deletes names below an end offset that stays covered. A snapshot is never replaced:
-    a damaged copy is superseded by the next one, and deleted like any older one, as a deletion by name might hit
-    its repaired successor.
+    deleted name that a zombie creates again is below that snapshot, and in no log; a claim below the greatest has
+    no effect. A late run only deletes names below an end offset that stays covered. A snapshot is never replaced:
+    a damaged copy is superseded by the next one, and deleted like any older snapshot, as a deletion by name might
+    hit its repaired successor.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from stratalog.snapshots.policy import SinceSnapshot, SnapshotPolicy, is_old, re
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 
 NEVER_MS = 1 << 62
-"""An age that no snapshot reaches, so that the log starts at the second latest."""
+"""An age that no snapshot reaches, so that the log starts at the second latest snapshot."""
 
 _UNREACHABLE = (RetriableError, StaleMetadataError, OutcomeUnknownError)
 
@@ -76,16 +76,16 @@ class VoterUpkeep:
 
     voter: Voter
     created: bool = False
-    """Whether the snapshot was frozen here, not copied."""
+    """Whether the snapshot was frozen on this voter, not copied."""
     copied: bool = False
     whole: dict[CheckpointName, int] = field(default_factory=dict)
-    """The verified snapshots here, with the times when they were frozen, in ms."""
+    """The verified snapshots on this voter, with the times when they were frozen, in ms."""
     deleted: int = 0
     """The number of deleted files."""
     failure: StratalogError | None = None
-    """Why this voter is not live."""
+    """The reason why this voter is not live."""
     damaged: list[StratalogError] = field(default_factory=list)
-    """Damaged snapshots here."""
+    """The damaged snapshots on this voter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Upkeep:
     log_start: int
     voters: tuple[VoterUpkeep, ...]
     made: NewSnapshot | None
-    """None if another driver had made it."""
+    """None if another driver has made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class SnapshotState:
     latest: SnapshotId
     """``EMPTY`` before the first one."""
     size_bytes: int
-    """SnapshotSizeBytes: the size of the latest one."""
+    """SnapshotSizeBytes: the size of the latest snapshot."""
     log_start: int
     end: SnapshotId
     """The high watermark, and the id of a new snapshot."""
@@ -159,8 +159,8 @@ def log_start_of(live: Sequence[VoterUpkeep], now_ms: int | None, lag_ms: int) -
 
 
 def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | CheckpointName | ChunkName | ClaimName]:
-    """The names that may be deleted on a voter when the log starts at ``log_start``: every name below is final
-    history, live or dead. Never the latest snapshot, and never the greatest claim. Pure.
+    """The names that may be deleted on a voter when the log starts at ``log_start``: every name below that offset
+    is final, in the log or not. Never includes the latest snapshot or the greatest claim. Pure.
     """
     if log_start > listing.snapshot_end:
         return []
@@ -177,8 +177,8 @@ def due(
     log: MetadataLog, policy: SnapshotPolicy, now_ms: int, *, by_hand: bool
 ) -> tuple[SnapshotState, str | None]:
     """The log, and the reason not to take a snapshot now; None if one is due (KIP-630, "When to Snapshot"). The
-    log since the latest one is measured in bytes of its files. Comparing the images shows the changed records: one
-    that is new and changed again counts as new.
+    log since the latest snapshot is measured in bytes of its files. Comparing the images shows the changed
+    records; a record that is new and has changed again counts as new.
 
     Raises: see ``MetadataLog.committed_log``.
     """
@@ -215,8 +215,8 @@ def _since_ms(
 
 
 def _changes(log: MetadataLog, latest: CheckpointName, committed: CommittedLog) -> tuple[int, int]:
-    """The number of records in the snapshot, and of those that have changed or are gone. A snapshot without an
-    intact copy counts as changed.
+    """The number of records in the snapshot, and the number of them that have changed or are gone. A snapshot
+    without an intact copy counts as changed.
     """
     for listing in committed.listings:
         if latest in listing.checkpoints:
@@ -227,7 +227,7 @@ def _changes(log: MetadataLog, latest: CheckpointName, committed: CommittedLog) 
 
 
 def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
-    """Take a snapshot of everything that is committed, then do the other steps of the module.
+    """Take a snapshot of everything that is committed, then do the other steps that the module describes.
 
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds. The result has the errors of
         single voters.
@@ -236,7 +236,7 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
     log.check_may_write()
     voters = {voter.id: VoterUpkeep(voter) for voter in log.voters}
     if _is_damaged(log, committed):
-        with suppress(NotControllerError, OutcomeUnknownError):  # a faster driver commits something, too
+        with suppress(NotControllerError, OutcomeUnknownError):  # another driver also commits something
             log.claim()
             log.commit((NoOpRecord(),))  # so that there is another offset to take a snapshot of
         committed = log.committed_log()
@@ -304,7 +304,9 @@ def _frozen(
 
 
 def _give(log: MetadataLog, one: VoterUpkeep, state: LogState, source: VoterListing) -> None:
-    """Copy the snapshot of ``state`` to the voter, and check which of its latest two are intact there."""
+    """Copy the snapshot of ``state`` to the voter, and check which of the two latest snapshots are intact
+    there.
+    """
     name = state.snapshot
     try:
         listing = one.voter.list()

@@ -26,7 +26,7 @@ from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.store.protocol import Store, StoredObject
 
 CLAIM_BYTES = 1024
-"""The greatest size of a claim, which is an id."""
+"""The maximum size of a claim, which is an id."""
 
 Position = tuple[int, int, bool]
 """The end of a log up to a file: its epoch, then an offset, then whether the log continues from there (a batch) or
@@ -35,7 +35,7 @@ ends there (a snapshot). Positions of one cluster's log are ordered."""
 
 def position_of(name: DataName | CheckpointName) -> Position:
     """The position of a batch or snapshot. A batch is after the snapshots that end at its base offset, and before
-    those that cover it, as one claimant writes an epoch's batches in order.
+    the snapshots that cover it, as one claimant writes an epoch's batches in order.
     """
     match name:
         case DataName(base_offset=offset, epoch=epoch):
@@ -50,11 +50,13 @@ class VoterLook:
 
     voter: Voter
     claims: tuple[int, ...]
-    """The epochs claimed here, ascending; if the cluster has a key, only those claimed by its holders."""
+    """The epochs claimed on this voter, ascending; if the cluster has a key, only the epochs claimed by holders of
+    the key.
+    """
     files: Collection[DataName]
     checkpoints: Collection[CheckpointName]
     last: DataName | CheckpointName | None
-    """The file with the greatest position; its lineage shows which files are the log."""
+    """The file with the greatest position; its lineage shows which files belong to the log."""
     chunks: tuple[ChunkName, ...] = ()
     """Parts of snapshots that are being fetched, or were abandoned."""
     claim_names: tuple[ClaimName, ...] = ()
@@ -62,8 +64,8 @@ class VoterLook:
 
     @property
     def unsigned(self) -> UnsignedError | None:
-        """Claims above the greatest valid one, by drivers without the cluster key; those below are deleted with
-        all other outdated claims.
+        """Claims above the greatest valid one, by drivers without the cluster key; lower ones are deleted with all
+        other outdated claims.
         """
         above = [name for name in self.claim_names if name.epoch > self.epoch]
         unsigned = [name for name in above if not self.voter.believes(name)]
@@ -77,18 +79,19 @@ class VoterLook:
 
     @property
     def tagged(self) -> bool:
-        """Whether any claim here has a name that shows that the cluster has a key."""
+        """Whether the name of any claim on this voter shows that the cluster has a key."""
         return any(name.tag for name in self.claim_names)
 
     def disputed(self, epoch: int) -> bool:
-        """Whether several drivers have claimed the epoch here, each under its own name, as their keys differ. Then
-        no driver has the epoch: of two that look after they have claimed, at least one sees the other.
+        """Whether several drivers have claimed the epoch on this voter, each under its own name because their keys
+        differ. Then no driver has the epoch: if two drivers look after claiming, at least one sees the other's
+        claim.
         """
         return sum(name.epoch == epoch for name in self.claim_names) > 1
 
     @property
     def claimed_epoch(self) -> int:
-        """The greatest epoch claimed here, 0 when none."""
+        """The greatest epoch claimed on this voter; 0 without claims."""
         return self.claims[-1] if self.claims else 0
 
     @property
@@ -98,7 +101,7 @@ class VoterLook:
 
     @property
     def epoch(self) -> int:
-        """The greatest epoch on this voter: a claimant also writes to voters that it did not claim."""
+        """The greatest epoch on this voter: a claimant also writes to voters on which it has no claim."""
         return max(self.claimed_epoch, self.last_epoch)
 
     @property
@@ -110,7 +113,7 @@ class VoterLook:
 
     @property
     def snapshot_end(self) -> int:
-        """The end of the latest snapshot here; 0 without one."""
+        """The end of the latest snapshot on this voter; 0 without one."""
         return max((name.end_offset for name in self.checkpoints), default=0)
 
 
@@ -142,7 +145,7 @@ class Voter:
 
     @property
     def folder(self) -> str:
-        """This voter's folder under the root."""
+        """This voter's folder below the root."""
         return paths.voter_path(self.directory_id)
 
     def path(self, name: paths.Name) -> str:
@@ -153,8 +156,8 @@ class Voter:
         """The voter's names. The root is checked afterwards, so the names are those of this incarnation.
 
         Two scans must agree (``Store.names``), although each one contains all entries that exist throughout: a
-        claim that fences a commit may be deleted during a scan, because of a greater one that is created behind
-        it. That scan would show neither, and the voter would be counted.
+        claim that fences a commit may be deleted during a scan because a greater claim has been created at a place
+        that the scan has passed. That scan would show neither claim, and the voter would be counted.
 
         Raises: StaleBrokerError when the root holds another directory id; BrokerUnreachableError when it holds
             none; ListingUnstableError, StorageError.
@@ -189,7 +192,7 @@ class Voter:
         return self.key is None or _believed(self.key, self.directory_id, name)
 
     def claim_name(self, epoch: int) -> ClaimName:
-        """The name under which an epoch is claimed here. All holders of one secret use the same one, so only one
+        """The name under which an epoch is claimed here. All holders of one secret use the same name, so only one
         of them can create it.
         """
         if self.key is None:
@@ -207,9 +210,9 @@ class Voter:
             )
 
     def claim(self, epoch: int, claimant: str) -> bool:
-        """Whether ``claimant`` has claimed ``epoch`` here, now or before. A claim lower than another may be
-        deleted and then created again by a second driver. That is harmless: both drivers list the voter
-        afterwards, see the higher claim, and cannot use theirs.
+        """Claim ``epoch`` on this voter. Returns whether ``claimant`` has the claim, from now or before. A claim
+        lower than another may be deleted and then created again by a second driver. That is harmless: both drivers
+        list the voter afterwards, see the higher claim, and cannot use their own.
 
         Raises: StorageError and other RetriableError kinds.
         """
@@ -218,14 +221,14 @@ class Voter:
             if self.store.create(name, claimant.encode()):
                 return True
         except OutcomeUnknownError:
-            pass  # reading shows the outcome
+            pass  # a read shows the outcome
         try:
             return read_bounded(self.store, name, CLAIM_BYTES) == claimant.encode()
         except (FileNotFoundError, CorruptionError):
             return False
 
     def claimant_of(self, epoch: int) -> str:
-        """The driver that claimed an epoch here; empty without a readable claim."""
+        """The driver that claimed an epoch on this voter; empty without a readable claim."""
         try:
             name = self.path(self.claim_name(epoch))
             return read_bounded(self.store, name, CLAIM_BYTES).decode(errors="replace")
@@ -240,23 +243,24 @@ class Voter:
         self.store.create(self.path(name), data)
 
     def stat(self, name: CheckpointName) -> StoredObject:
-        """A snapshot as it is now. Raises: SourceChangedError when it is gone; StorageError."""
+        """A snapshot as it is now. Raises: SourceChangedError when the snapshot is gone; StorageError."""
         try:
             return self.store.stat(self.path(name))
         except FileNotFoundError as error:
-            raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
+            raise SourceChangedError(f"{self}: {name} has been deleted since it was listed") from error
 
     def read(self, name: DataName) -> bytes:
-        """A data file. Raises: SourceChangedError when it is gone; CorruptionError when it is too large to be one;
-        StorageError."""
+        """A data file. Raises: SourceChangedError when the file is gone; CorruptionError when it is too large for
+        a data file; StorageError.
+        """
         try:
             return read_bounded(self.store, self.path(name), BATCH_BYTES)
         except FileNotFoundError as error:
-            raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
+            raise SourceChangedError(f"{self}: {name} has been deleted since it was listed") from error
 
 
 _parsed = lru_cache(2**16)(parse_name)
-"""Cached, as a voter is looked at after every commit, and its names stay."""
+"""Cached, because every commit looks at each voter, and most names stay the same."""
 
 
 @lru_cache(2**16)

@@ -4,7 +4,7 @@
     bounds, read_plan      pure: the query of a batch read, and its plan
     plan                   a replica's log and the remote log -> the exact files and ranges
     client                 the reader's identity and rack
-    look                   leaders and remote logs: the present content of a partition in both tiers
+    look                   leaders and remote logs: the current content of a partition in both tiers
     list_offsets           ListOffsets and OffsetsForLeaderEpoch: offsets by name, time and leader epoch
     last                   the start of the last n records
     plan_read              a batch read as a pinned plan of file ranges

@@ -1,8 +1,8 @@
 """Admission: the end of each partition in one batch of a stream, under a limit of rows or bytes. Pure.
 
-Every partition gets an equal share, and the others divide any part of it that it does not need. So a partition
-with little to read never waits for one with a lot. If the limit is below the number of partitions, they take
-turns.
+Every partition gets an equal share. The other partitions divide the part of a share that its partition does not
+need. So a partition with little to read never waits for one with a lot. If the limit is below the number of
+partitions, they take turns.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The backlog of a partition, ``[start, end)``; extents in order, without overlaps. Records outside of all
-    extents count no bytes.
+    """The backlog of a partition, ``[start, end)``; its extents are in order and do not overlap. Records outside
+    of all extents count as zero bytes.
     """
 
     start: int
@@ -88,8 +88,8 @@ def admit(
 
 def fair_shares(wanted: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, int]:
     """``limit`` divided fairly: no partition gets more than it wants, and those that want more get equal shares,
-    up to a remainder. If there are more takers than units, one unit each goes to consecutive takers from number
-    ``turn`` on.
+    up to a remainder. If there are more partitions than units, consecutive partitions from number ``turn`` on get
+    one unit each.
     """
     takers = sorted(key for key, want in wanted.items() if want > 0)
     shares = dict.fromkeys(wanted, 0)

@@ -1,8 +1,8 @@
 """The query of a batch read: topics, and the bounds of each partition's range. Pure.
 
-A place (an offset, a named position, a group's committed offset, ``FirstAt``) bounds offsets. A time bounds the
-records' timestamps, in whatever order they are in the log. Both may be combined: from a group's offset on, but
-only up to a time.
+A place (an offset, a named position, a group's committed offset, ``FirstAt``) is a bound of offsets. A time is a
+bound of the records' timestamps, in whatever order they are in the log. Both may be combined: from a group's
+offset on, but only up to a time.
 
 Errors that do not depend on the log are found here, before anything is listed.
 """
@@ -34,13 +34,13 @@ from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.spelling import did_you_mean
 
 _WILDCARDS = frozenset("*?[|^$+")
-"""Characters of patterns, which no topic's name contains."""
+"""Characters of patterns. No topic's name contains them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The committed offset of a consumer group: ``start=Committed("dashboard")``. The log start in a partition
-    without a commit.
+    """The committed offset of a consumer group: ``start=Committed("dashboard")``. In a partition without a commit
+    it is the log start.
     """
 
     group: str
@@ -50,7 +50,9 @@ ByPartition = Mapping[int, Place | str] | Mapping[tuple[str, int], Place | str]
 """By partition if there is one topic, otherwise by topic and partition."""
 
 OffsetBound = Place | Committed | Mapping[object, Place] | None
-"""A bound of offsets in each partition. None, or a partition without one: the log start, or the high watermark."""
+"""A bound of offsets in each partition. None, or a partition without a bound: the log start, or the high
+watermark.
+"""
 
 Bound = Place | datetime | str | Committed | ByPartition | None
 """A bound as a caller gives it. A time (datetime or text) bounds timestamps; other text is a named position."""
@@ -72,13 +74,14 @@ class ReadQuery:
     end: Bound = None
     partitions: Sequence[int] | None = None
     last: int | None = None
-    """The number of last records before ``end`` in each partition, instead of ``start``."""
+    """The number of last records before ``end`` in each partition, as an alternative to ``start``."""
     client_rack: str | None = None
     fail_on_data_loss: bool = True
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     first: OffsetBound = field(init=False)
-    """The bound of offsets at which the range begins (``start`` if it is no time); ``until``, the one at which it
-    ends."""
+    """The bound of offsets at which the range begins (``start``, unless that is a time). ``until`` is the bound at
+    which it ends.
+    """
     until: OffsetBound = field(init=False)
     times: TimeRange | None = field(init=False)
     """The range of timestamps; None if neither bound is a time. It excludes records without a timestamp."""
@@ -112,9 +115,9 @@ class ReadQuery:
         return {bound.group for bound in (self.first, self.until) if isinstance(bound, Committed)}
 
     def chosen(self, names: Collection[str], internal: Collection[str]) -> list[str]:
-        """The topics to read, each once; a pattern selects from ``names``, and matches no internal topic.
+        """The topics to read, each once; a pattern selects from ``names``, and never matches an internal topic.
 
-        Raises: UnknownTopicOrPartitionError when it matches no topic, or a topic's name is a pattern;
+        Raises: UnknownTopicOrPartitionError when the pattern matches no topic, or a given topic name is a pattern;
             InvalidCallError for an invalid regular expression.
         """
         if self.pattern is None:
@@ -148,7 +151,7 @@ class ReadQuery:
     def named(self, topics: Sequence[str]) -> dict[str, dict[str, dict[int, Place]]]:
         """The bounds given by partition: ``start`` and ``end``, each by topic.
 
-        Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is no partition of these topics.
+        Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is not a partition of these topics.
         """
         return {
             name: _by_topic(name, bound, topics)
@@ -158,8 +161,8 @@ class ReadQuery:
 
 
 def in_zone(bound: Bound, zone: Callable[[], tzinfo]) -> Bound:
-    """The bound with each time that is text without a zone in ``zone``, which is asked for only then. (A time that
-    a changed clock skips or repeats is what Spark makes of it: the later, and the first.)
+    """The bound, with each time that is text without a zone read in ``zone``, which is called only then. (A
+    skipped local time becomes the later one, and a repeated local time the first one, as in Spark.)
     """
 
     def zoned(at: object) -> object:
@@ -176,13 +179,15 @@ def in_zone(bound: Bound, zone: Callable[[], tzinfo]) -> Bound:
 
 
 def check_some(partitions: Sequence[int] | None) -> None:
-    """Raises: InvalidCallError for an empty list of partitions, which a following reader would read forever."""
+    """Check that some partitions are given; a reader that follows no partition would never end. Raises:
+    InvalidCallError.
+    """
     if partitions is not None and not len(partitions):
         raise InvalidCallError("partitions is empty: name some, or omit it to read the whole topic")
 
 
 def _checked(what: str, bound: Bound) -> OffsetBound | datetime:
-    """The bound, with plain ints."""
+    """The bound with plain ints."""
     match bound:
         case None | Committed() | OffsetSpec() | FirstAt():
             return bound

@@ -4,13 +4,13 @@ For consumers of small ranges, without Spark or a plan of files. A fetch reads f
 (KIP-392) if the leader's local log has the offset, otherwise the remote log. The next fetch continues at
 ``Fetched.next_offset``.
 
-1. Read the metadata (once for all partitions of a call), list the leader.
+1. Read the metadata (once for all partitions of a call), and list the leader.
 2. If the caller names the leader epoch of the last record that it read, check that this history is the leader's;
    otherwise the fetch ends with LOG_TRUNCATION (KIP-320).
 3. A local offset: read files of the nearest replica, or of the leader if that cannot serve it; otherwise the
    remote segment with the offset. Only the footer and the needed row groups are read; recent reads are cached.
-   3a. Read damaged records from another copy: a follower that knows them to be committed, or the remote tier. It
-   is an error only if no copy is good.
+   3a. Read damaged records from another copy: a follower that knows them to be committed, or the remote tier. The
+   fetch fails only if no copy is good.
 4. Retry transient errors from step 1 with exponential back-off until the timeout (KIP-405, "Remote Storage Fetcher
    Thread Pool", 2.3).
 
@@ -108,13 +108,13 @@ class Fetched:
     high_watermark: int
     """The leader's high watermark, for records from any source."""
     leader_epoch: int | None
-    """The leader epoch of the record before ``next_offset``, for the next fetch."""
+    """The leader epoch of the record before ``next_offset``, to pass to the next fetch."""
     remote: bool
     """Whether the records came from the remote tier."""
     broker: int | None
     """The broker that served the records; None for the remote tier, which has no rack."""
     crossed_racks: bool
-    """Whether the broker is in another rack than the reader; False if either has none."""
+    """Whether the broker is in a different rack than the reader; False if either has no rack."""
     read_bytes: int
     """Bytes of row groups read from storage; 0 if they were cached."""
     damage: tuple[str, ...] = ()
@@ -204,11 +204,11 @@ def fetch_many(
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Iterator[Outcome[TopicPartition, Fetched]]:
     """Fetch from several partitions at once, ``max_bytes`` from each. Yields an outcome per partition in order of
-    completion; local ones do not wait for remote ones. The fetches start with the call, and end ``timeout_s``
+    completion; local fetches do not wait for remote ones. The fetches start with the call, and end ``timeout_s``
     later. ``known`` is the metadata if the caller has just read it; it is read again only after a failure.
 
-    Raises: InvalidCallError, also for an empty request; UnknownTopicOrPartitionError for a key that is no
-        partition; errors of reading the metadata.
+    Raises: InvalidCallError, also for an empty request; UnknownTopicOrPartitionError for a key that is not a
+    partition; errors of reading the metadata.
     """
     positions = check_offsets(offsets, least=None)
     if not positions:
@@ -242,7 +242,7 @@ def fetch_many(
         try:
             return image.partition(image.topic(key[0]).topic_id, key[1]).leader
         except UnknownTopicOrPartitionError:
-            return None  # its own fetch will report the error
+            return None  # the partition's own fetch will report the error
 
     return memory.fetching.run(begin, list(positions), leader, clock, deadline_s, timeout_s)
 
@@ -265,13 +265,13 @@ class _Fetch:
     isolation: Isolation
 
     def until_it_passes(self, attempt: Callable[[bool], T]) -> T:
-        """Retry transient errors; ``attempt`` receives whether it is a retry."""
+        """Retry transient errors. ``attempt`` is called with whether it is a retry."""
         tries = 0
         while True:
             try:
                 return attempt(tries > 0)
             except (ThrottlingQuotaExceededError, OffsetNotAvailableError, StorageAuthorizationError):
-                raise  # it will not pass before the deadline
+                raise  # the error will outlast the deadline
             except CorruptionError:
                 self.metadata.image().topic(self.key[0])  # the folders of a deleted topic are no damage
                 raise
@@ -290,7 +290,7 @@ class _Fetch:
         chosen = nearest(self.clock, self.memory, seen, self.client, self.offset)
         damage = PassedOver()
         if not chosen.is_leader:
-            # After any error of a selected replica the leader can still serve.
+            # After any error of the selected replica, the leader can still serve the fetch.
             with suppress(StratalogError), damage.copy():
                 return self._locally(seen, chosen, damage)
         leader = leader_of(seen)
@@ -305,8 +305,8 @@ class _Fetch:
         return Remote(lambda: self.until_it_passes(lambda _: self._remotely_instead(seen, damage)))
 
     def _of_a_follower(self, seen: SeenLeader, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
-        """The records from a follower with a good copy that knows them to be committed, other than those in
-        ``tried``; None without one.
+        """The records from a follower that has a good copy, knows them to be committed, and is not in ``tried``;
+        None without such a follower.
         """
         for broker in seen.replicas.followers:
             if broker in tried:
@@ -318,8 +318,8 @@ class _Fetch:
         return None
 
     def _remotely_instead(self, seen: SeenLeader, damage: PassedOver) -> Fetched:
-        """The remote records, if the brokers' copies are damaged."""
-        with suppress(RemoteNotReadyError), damage.copy():  # it may not be tiered yet
+        """The remote records, used when the brokers' copies are damaged."""
+        with suppress(RemoteNotReadyError), damage.copy():  # the records may not be tiered yet
             pieces = self._remote_pieces(seen, self._load(seen), self.offset + 1)
             return self._fetched(seen, pieces, None, damage)
         raise damage.error
@@ -357,7 +357,7 @@ class _Fetch:
         return self._fetched(seen, pieces, chosen, damage, left_out)
 
     def _remotely(self, seen: SeenLeader, fresh: bool) -> Fetched:
-        """The remote records; damaged ones from a follower that still has them. ``fresh``: read the table
+        """The remote records. Damaged ones are read from a follower that still has them. ``fresh``: read the table
         again.
         """
         damage = PassedOver()
@@ -375,13 +375,13 @@ class _Fetch:
         try:
             return self._fetched(seen, self._remote_pieces(seen, known, seen.log.local_start), None, damage)
         except (SourceChangedError, RemoteObjectMissingError) as error:
-            now = self._look(self.metadata.image())  # the log start may have passed it
+            now = self._look(self.metadata.image())  # the log start may have passed the offset
             log = self._load(now)
             end = self.offset + 1
             if self._remote_pieces(now, log, end)[:1] == self._remote_pieces(seen, known, end)[:1]:
                 raise RemoteObjectMissingError(
-                    f"{seen}: the remote log lists a segment with offset {self.offset} whose object "
-                    f"does not exist: {error}"
+                    f"{seen}: the remote log lists a segment with offset {self.offset} but its object does not "
+                    f"exist: {error}"
                 ) from error
             raise SourceChangedError(f"{seen}: offset {self.offset} has moved to another file: {error}") from error
 
@@ -410,7 +410,7 @@ class _Fetch:
         left_out: Sequence[tuple[int, int]] = (),
     ) -> Fetched:
         """The records of pieces of the chosen replica, or of the remote tier (None), where every transaction is
-        decided. ``left_out`` are offsets that this reader does not get.
+        decided. ``left_out`` are the offsets that this reader does not see.
         """
         read_bytes = 0
 

@@ -1,4 +1,4 @@
-"""The start of the last n records of a partition, for a reader that does not see markers or aborted records."""
+"""The start of the last n records of a partition, not counting markers and aborted records."""
 
 from __future__ import annotations
 

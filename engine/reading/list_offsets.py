@@ -1,4 +1,4 @@
-"""ListOffsets: named positions of partitions, and positions by time, in both tiers."""
+"""ListOffsets: finds named positions of partitions, and positions by time, in both tiers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def list_offsets(
     spec: Spec | datetime | str,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> dict[int, Answer]:
-    """ListOffsets: for each partition, a named position, or the first record at or after a time, for a reader of
-    that isolation level.
+    """ListOffsets: for each partition, a named position, or the first record at or after a time, as a reader of
+    that isolation level sees it.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for an invalid position, a time without a zone, or an
         unknown level.
@@ -61,18 +61,17 @@ def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation
     else:
         found = named_offset(replace(state.positions, high_watermark=end), spec)
     if isinstance(found, FoundOffset) and found.timestamp_us is not None and found.offset >= end:
-        found = UnknownOffset(
-            f"the fate of offset {found.offset} is not decided yet: its transaction is still open"
-        )
+        found = UnknownOffset(f"offset {found.offset} is undecided: its transaction is still open")
     if isinstance(spec, FirstAt) and isinstance(found, UnknownOffset):
-        state.leader.latest(isolation)  # a record that the leader does not know to be committed may be that late
+        state.leader.latest(isolation)  # a record that the leader does not know to be committed may be late enough
     if isinstance(found, FoundOffset):
         return FoundOffset(found.offset, found.timestamp_us, state.leader.log.lineage.epoch_at(found.offset))
     return found
 
 
 def offset_at(state: PartitionState, place: Place, isolation: Isolation) -> int | UnknownOffset:
-    """The offset of a place in a partition for the reader; for a time after all records, the end of its reads.
+    """The offset of a place in a partition for the reader; for a time after all records, the end of the reader's
+    records.
 
     Raises: see ``position``.
     """
@@ -100,7 +99,7 @@ def offset_for_leader_epoch(
 
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the recently
         elected leader does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
-        ``current_leader_epoch`` is another one; InvalidCallError; errors of listing the leader.
+        ``current_leader_epoch`` is not the current one; InvalidCallError; errors of listing the leader.
     """
     leader_epoch = whole(leader_epoch, "leader epoch", 0)
     image = metadata.image()

@@ -1,4 +1,4 @@
-"""Reads the present state of partitions, from their leaders and the remote tier, for planning."""
+"""Reads the current state of partitions, from their leaders and the remote tier, for planning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 _LOOKS = 3
 _local_pieces: WeakKeyDictionary[ReplicaLog, Sequence[FileSlice]] = WeakKeyDictionary()
-"""By log; a replica with an unchanged folder has the same one."""
+"""By log; a replica whose folder is unchanged keeps its log object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class PartitionState:
     """All remote pieces, including those that are local too; empty if the remote tier was not read."""
 
     def readable_by(self, isolation: Isolation) -> PartitionPieces:
-        """The readable pieces, without files of which the reader sees nothing."""
+        """The readable pieces, without files in which the reader sees no record."""
         return replace(self.readable, hidden=self.leader.transactions.hidden(isolation))
 
 
@@ -79,11 +79,11 @@ def look(
     partitions: Sequence[int] | None = None,
     takes_remote: TakesRemote = always,
 ) -> tuple[ClusterImage, list[PartitionState]]:
-    """The metadata, and the present state of these partitions of the topic (None: all); the end of every local
+    """The metadata, and the current state of these partitions of the topic (None: all). The end of every local
     file is checked against its footer. If the leaders hold all wanted records, the states contain no remote log.
 
-    Records move to the remote tier, and retention deletes them from either tier, during the look; so an apparent
-    gap is looked at again before it counts.
+    Records move to the remote tier, and retention deletes them from either tier, during the look; so everything is
+    read again before an apparent gap counts.
 
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds; StorageError
         when the remote tier is needed and unreachable.
@@ -131,15 +131,15 @@ def partition_states(
     takes_remote: TakesRemote = always,
     client: ClientMetadata = NOWHERE,
 ) -> list[PartitionState]:
-    """One look, like ``look``, at several topics, in their order and by partition. The end of an append is
-    inferred from the next file; its reader checks that (``check_end``).
+    """Like ``look``, once, for several topics, in their order and by partition. The end of an append is inferred
+    from the next file; its reader checks that (``check_end``).
 
     Raises: see ``look``.
     """
 
     def leader(view: PartitionView) -> SeenLeader:
         seen = seen_leader(storage, memory, image, view, client)
-        _ = seen.transactions, seen.marked_below  # footers that take a read are read here, in a thread
+        _ = seen.transactions, seen.marked_below  # reads footers here, in a thread, if they need a read
         return seen
 
     views = [
@@ -147,7 +147,7 @@ def partition_states(
         for topic in topics
         for partition in (range(len(topic.partitions)) if partitions is None else dict.fromkeys(partitions))
     ]
-    # The leaders first: a segment that has left them by the time the remote is read is in the remote.
+    # List the leaders first: a segment that has left them before the remote log is read is in the remote log.
     leaders = values(storage.threads.run(leader, views))
     asked = {seen.view.topic_id for seen in leaders if seen.tiered and takes_remote(seen)}
     load = storage.threads.run(lambda topic_id: (topic_id, _load(storage, image.topics[topic_id])), sorted(asked))
@@ -223,7 +223,7 @@ def remote_pieces(
                 remote_file(folder, segment),
                 segment.base_offset,
                 end,
-                # Statistics are in milliseconds, and other writers need not round up (Delta protocol).
+                # Statistics are in milliseconds, and other writers may round down (Delta protocol).
                 max_timestamp_us=segment.max_timestamp_ms * 1000 + 999,
                 min_timestamp_us=segment.min_timestamp_ms * 1000,
             )
@@ -232,7 +232,7 @@ def remote_pieces(
 
 
 def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:
-    """Raises: UnknownTopicOrPartitionError; InvalidCallError for a partition that is no whole number."""
+    """Raises: UnknownTopicOrPartitionError; InvalidCallError for a partition that is not a whole number."""
     for partition in partitions:
         partition_of(topic, partition)
 
@@ -242,7 +242,7 @@ def chosen_views(
 ) -> list[tuple[TopicImage, list[PartitionView]]]:
     """The partitions with these numbers (all when None) of each of the named topics (all when None).
 
-    Raises: UnknownTopicOrPartitionError; as ``check_partitions``.
+    Raises: UnknownTopicOrPartitionError; see ``check_partitions``.
     """
     chosen = chosen_topics(image, topics)
     for topic in chosen:

@@ -1,5 +1,5 @@
-"""The files of a read: exactly those with ``[start, end)`` of a partition, from either tier and a replica. Pure,
-except for reading footers of appends, whose names do not give their end.
+"""The files of a read: exactly the files that hold ``[start, end)`` of a partition, from either tier and a
+replica. Pure, except for reading footers of appends, whose names do not give their end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from stratalog.partitions.segment import end_of_file
 
 _START, _END = attrgetter("start"), attrgetter("end")
 _A_TIME = 1_000_000_000
-"""From this number on a missing offset may be a time: seconds or milliseconds since 1970."""
+"""An offset that is out of range and at least this large may be meant as a time: seconds or milliseconds since
+1970.
+"""
 
 
 class FileRange(msgspec.Struct, frozen=True, gc=False):
@@ -44,7 +46,7 @@ class FileRange(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def whole(self) -> bool:
-        """Whether all records of the file count."""
+        """Whether the part is the whole file."""
         return self.start == self.file_start and self.end == self.file_end
 
 
@@ -62,7 +64,7 @@ class PartitionPieces:
     remote_until: int
     """Pieces below this offset are remote."""
     hidden: frozenset[DataName] = frozenset()
-    """Files of which the reader sees nothing: markers, and appends of aborted transactions."""
+    """Files in which the reader sees no record: markers, and appends of aborted transactions."""
     marked_below: int = 0
     """Merged and remote files that begin below this offset may be ``FileRange.marked``."""
     gaps: frozenset[DataName] = frozenset()
@@ -86,7 +88,7 @@ class PartitionPieces:
 
 @dataclass(frozen=True, slots=True)
 class NearPieces:
-    """The pieces of the follower to read from, in order of offsets; it serves nothing from ``until`` on."""
+    """The pieces of the follower to read from, in order of offsets; it serves no records from ``until`` on."""
 
     pieces: Sequence[FileSlice]
     until: int
@@ -100,10 +102,10 @@ def readable_pieces(
     high_watermark: int,
     near: NearPieces | None = None,
 ) -> list[FileSlice]:
-    """The pieces of both tiers over ``[log_start, high_watermark)``: from the near replica where it serves them,
+    """The pieces of both tiers over ``[log_start, high_watermark)``: from the near replica if it serves them,
     otherwise from the leader (``local``), and below both from the remote tier.
 
-    Raises: LogGapError when no source holds a part of it.
+    Raises: LogGapError when no source holds a part of that range.
     """
     layers = [(local, high_watermark)]
     if near is not None and near.pieces:
@@ -117,7 +119,8 @@ def readable_pieces(
             continue
         if piece.start > position:
             break
-        whole = piece.start == position and piece.end == upper  # as nearly all are: no second object for each
+        # true for nearly all pieces: no second object for each
+        whole = piece.start == position and piece.end == upper
         chosen.append(piece if whole else replace(piece, start=position, end=upper))
         position = upper
     for pieces, until in layers:
@@ -126,14 +129,16 @@ def readable_pieces(
             position = some[-1].end
     if position < high_watermark:
         raise LogGapError(
-            f"{what}: offsets from {position} on (of [{log_start}, {high_watermark})) are "
-            "in neither the local nor the remote log; verify the partition"
+            f"{what}: offsets from {position} on (of [{log_start}, {high_watermark})) are neither in the local "
+            "nor in the remote log; verify the partition"
         )
     return chosen
 
 
 def _of_log(pieces: Sequence[FileSlice], start: int, end: int) -> list[FileSlice]:
-    """The part ``[start, end)`` of the pieces of a log, which have no gaps; empty if they begin behind it."""
+    """The part ``[start, end)`` of the pieces of a log, which have no gaps; empty if they begin after that
+    part.
+    """
     some = [*pieces[bisect_right(pieces, start, key=_END) : bisect_left(pieces, end, key=_START)]]
     if not some or some[0].start > start:
         return []
@@ -205,7 +210,7 @@ def check_range(what: str, start: int, end: int, log_start: int, high_watermark:
 
 def check_end(what: str, piece: FileSlice) -> int:
     """The end of the file of a piece. The footer of an append must match the end inferred from the next file,
-    otherwise records would be missing silently.
+    otherwise records would silently be missing.
 
     Raises: LogGapError; CorruptSegmentError naming the partition and its offsets.
     """

@@ -7,7 +7,7 @@
    end. For a range of times, keep only files that may have such records, by the statistics of the remote table
    and the footers of local files; the scan filters the rest.
 
-An apparent gap, or a file that vanishes during the look, is looked at again before it counts.
+If there seems to be a gap, or a file vanishes during the planning, everything is read again before that counts.
 
 Readers see records below the high watermark; committed readers those below the last stable offset.
 """
@@ -65,7 +65,7 @@ def plan_read(
     query: ReadQuery,
     client: ClientMetadata,
 ) -> ReadPlan:
-    """Resolve the query against the present cluster, for this client.
+    """Resolve the query against the current state of the cluster, for this client.
 
     Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError;
         LogTruncationError when an unclean election has replaced records that the group of a bound has read;
@@ -83,10 +83,10 @@ def plan_again(
     plan: ReadPlan,
     client: ClientMetadata,
 ) -> ReadPlan:
-    """The same offsets in their present files, after merges, tiering or moves.
+    """The same offsets in their current files, after merges, tiering or moves.
 
-    Raises: OffsetOutOfRangeError when retention has deleted some of them and that is a failure, or an unclean
-        election has replaced them; UnknownTopicOrPartitionError when the topic was created again; see
+    Raises: OffsetOutOfRangeError when retention has deleted some of them and the read may not skip them, or an
+        unclean election has replaced them; UnknownTopicOrPartitionError when the topic was created again; see
         ``plan_read``.
     """
     return look_again(lambda: _plan_again_once(metadata, storage, clock, memory, plan, client))
@@ -225,13 +225,13 @@ class _Query:
 
     query: ReadQuery
     by_partition: Mapping[str, Mapping[str, Mapping[int, Place]]]
-    """``start`` and ``end`` by topic and partition, if given so."""
+    """``start`` and ``end`` by topic and partition, if they were given that way."""
     committed: Mapping[str, Mapping[TopicPartition, OffsetCommit]]
     """By group."""
 
     @property
     def isolation(self) -> Isolation:
-        """Which records the reader gets."""
+        """The isolation level of the reader."""
         return Isolation(self.query.isolation)
 
     def range_of(self, state: PartitionState) -> tuple[int, int]:
@@ -252,7 +252,7 @@ class _Query:
         return self.query.times is not None and self.query.times.is_empty
 
     def takes_remote(self, seen: SeenLeader) -> bool:
-        """Whether the leader alone lacks the records of its partition, or cannot locate them."""
+        """Whether the leader alone does not have the partition's requested records, or cannot locate them."""
         if self._of_no_time:
             return False
         end = self._least(seen, "end", self.query.until, seen.log.high_watermark)
@@ -280,7 +280,7 @@ class _Query:
                 return view.log_start_offset
             case int():
                 return bound
-        raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
+        raise InvalidCallError(f"{name} = {bound!r} is not a valid read bound")
 
     def _resolved(self, state: PartitionState, name: str, bound: OffsetBound) -> int | None:
         """The offset of a bound; None without a bound. Raises: OffsetNotAvailableError, see ``latest``."""
@@ -297,13 +297,13 @@ class _Query:
                 if isinstance(found, UnknownOffset):
                     raise OffsetOutOfRangeError(found.reason)
                 return found
-        raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
+        raise InvalidCallError(f"{name} = {bound!r} is not a valid read bound")
 
     def _of_commit(self, state: PartitionState, commit: OffsetCommit) -> int:
         """Raises: LogTruncationError when the log differs from the records that the group has read (KIP-320)."""
         if commit.leader_epoch is not None:
             check_history(str(state.leader), state.leader.log, commit.offset, commit.leader_epoch)
-        # The group may have processed records that are not committed yet: then the range is empty.
+        # The group may have processed records that are not known to be committed yet. Then the range is empty.
         if commit.offset > state.positions.log_end or commit.offset <= state.leader.end(self.isolation):
             return commit.offset
         return state.leader.latest(self.isolation)
@@ -340,7 +340,8 @@ def _plan_partition(
             readable = _near(state, chosen, reader.isolation)
     brokers = {replica.store.uri: replica.broker_id for replica in served_by}
     files = file_ranges(readable, start, end, brokers, reader.times)
-    if reader.times is not None:  # the rest is not read, and retention may delete it before the plan is made again
+    # the rest is not read, and retention may delete it before this plan is made again
+    if reader.times is not None:
         start, end = (files[0].start, files[-1].end) if files else (end, end)
     return PartitionPlan(
         topic=view.topic,
@@ -359,8 +360,8 @@ def _plan_partition(
 
 
 def _near(state: PartitionState, chosen: Chosen, isolation: Isolation) -> PartitionPieces:
-    """The pieces of a partition, local ones from the chosen follower as far as it serves them; its own markers
-    show the fate of its appends in transactions.
+    """The pieces of a partition, with local ones from the chosen follower as far as it serves them. The follower's
+    own markers show whether its transactional appends were committed.
     """
     seen, readable = state.leader, state.readable
     transactions = transactions_of(chosen.log, chosen.replica.footer)

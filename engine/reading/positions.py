@@ -2,11 +2,11 @@
 
 Text is a named position of ListOffsets (``earliest``, ``latest``, ``earliest-local`` ...) or a time in ISO 8601
 (``2013-06-01``, ``2013-06-01T12:00:00+02:00``). Text without a zone is in UTC, but in the session's time zone if
-the call is for a DataFrame (``bounds.in_zone``). A ``datetime`` must have a zone, as Python takes one without for
-local time.
+the call is for a DataFrame (``bounds.in_zone``). A ``datetime`` must have a zone, because Python reads a datetime
+without a zone as local time.
 
 If the call asks for one place (ListOffsets, the start of a tail or stream, a group's new offset), a time means the
-first record at or after it, as Kafka's lookup. As a bound of a read, it bounds the records' timestamps
+first record at or after it, as in Kafka's lookup. As a bound of a read, it bounds the records' timestamps
 (``TimeRange``); there ``FirstAt`` requests the lookup.
 """
 
@@ -36,13 +36,13 @@ _EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z"
 @dataclass(frozen=True, slots=True)
 class FirstAt:
     """Kafka's lookup by time (offsetsForTimes): in each partition the first record, by offset, whose timestamp is
-    at or after ``time``, a datetime or text; the end without one. Later records may have earlier timestamps.
-    Raises: InvalidCallError for an invalid time.
+    at or after ``time``, a datetime or text; the end if there is no such record. Later records may have earlier
+    timestamps. Raises: InvalidCallError for an invalid time.
     """
 
     time: datetime | str
     zone_is_open: bool = field(init=False, repr=False, compare=False)
-    """Whether the text named no zone: it was read in UTC."""
+    """Whether the text named no zone, so that it was read in UTC."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "zone_is_open", isinstance(self.time, str) and has_no_zone(self.time))
@@ -83,7 +83,8 @@ def has_no_zone(text: str) -> bool:
 
 
 def time_of(given: object, what: str, zone: tzinfo = UTC) -> datetime:
-    """The time of a text or datetime; ``what`` names it in the error, ``zone`` is that of a text that names none.
+    """The time of a text or datetime; ``what`` names the argument in the error. ``zone`` is the zone of a text
+    that names none.
 
     Raises: InvalidCallError, also for a datetime without a zone.
     """
@@ -93,7 +94,7 @@ def time_of(given: object, what: str, zone: tzinfo = UTC) -> datetime:
                 f"{what} {given} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC)"
             )
         return given
-    if isinstance(given, str) and not given.isdecimal():  # digits alone would pass for a date, and for an offset
+    if isinstance(given, str) and not given.isdecimal():  # digits alone could also be read as a date or an offset
         try:
             time = datetime.fromisoformat(given)
         except ValueError:
@@ -117,9 +118,9 @@ def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
 
 
 SPECS = f"a position ({', '.join(POSITIONS)}), or a time ({_EXAMPLES})"
-"""The values that ``spec_of`` takes, in words."""
+"""Description of the values that ``spec_of`` takes."""
 PLACES = f"an offset, {SPECS}"
-"""The values that ``place_of`` takes, in words."""
+"""Description of the values that ``place_of`` takes."""
 
 
 def spec_of(given: object, what: str) -> Spec:
@@ -165,10 +166,10 @@ def offset_of(given: SupportsIndex, what: str) -> int:
 
 
 def check_has_come(place: object, what: str, now_ms: int) -> None:
-    """Raises: InvalidCallError for a lookup of a future time, as a reader would start at the end and miss records
-    appended before that time.
+    """Check that a lookup is not for a future time: a reader would start at the end and miss records appended
+    before that time. ¶ Raises: InvalidCallError.
     """
     if isinstance(place, FirstAt) and place.timestamp_us > now_ms * 1000 + 999:
         raise InvalidCallError(
-            f"{what} {place} is in the future, it is now {time_text(now_ms * 1000)}: omit it, or use latest"
+            f"{what} {place} is in the future; it is now {time_text(now_ms * 1000)}: omit it, or use latest"
         )

@@ -1,6 +1,6 @@
 """A batch of a stream as ranges of offsets, and the read of exactly these ranges.
 
-The ranges travel through Spark as rows, so that a batch can be a scan of files instead of rows of Python workers.
+Spark passes the ranges as rows, so that a batch can be a scan of files instead of rows from Python workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratalog.partitions.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class StreamRange:
-    """The offsets ``[start, end)`` of a partition, and which history they belong to."""
+    """The offsets ``[start, end)`` of a partition, and the history that they belong to."""
 
     topic: str
     topic_id: str

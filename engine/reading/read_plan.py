@@ -1,7 +1,7 @@
-"""The plan of a batch read as a value: exact offsets, and the files that held them at planning. Pure.
+"""The plan of a batch read as a value: exact offsets, and the files that held them when the plan was made. Pure.
 
-The plan pins offsets. Records of an offset never change, in whatever file they are, so a plan whose files were
-merged or tiered meanwhile reads their successors, and returns the same rows.
+The plan pins offsets. The record of an offset never changes, whatever file it is in. So a plan whose files have
+since been merged or tiered reads their successors, and returns the same rows.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class PartitionPlan:
     """Files of the partition without records of the range."""
     pruned_bytes: int = 0
     lost: tuple[int, int] | None = None
-    """Requested offsets that are deleted; only set if that is no failure."""
+    """Requested offsets that are deleted; only set if the read may skip them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan(Sequence[FileRange]):
     """The file ranges of a read, by topic, partition and offset, and how they were chosen. ``Cluster.read``
-    returns the same rows for it each time.
+    returns the same rows for a plan each time.
     """
 
     partitions: tuple[PartitionPlan, ...]
@@ -113,7 +113,7 @@ class ReadPlan(Sequence[FileRange]):
 
     @property
     def cross_rack_bytes(self) -> int | None:
-        """Bytes of local files in other racks than the reader's; None if the reader's is unknown."""
+        """Bytes of local files outside the reader's rack; None if that rack is unknown."""
         if self.client_rack is None:
             return None
         return sum(

@@ -2,10 +2,10 @@
 
     {"topics": {"trips": {"topicId": "..", "partitions": {"0": {"offset": 17, "leaderEpoch": 3}}}}}
 
-``offset`` is the next one to read; ``leaderEpoch`` is that of the record before it (KIP-320's truncation
-detection), absent if none was read. The start offsets of a query have ``"initial": true``; the end offsets of its
-first batch have its start in ``"began"``: Spark requests the initial offsets again when it repeats that batch, and
-"latest" is another offset by then.
+``offset`` is the next offset to read. ``leaderEpoch`` is the epoch of the record before it (for KIP-320's
+truncation detection), absent if none was read. The start offsets of a query have ``"initial": true``; the end
+offsets of its first batch have its start in ``"began"``: Spark requests the initial offsets again when it repeats
+that batch, when "latest" may already be another offset.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StreamOffsets:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamOffsets:
-        """Raises: InvalidCallError for JSON that no stream of ours wrote."""
+        """Parse the offsets of a checkpoint. Raises: InvalidCallError for JSON that no stratalog stream wrote."""
         try:
             began, topics = data.get("began"), data["topics"]
             return cls(
@@ -90,10 +90,10 @@ class StreamOffsets:
     def of_topics(
         self, topic_ids: Mapping[str, str], reads: Subscription, *, fail_on_data_loss: bool
     ) -> StreamOffsets:
-        """The offsets of the present topics of the query (``topic_ids`` by name); deleted topics of its pattern
-        are dropped if records may be lost.
+        """The offsets of the query's current topics (``topic_ids`` by name). Deleted topics of its pattern are
+        dropped if records may be lost.
 
-        Raises: InvalidCallError for offsets of another topic, or of a deleted one of the same name;
+        Raises: InvalidCallError for offsets of another topic, or of a deleted topic of the same name;
             OffsetOutOfRangeError for a deleted topic, unless records may be lost.
         """
         gone = [topic for topic in self.topic_ids if topic not in topic_ids]
@@ -159,9 +159,9 @@ class LogBounds:
 
 
 def resume(position: Position, log: LogBounds, *, fail_on_data_loss: bool) -> int:
-    """The position from which a stream at ``position`` continues: the same one, unless records are lost. Below the
-    log start it moves up to that; after a truncation (an unclean election, after which the offsets have other
-    records), it moves back to where the histories part.
+    """The position from which a stream at ``position`` continues: the same position, unless records are lost. A
+    position below the log start moves up to the log start. After a truncation (an unclean election has replaced
+    records) it moves back to where the histories diverge.
 
     Raises: OffsetOutOfRangeError for lost records, LogTruncationError for replaced ones, unless records may be
         lost.
@@ -190,7 +190,7 @@ def resume(position: Position, log: LogBounds, *, fail_on_data_loss: bool) -> in
 
 
 def _parted(position: Position, log: ReplicaLog) -> int | None:
-    """The offset at which the log parts from the records that the stream has read; None if it does not."""
+    """The offset at which the log diverges from the records that the stream has read; None if it does not."""
     if position.leader_epoch is not None:
         return divergent_offset(log, position.offset, position.leader_epoch)
     return log.log_end if position.offset > max(log.log_end, log.local_start) else None
@@ -202,8 +202,8 @@ def stands_still(start: Position | None, going_on: int, end: int) -> bool:
 
 
 def planned_range(start: Position, end: Position, log: LogBounds, *, fail_on_data_loss: bool) -> tuple[int, int]:
-    """The offsets ``[low, high)`` of a planned batch: the same ones at every call while they exist; without lost
-    ones if records may be lost.
+    """The offsets ``[low, high)`` of a planned batch: the same offsets at every call while they exist. Without
+    lost offsets if records may be lost.
 
     Raises: OffsetOutOfRangeError, see ``resume``.
     """

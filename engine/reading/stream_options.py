@@ -1,4 +1,4 @@
-"""The options of a stream and of a batch read, with the names of Spark's Kafka source where it has them. Pure.
+"""The options of a stream and of a batch read, named as in Spark's Kafka source where it has them. Pure.
 
 Spark passes options as text; names are case-insensitive. Options hold no secrets: stores take credentials from the
 environment of the reading process.
@@ -24,16 +24,16 @@ from stratalog.partitions.spelling import check_options
 _PREFIX = "kafka."
 
 _INSTEAD: Mapping[str, str] = {
-    "kafka.bootstrap.servers": "the option cluster is the path of the cluster's file, which names the brokers",
-    "kafka.group.id": "the option group names the consumer group to which a stream commits its progress",
-    "groupidprefix": "the option group names the consumer group to which a stream commits its progress",
+    "kafka.bootstrap.servers": "use the option cluster, the path of the cluster file, which names the brokers",
+    "kafka.group.id": "use the option group, the consumer group to which a stream commits its progress",
+    "groupidprefix": "use the option group, the consumer group to which a stream commits its progress",
     "kafka.client.rack": "the option is client.rack",
     "kafka.isolation.level": "the option is isolation",
     "kafka.acks": "a sink waits for all in-sync replicas (acks=all)",
-    "kafka.enable.idempotence": "a sink appends each batch once; the option producer names it",
-    "kafka.transactional.id": "a sink appends each batch once; the option producer names it",
-    "kafka.partitioner.class": "the topic's config partitioner says to which partition a key goes",
-    "kafka.compression.type": "the segments of a topic are Parquet files, which are compressed",
+    "kafka.enable.idempotence": "a sink appends each batch once; name it with the option producer",
+    "kafka.transactional.id": "a sink appends each batch once; name it with the option producer",
+    "kafka.partitioner.class": "the topic's config partitioner determines the partition of a key",
+    "kafka.compression.type": "the segments of a topic are compressed Parquet files",
     "minoffsetspertrigger": "a batch does not wait for a number of records: use a longer trigger interval",
     "maxtriggerdelay": "a batch does not wait for a number of records: use a longer trigger interval",
     "maxrecordsperpartition": "minPartitions splits a batch into smaller tasks",
@@ -43,14 +43,14 @@ _OF_SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 
 
 def instead_of(option: str) -> str | None:
-    """The substitute for an option of Spark's Kafka source or sink; None for another option."""
+    """The substitute for an option of Spark's Kafka source or sink; None for any other option."""
     name = option.lower()
     if name in _INSTEAD:
         return _INSTEAD[name]
     if name.startswith(_OF_SECURITY):
         return "credentials come from the environment, or from the provider that the option credentials names"
     if name.startswith((_PREFIX, "kafkaconsumer.", "fetchoffset.")):
-        return "no Kafka client runs here, so leave it out"
+        return "no Kafka client runs here, so omit it"
     return None
 
 
@@ -67,7 +67,7 @@ _OF_SPARK = ("checkpointlocation", "queryname")
 
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _BY_NUMBER = {-1: OffsetSpec.LATEST, -2: OffsetSpec.EARLIEST}
-"""Kafka's numbers for earliest and latest, in JSON."""
+"""The numbers that mean earliest and latest in Kafka's JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +197,8 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 def known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """The given options under their canonical names.
 
-    Raises: InvalidCallError for an unknown option, naming the nearest one, and for one of Kafka's, naming its
-        substitute.
+    Raises: InvalidCallError for an unknown option, naming the nearest one, and for an option of Kafka's, naming
+    its substitute.
     """
     by_lower = {name.lower(): name for name in names}
     found: dict[str, str] = {}
@@ -221,7 +221,7 @@ def required(options: Mapping[str, str], name: str) -> str:
 
 
 def topic_option(options: dict[str, str]) -> dict[str, str]:
-    """The options with ``path``, the argument of ``load`` and ``start``, as ``topic``.
+    """The options, with ``path`` (the argument of ``load`` and ``start``) renamed to ``topic``.
 
     Raises: InvalidCallError when both are given.
     """
@@ -232,7 +232,7 @@ def topic_option(options: dict[str, str]) -> dict[str, str]:
 
 
 def _subscription(options: dict[str, str]) -> Subscription:
-    """Raises: InvalidCallError unless exactly one option selects the topics."""
+    """The topics that the options select. Raises: InvalidCallError unless exactly one option selects topics."""
     given = [name for name in ("topic", *_SUBSCRIPTIONS) if name in topic_option(options)]
     if len(given) != 1:
         what = "none is given" if not given else f"{' and '.join(given)} are given"
@@ -253,7 +253,7 @@ def _subscription(options: dict[str, str]) -> Subscription:
 
 
 def _json_object(text: str, wrong: InvalidCallError) -> dict[str, Any]:
-    """The object of a JSON text. Raises: ``wrong`` for other JSON, or an empty object."""
+    """The JSON object in a text. Raises: ``wrong`` for other JSON, or an empty object."""
     try:
         data = parse_json(text)
     except ValueError:
@@ -264,7 +264,7 @@ def _json_object(text: str, wrong: InvalidCallError) -> dict[str, Any]:
 
 
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
-    """``{"trips": [0, 1]}``."""
+    """Parses ``{"trips": [0, 1]}``."""
     wrong = InvalidCallError(
         f"the option assign is {text!r}: give partitions by topic as JSON, such as "
         f'{{"trips": [0, 1], "rides": [0]}}'
@@ -323,7 +323,7 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
 
 
 def _bound(options: Mapping[str, str], names: tuple[str, ...], topics: Subscription) -> Start:
-    """A bound of the read, from the given option of ``names``; latest without one."""
+    """A bound of the read, from the option of ``names`` that is given; latest if none is."""
     given = [name for name in names if name in options]
     if len(given) > 1:
         raise InvalidCallError(f"{' and '.join(given)} are both given: give only one of them")
@@ -343,13 +343,14 @@ def _bound(options: Mapping[str, str], names: tuple[str, ...], topics: Subscript
 def _time(name: str, text: str) -> datetime:
     """A time from milliseconds since 1970 (as in Kafka), or from text.
 
-    Raises: InvalidCallError, also for text without a zone: no source knows the session's.
+    Raises: InvalidCallError, also for text without a zone, because sources do not know the session's zone.
     """
     if text.lstrip("-").isdecimal():
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
     if has_no_zone(text):
         raise InvalidCallError(
-            f"the option {name} is {text!r}, without a time zone, and Spark does not pass the session's on: write "
+            f"the option {name} is {text!r}, without a time zone, and Spark does not pass the time zone of the "
+            "session: write "
             f"{time_of(text, name).isoformat()}, with your zone, or milliseconds since 1970"
         )
     return time_of(text, f"the option {name}, milliseconds since 1970 or a time:")
@@ -382,21 +383,21 @@ def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dic
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The topics of a stream, by name (``subscribe``), by pattern (``subscribePattern``), or some of their
-    partitions (``assign``). Without ``assign`` the stream also reads partitions that a topic gets later; a pattern
-    also reads topics that match later.
+    """The topics of a stream, selected by name (``subscribe``), by pattern (``subscribePattern``), or by partition
+    (``assign``). Without ``assign`` the stream also reads partitions that a topic gets later; a pattern also reads
+    topics that match later.
     """
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: Mapping[str, tuple[int, ...]] | None = None
-    """Partitions by topic name, if they are assigned; ``names`` are its keys."""
+    """Partitions by topic name, if they are assigned; ``names`` then has the keys."""
 
     def __str__(self) -> str:
         return ", ".join(map(repr, self.names)) if self.pattern is None else f"the pattern {self.pattern!r}"
 
     def topics(self, names: Collection[str], internal: Collection[str]) -> list[str]:
-        """The topics to read; a pattern selects from ``names``, and matches no internal topic.
+        """The topics to read; a pattern selects from ``names``, and never matches an internal topic.
 
         Raises: see ``stratalog.engine.reading.bounds.ReadQuery.chosen``.
         """

@@ -46,7 +46,7 @@ class StreamTask:
 
 def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The records of a task's parts, in order, one row group at a time; ``columns`` by Parquet's names. If a file
-    is gone since planning, its successor in either tier is read. A successor that a later rule of removal has made
+    is gone since planning, its successor in either tier is read. A successor that a later removal rule has written
     has fewer records.
 
     Raises: SourceChangedError without a successor; CorruptSegmentError naming the damaged offsets; LogGapError and
@@ -73,7 +73,7 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
             if position < piece.end:
                 raise LogGapError(
                     f"{task.topic}-{one.partition}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
-                    f"{position}, and no file holds the offsets from there to {piece.end}; verify the topic"
+                    f"{position}, and no file has the offsets from there to {piece.end}; verify the topic"
                 )
             pieces = pieces[1:]
 
@@ -82,12 +82,13 @@ def _successors(task: StreamTask, one: Part, position: int) -> list[FileSlice]:
     """The files that hold the rest of a part now."""
     replicas, end = task.replicas_of[one.partition], one.piece.end
     replica = replicas.leader
-    # The log is not fenced, as a task cannot read the metadata again. All of the batch was committed when it was
-    # planned, so a replica that led then has it; otherwise the task notices a gap.
+    # The log is not fenced, as a task cannot read the metadata again. The whole batch was committed when it was
+    # planned, so the replica that led at that time has it; otherwise the task notices a gap.
     log = replica.log()
     try:
         check_whole(replica, log)
-    except FencedLeaderEpochError:  # of a rule of removal after the plan, which the footer of each file has
+    # raised by a removal rule newer than the plan; the footer of each file names its rule
+    except FencedLeaderEpochError:
         replica = replace(replica, generation=ANY_GENERATION)
         log = replica.log()
         check_whole(replica, log)

@@ -69,7 +69,7 @@ from stratalog.tiering.remote_log import RemoteLog
 
 @dataclass(frozen=True, slots=True)
 class _SeenOffsets:
-    """The topics of a stream, from one look at them."""
+    """The topics of a stream, as read once."""
 
     topics: Mapping[str, TopicImage]
     """By name."""
@@ -107,14 +107,14 @@ class StreamSource:
         self._options = options
         self._client = client_metadata(storage.file, None, options.client_rack)
         self._types: TopicImage | None = None
-        """The topic into whose columns the records of the others fit."""
+        """The topic whose columns fit the records of all other topics."""
         self._target: dict[TopicPartition, int] | None = None
         self.latest_seen: StreamOffsets | None = None
         """The end of the log at the last call of ``latest``."""
         self.planned: StreamOffsets | None = None
         """The end of the batch that ``latest`` returned."""
         self.topics_seen: Sequence[TopicImage] = ()
-        """The topics at the latest look, with the types of all records before an end that was returned earlier."""
+        """The topics as read last, with the types of all records before an end that was returned earlier."""
 
     # --------------------------------------------------------------------------------- offsets
 
@@ -150,7 +150,7 @@ class StreamSource:
         return first, last
 
     def stop_at_present_end(self) -> None:
-        """Let the stream end at the present end of its topics (``Trigger.AvailableNow``). Raises:
+        """Let the stream end at the current end of its topics (``Trigger.AvailableNow``). Raises:
         OffsetNotAvailableError, see ``SeenLeader.latest``.
         """
         leaders = self._look().leaders
@@ -159,8 +159,8 @@ class StreamSource:
     def latest(self, start: StreamOffsets, max_rows: int | None, max_bytes: int | None) -> StreamOffsets:
         """The end of the batch that begins at ``start``; ``start`` itself if there is nothing to read.
 
-        Raises: InvalidCallError when ``start`` names another topic, or a deleted one of the same name;
-            OffsetOutOfRangeError for lost records, unless they may be lost.
+        Raises: InvalidCallError when ``start`` names another topic, or a deleted topic of the same name;
+        OffsetOutOfRangeError for lost records, unless records may be lost.
         """
         seen = self._look()
         start = self._of_topics(start, seen)
@@ -252,7 +252,7 @@ class StreamSource:
             if places[key] < log.log_start and not self._options.fail_on_data_loss:
                 places[key] = log.log_start
             if not log.log_start <= places[key] <= log.end:
-                lost = "; to read from the first that is left, give failOnDataLoss = false"
+                lost = "; to read from the first remaining offset, give failOnDataLoss = false"
                 raise OffsetOutOfRangeError(
                     f"{log.what}: {option} says {at}, but the log has [{log.log_start}, {log.end})"
                     f"{lost if places[key] < log.log_start else ''}"
@@ -260,7 +260,9 @@ class StreamSource:
         return places
 
     def _check_strategy(self, log: LogBounds, at: datetime) -> None:
-        """Raises: OffsetOutOfRangeError for a partition without a record since ``at``, if that is an error."""
+        """Raises: OffsetOutOfRangeError for a partition without a record since ``at``, if the options make that an
+        error.
+        """
         if self._options.fail_without_record:
             raise OffsetOutOfRangeError(
                 f"{log.what} has no record at or after the starting time {at.isoformat()}: give "
@@ -287,7 +289,9 @@ class StreamSource:
         return look_again(lambda: self._plan_once(began, end)) if _has_records(began, end) else []
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The same records as ranges of offsets, one for each partition that has some. Raises: see ``latest``."""
+        """The same records as ranges of offsets, one for each partition that has records. Raises: see
+        ``latest``.
+        """
         began = _began(start, end)
         return look_again(lambda: self._ranges_once(began, end)) if _has_records(began, end) else []
 
@@ -308,7 +312,7 @@ class StreamSource:
     def _planned(
         self, began: Mapping[TopicPartition, Position], end: StreamOffsets, seen: _SeenOffsets
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """The offsets ``[low, high)`` of a batch, of the partitions that have records in it."""
+        """The offsets ``[low, high)`` of a batch, for each partition that has records in it."""
         ranges = {
             key: planned_range(
                 began.get(key, BEGINNING),
@@ -348,8 +352,9 @@ class StreamSource:
         return tasks
 
     def _parts(self, leader: SeenLeader, low: int, high: int, remote: RemoteLog | None) -> list[Part]:
-        """The files of ``[low, high)`` of a partition. All of it was committed at planning: a leader that was
-        elected since holds it, but may not know that, nor the outcomes of its transactions.
+        """The files of ``[low, high)`` of a partition. All these records were committed when the batch was
+        planned. A leader that was elected since holds them, but may not know that they are committed, nor the
+        outcomes of their transactions.
         """
         end = leader.end(self._options.isolation)
         if high > end and self._options.isolation is Isolation.READ_COMMITTED:
@@ -378,7 +383,7 @@ class StreamSource:
         return NearPieces(local_pieces(chosen.replica, chosen.log), chosen.high_watermark)
 
     def _look(self, also: Collection[TopicPartition] = ()) -> _SeenOffsets:
-        """The partitions to read now, and ``also`` those of an earlier planned batch."""
+        """The partitions to read now, plus those in ``also``, of a batch planned earlier."""
         return with_leaders(self._metadata, self._storage, lambda image: self._look_once(image, also))
 
     def _look_once(self, image: ClusterImage, also: Collection[TopicPartition]) -> _SeenOffsets:
@@ -396,7 +401,7 @@ class StreamSource:
 
         def leader(view: PartitionView) -> SeenLeader:
             seen = seen_leader(self._storage, self._memory, image, view, self._client)
-            seen.end(self._options.isolation)  # footers that take a read are read here, in a thread
+            seen.end(self._options.isolation)  # reads footers here, in a thread, if they need a read
             return seen
 
         leaders = {
@@ -405,9 +410,10 @@ class StreamSource:
         return _SeenOffsets(topics, dict(sorted(leaders.items())))
 
     def _check_types(self, topics: Sequence[TopicImage]) -> None:
-        """Check that later matching topics, and types that have grown since the query began, fit.
+        """Check that topics that matched later, and types that have grown since the query began, fit the query's
+        columns.
 
-        Raises: InvalidCallError naming the one that does not.
+        Raises: InvalidCallError naming the topic that does not fit.
         """
         first = self._types = self._types or topics[0]
         for topic in topics:
@@ -440,8 +446,8 @@ _log = logging.getLogger(__name__)
 
 class StreamProgress:
     """Commits the positions of a stream to a consumer group, for observers: ``cluster.groups.lag(group)`` shows
-    them. The stream itself continues from its checkpoint. The group never moves back, even if a query runs again
-    from an older checkpoint; a failed commit is logged once and does not stop the stream.
+    them. The stream itself continues from its checkpoint. The group's offsets never move back, even if a query
+    runs again from an older checkpoint; a failed commit is logged once and does not stop the stream.
     """
 
     def __init__(
@@ -458,8 +464,8 @@ class StreamProgress:
         self._warned = False
 
     def report(self, done: StreamOffsets) -> None:
-        """Commit ``done``, the offsets below which everything is processed, where they are ahead of the group's,
-        in one append. Does nothing if they equal the last report.
+        """Commit ``done``, the offsets below which everything is processed, where they are ahead of the group's
+        offsets, in one append. Does nothing if ``done`` equals the last report.
         """
         if self._reported is not None and self._reported.partitions == done.partitions:
             return

@@ -9,8 +9,9 @@ from stratalog.partitions.lookup import FileSlice
 
 LEAST_TASK_BYTES = 8 * 1024 * 1024
 MOST_TASK_BYTES = 128 * 1024 * 1024
-"""Bounds for the compressed bytes per task: a smaller task costs more than its work, a larger one delays the
-batch."""
+"""Bounds for the compressed bytes per task: a smaller task costs more overhead than work, a larger one delays the
+batch.
+"""
 _USUAL_TASKS = 64
 
 
@@ -66,7 +67,7 @@ def group_ends(piece: FileSlice) -> list[int]:
 
 
 def pack(parts: Iterable[Part], most_bytes: int) -> list[list[Part]]:
-    """Tasks of at most ``most_bytes``, or of one larger part; in order, so a task continues in the same
+    """Tasks of at most ``most_bytes``, or of one larger part. Parts stay in order, so a task continues in the same
     partition.
     """
     tasks: list[list[Part]] = []

@@ -1,14 +1,15 @@
 """Tail: the records of a topic as they are appended, in this process (like the poll loop of a Kafka consumer).
 
 1. Look at the partitions once, to find the start offsets.
-2. Fetch from all of them, as many at once as ``fetch_max_bytes`` of memory allow. Yield the tables one by one; the
-   position of a partition is behind the last yielded record.
+2. Fetch from all of them, as many concurrently as ``fetch_max_bytes`` of memory allow. Yield the tables one by
+   one; the position of a partition is behind the last yielded record.
 3. If nothing came, wait, longer each time up to ``longest_poll_s``, and fetch again.
 
 A poll without records lists each leader once. The metadata is read again when it is older than
-``metadata_max_age_s`` (Kafka's metadata.max.age.ms), when a former leader's listing requires it, and before an
-error counts; new partitions are read from their first record on. Until then the tail may yield records that
-``delete_records`` has deleted. While the metadata is unreachable, a tail continues as long as the leaders answer.
+``metadata_max_age_s`` (Kafka's metadata.max.age.ms), when the listing of a former leader requires it, and before
+an error counts; new partitions are read from their first record on. Until the metadata is read again, the tail may
+yield records that ``delete_records`` has deleted. While the metadata is unreachable, a tail continues as long as
+the leaders answer.
 
 Every fetch carries the leader epoch of the last record, so an unclean election is detected (KIP-320).
 """
@@ -65,7 +66,7 @@ Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
 
 _NAP_S = 0.5
 FETCH_MAX_BYTES = 50 * 1024 * 1024
-"""The interval in which a waiting tail notices ``stop``."""
+"""The time in which a waiting tail notices ``stop``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +74,24 @@ class TailOptions:
     """Options of a tail. Raises: InvalidCallError."""
 
     follow: bool = True
-    """True: continue without end. False: end at the high watermarks at the start, or at the last stable offsets
-    for committed reads."""
+    """True: never end. False: end at the high watermarks at the start, or at the last stable offsets for committed
+    reads.
+    """
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     """The isolation level (isolation.level)."""
     auto_offset_reset: str = "none"
     """Where to continue from an offset that the log no longer has, or begin for a group without a commit: ``none``
-    (an error), ``earliest`` or ``latest``. In a lost history both continue where the histories part."""
+    (an error), ``earliest`` or ``latest``. If that part of the history is lost, both continue where the histories
+    diverge.
+    """
     max_bytes: int = MAX_BYTES
     """Bytes of one table in memory (max.partition.fetch.bytes)."""
     fetch_max_bytes: int = FETCH_MAX_BYTES
     """Bytes of all tables fetched at once (fetch.max.bytes); at least one is fetched."""
     timeout_s: float = TIMEOUT_S
-    """Retry transient errors of a fetch for this long, then raise them."""
+    """How long to retry transient errors of a fetch before raising them."""
     idle_timeout_s: float | None = None
-    """End when no record came for this long; None: never."""
+    """End after this long without a record; None: never."""
     first_poll_s: float = 0.1
     longest_poll_s: float = 5.0
     """The longest wait between polls without records."""
@@ -117,8 +121,8 @@ class Served:
 
 class Tail:
     """Iterates over Arrow tables ``partition, offset, timestamp, key, value, headers``, each of one partition, in
-    order and without gaps. It ends as ``follow`` says; a new iteration, also after an error, continues at
-    ``positions``. One thread iterates; any may ``stop``.
+    order and without gaps. ``follow`` says when the iteration ends; a new iteration, also after an error,
+    continues at ``positions``. One thread iterates; any may ``stop``.
     """
 
     def __init__(
@@ -152,7 +156,7 @@ class Tail:
         self._stopped = threading.Event()
         self._served: dict[tuple[int, int | None], Served] = {}
         self._damage: dict[str, None] = {}
-        """Damage that the tail has read around, each once."""
+        """Damage that the tail has skipped by reading other copies; one entry each."""
         self._failing_since_s: dict[int, float] = {}
         """By partition: since when the tail could not determine how to continue."""
         check_some(partitions)
@@ -187,11 +191,11 @@ class Tail:
         return head + html_table(columns, rows, numbers=columns)
 
     def _at(self) -> list[tuple[int, int]]:
-        """By partition; safe while another thread iterates."""
+        """By partition; copied, so it is safe to call while another thread iterates."""
         return sorted((partition, at.offset) for partition, at in dict(self._positions).items())
 
     def stop(self) -> None:
-        """End the iteration soon."""
+        """Make the iteration end soon."""
         self._stopped.set()
 
     def report(self) -> Report:
@@ -213,7 +217,7 @@ class Tail:
             if clock.monotonic_s() - self._read_s >= options.metadata_max_age_s:
                 with suppress(
                     RetriableError, StaleMetadataError
-                ):  # until the next poll, the last answer is good enough
+                ):  # the last answer is good enough until the next poll
                     self._refresh()
             for fetched in self._poll():
                 pause_s, idle_since_s = 0.0, clock.monotonic_s()
@@ -273,12 +277,12 @@ class Tail:
                     yield fetched
 
     def _failed(self, partition: int, error: StratalogError, began_s: float) -> None:
-        """Continue another way after an error, or raise it. While the metadata is unreachable, the next poll tries
-        again, for up to ``timeout_s``.
+        """Continue in another way after an error, or raise the error. While the metadata is unreachable, the next
+        poll tries again, for up to ``timeout_s``.
         """
         since_s = self._failing_since_s.pop(partition, began_s)
         if isinstance(error, OffsetNotAvailableError):
-            return  # nothing yet, as at the high watermark
+            return  # nothing to read yet, as at the high watermark
         try:
             if self._goes_on(partition, error):
                 return
@@ -289,7 +293,7 @@ class Tail:
         raise error
 
     def _goes_on(self, partition: int, error: StratalogError) -> bool:
-        """Whether the next poll can continue another way. An error under outdated metadata does not count.
+        """Whether the next poll can continue in another way. An error caused by outdated metadata does not count.
 
         Raises: see ``_refresh``, ``look``.
         """
@@ -361,7 +365,7 @@ def _partition(image: ClusterImage, topic_id: str, partition: int) -> PartitionI
 
 
 def _leader_alone(_: SeenLeader) -> bool:
-    """Named ends of a log need no remote tier."""
+    """Whether a place can be located on the leader alone: named ends of a log need no remote tier."""
     return False
 
 
@@ -393,7 +397,7 @@ def _where(topic: str, start: Start, last: int | None, now_ms: int) -> _Where:
     if isinstance(start, str | datetime):
         start = place_of(start, "start =")
     if last is not None:
-        # last = 0, the next record, has no meaning for a read of existing records.
+        # last = 0 means the next record, so it is not valid for a read of existing records.
         query = ReadQuery(
             topics=(topic,), start=None if start is OffsetSpec.LATEST else cast(Bound, start), last=last or None
         )
@@ -448,7 +452,7 @@ def _begin(
 
 def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions) -> OffsetAndMetadata:
     """Where to continue from an offset that the log may no longer have. If the leader epoch is known, a fetch
-    checks the history; a tail that ends here checks it now, as it may not fetch.
+    checks the history; a tail that ends at this offset checks the history now, as it may not fetch.
 
     Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is ``none``; UnknownLeaderEpochError.
     """
@@ -474,7 +478,8 @@ def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions
 
 def _offset(state: PartitionState, bound: Place | None, isolation: Isolation) -> int:
     """The offset of a place; the end of the reader's records for a time after all records and for an unknown
-    position. (For a time whose first record is undecided, that record's offset, as earlier records are too early.)
+    position. (If the first record of a time is in an undecided transaction, that record's offset: earlier records
+    are too early.)
     """
     match bound:
         case None:

@@ -1,9 +1,9 @@
 """Acknowledges appends: the ISR, one linearizable read for all partitions, then the high watermark.
 
-Runs on the driver after the tasks' steps 1 to 5 of the protocol's Append (section 2): repeats step 5 where a
-replica is still behind, then does steps 6 and 7. The driver waits up to ``replica.lag.time.max.ms`` for a member
-of the ISR that does not get the append; then that member leaves the ISR, and the append is acknowledged without
-it. A member whose root refuses writes leaves at once.
+Runs on the driver after the tasks have done steps 1 to 5 of the protocol's Append (section 2). Repeats step 5
+where a replica is still behind, then does steps 6 and 7. The driver waits up to ``replica.lag.time.max.ms`` for a
+member of the ISR that does not get the append; then that member leaves the ISR, and the append is acknowledged
+without it. A member whose root refuses writes leaves at once.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ROUNDS = 200
-"""How often the ISRs may change during an acknowledgement. Waiting for a member does not count, as it has its own
-limit."""
+"""How often the ISRs may change during an acknowledgement. Waiting for a member does not count, as waits have
+their own limit.
+"""
 _BACKOFF = Backoff(first_s=0.1, longest_s=5.0, least=1.0)
 _JUST_OVER_S = 0.001
 """Added to a wait: at its exact end no member is out of sync yet."""
@@ -45,7 +46,9 @@ _JUST_OVER_S = 0.001
 
 @dataclass(slots=True)
 class PendingAppend:
-    """A partition whose append is not acknowledged yet. Without ``appended`` and ``error`` it was not tried."""
+    """A partition whose append is not acknowledged yet. If it has neither ``appended`` nor ``error``, the append
+    was not tried.
+    """
 
     view: PartitionView
     appended: Appended | None = None
@@ -67,8 +70,8 @@ def acknowledge(
     notes: list[str],
 ) -> list[int]:
     """Acknowledge the appends of these partitions, or end them with an error. Returns the partitions to append to
-    again under another leader, or because the leader refuses to write the high watermark; those of a deleted topic
-    are among them. Notes members that had to leave an ISR.
+    again, because they have another leader, their leader refuses to write the high watermark, or their topic is
+    deleted. Adds a note about members that had to leave an ISR.
     """
     again: list[int] = []
     patience = _Patience(metadata, clock)
@@ -110,14 +113,14 @@ def acknowledge(
 
 
 def deleted(view: PartitionView) -> UnknownTopicOrPartitionError:
-    """The error of an append whose topic is gone. Its folders may be half deleted, so any error about them means
-    nothing.
+    """The error of an append whose topic has been deleted. Its folders may be half deleted, so any error about
+    them means nothing.
     """
     return UnknownTopicOrPartitionError(f"topic {view.topic!r} was deleted before the append was acknowledged")
 
 
 def _ahead(metadata: MetadataClient, storage: Storage, state: PendingAppend) -> dict[int, StratalogError]:
-    """Why members with a register of an uncommitted epoch are not waited for."""
+    """The reason not to wait for members that have a register of an uncommitted epoch."""
     ahead = ahead_of_metadata(metadata, storage, state.view)
     return {broker: error for broker, error in ahead.items() if broker in state.missed}
 
@@ -156,7 +159,7 @@ class _Patience:
         return [f"the append waited {self._spent_s:.1f} s for {who}"]
 
     def wait(self, states: Iterable[PendingAppend]) -> bool:
-        """Wait for members that missed an append; returns False when the time is over."""
+        """Wait for members that missed an append. Returns False when the time is over."""
         clock = self._clock
         if self._since_s is None:
             self._since_s = clock.monotonic_s()
@@ -210,7 +213,7 @@ def _is_certain(broker: int, error: StratalogError) -> bool:
 
 
 def _sync_again(storage: Storage, image: ClusterImage, states: dict[int, PendingAppend]) -> list[int]:
-    """Repeat step 5 for the present members of the ISR. A partition with a new leader waits for the next read of
+    """Repeat step 5 for the current members of the ISR. A partition with a new leader waits for the next read of
     the metadata. Returns partitions whose leader is damaged or cannot be listed.
     """
 

@@ -21,7 +21,7 @@ def answer(
     *,
     named: bool,
 ) -> Report:
-    """The report of an append whose partitions have all ended. ``named``: the caller names the producer, so an
+    """The report of an append whose partitions have all ended. ``named``: the caller has named the producer, so an
     earlier call may have appended the sequence.
     """
     rows = [_row(topic, partition, state, named) for partition, state in sorted(states.items())]
@@ -48,7 +48,7 @@ def answer(
 def _remedy(
     who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend], named: bool
 ) -> str:
-    """Advice about the failed partitions, which avoids appending anything twice."""
+    """Advice about the failed partitions that avoids appending anything twice."""
     outcomes = {row["outcome"] for row in rows}
     refused = OutOfOrderSequenceNumberError | DuplicateSequenceNumberError
     if any(isinstance(state.error, refused) for state in states.values()):
@@ -79,11 +79,14 @@ def _said_of_attempts(
         for state in states.values()
     ):
         said.append(
-            "'not appended' refers to this attempt: the next one will show whether an "
-            f"earlier one with {again} succeeded"
+            "'not appended' refers to this attempt: the next attempt will show whether an earlier attempt with "
+            f"{again} succeeded"
         )
     if "not tried" in outcomes:
-        said.append("partitions that were not tried got no records: the append was refused for another partition")
+        said.append(
+            "partitions that were not tried received no records, because the append was refused for another "
+            "partition"
+        )
     if "duplicate" in outcomes:
         old = any(row["outcome"] == "duplicate" and row["base_offset"] is None for row in rows)
         compared = ", too long ago to compare its records" if old else ""

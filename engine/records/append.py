@@ -10,18 +10,18 @@ Outcomes of a partition
 
     acknowledged   at ``[base_offset, next_offset)``
     duplicate      this producer appended this sequence before the call, at ``[base_offset, next_offset)`` if that
-                   is still known. Never for an append without a named producer, whose id no other call uses
-    not appended   the report names the failure; nothing of this call is in the log, now or later. Says nothing
-                   about earlier calls with the same producer and sequence
+                   is still known. Never for an append without a named producer, whose id no other call uses not
+                   appended the report names the failure; nothing of this call is in the log, now or later. Says
+                   nothing about earlier calls with the same producer and sequence
     not tried      another partition that has the sequence refused the append; a note names it
     unknown        records of this call or an earlier one may be in the log, or get there later: repeat the append
                    with the same producer and sequence
 
-An append fails if any partition is neither acknowledged nor duplicate.
+An append fails unless every partition is acknowledged or duplicate.
 
 A sequence of a named producer identifies one set of records. A retry with other records is refused
 (OUT_OF_ORDER_SEQUENCE_NUMBER) and stores nothing: partitions that have the sequence come first (``earlier``), and
-compare. A sequence so old that its records are no longer known is refused too (DUPLICATE_SEQUENCE_NUMBER,
+compare. A sequence so old that its records are no longer known is also refused (DUPLICATE_SEQUENCE_NUMBER,
 *unknown*; ``stratalog.engine.replication.append``). A partition without the sequence, while others have it,
 completes an interrupted attempt. ``on_changed_replay="accept"``, for records that cannot be recomputed exactly,
 such as random ones, accepts any records under the sequence: the log has the records of one attempt or another,
@@ -78,7 +78,7 @@ from stratalog.partitions.unknown_fields import OnUnknownField, arrow_to_json
 _NONE = EarlierTries()
 
 MAX_PRODUCER_LENGTH = 1000
-"""Characters of a caller's producer name."""
+"""The maximum length of a caller's producer name, in characters."""
 
 
 def append_batches(
@@ -99,8 +99,8 @@ def append_batches(
     ``append_frame``. Partitions without records are left alone.
 
     Structs may lack trailing nullable fields of the declared type, which become null. Columns of nulls or empty
-    lists need no type. Batches may also have ``topic``, ``partition`` and ``offset``, the origin of their records,
-    for the headers of bad ones.
+    lists need no type. Batches may also have ``topic``, ``partition`` and ``offset``: the origin of their records,
+    for the headers of bad records.
 
     Raises: see ``append_frame``.
     """
@@ -139,7 +139,7 @@ def who_appends(
     """The producer that a caller names; None if it names none.
 
     Raises: InvalidCallError for an empty name; for a sequence or epoch without a producer, as a retry would append
-        again; for a producer without a sequence, as its second append would look like its first.
+        again; for a producer without a sequence, as its second append would look like a retry of its first.
     """
     if on_changed_replay not in ("refuse", "accept"):
         raise InvalidCallError(f"on_changed_replay is {on_changed_replay!r}: use 'refuse' or 'accept'")
@@ -148,7 +148,7 @@ def who_appends(
         if sequence is None:
             raise InvalidCallError(
                 f"producer {producer!r} needs a sequence, which identifies its appends: give "
-                "each append the next number from 0, and a repeated append its former number"
+                "each append the next number from 0, and a repeated append the same number as before"
             )
         return ProducerAppend(producer, producer_epoch or 0, sequence, on_changed_replay=on_changed_replay)
     if sequence is not None or producer_epoch is not None or on_changed_replay == "accept":
@@ -159,8 +159,8 @@ def who_appends(
 
 
 def check_producer(producer: str) -> str:
-    """The producer's name. Raises: InvalidCallError for an empty or too long name, as every file of a log repeats
-    it.
+    """The producer's name. Raises: InvalidCallError for an empty name, or one that is too long: every file of a
+    log repeats it.
     """
     if not producer:
         raise InvalidCallError("the name of the producer is empty: give a name, or omit it")
@@ -188,7 +188,7 @@ def append_given(
     earlier: EarlierTries | None = None,
     lane: Lane | None = None,
 ) -> Report:
-    """Like ``append_batches``, also to internal topics, for the engine's own appends. ``who`` and
+    """Like ``append_batches``, for the engine's own appends, which may go to internal topics. ``who`` and
     ``partition_count``: see ``append_with``. ``image`` is the metadata as just read. ``earlier``: the earlier
     tries that the caller found. ``lane`` receives bad records.
 
@@ -234,7 +234,7 @@ def append_mirrored(
     rows: Sequence[pa.RecordBatch],
     who: ProducerAppend,
 ) -> Report:
-    """Append rows of the source (``records.GAP`` for offsets without a record) at ``who.base_offset``, with
+    """Append rows of the source (with ``records.GAP`` for offsets without a record) at ``who.base_offset``, with
     acks=all. ``image`` is the metadata, read after the log end at which the rows begin. The roots were probed
     recently.
 
@@ -330,8 +330,8 @@ def append_bad_records(
     acks: str,
     lane: Lane,
 ) -> Report:
-    """The report of an append to ``topic`` with the bad records of its lane. They are appended to their own topic,
-    if they have one and all other records are acknowledged.
+    """Append the bad records in the lane of an append to their own topic, if they have one and all other records
+    are acknowledged. Returns the report of the append to ``topic``, with its bad records.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
@@ -395,8 +395,8 @@ def _append_by_turns(
     notes: list[str],
     lane: Lane | None,
 ) -> dict[int, PendingAppend]:
-    """Append first to partitions that have the sequence of an earlier try, and only compare; if all of these have
-    the same records, then to the others.
+    """Append in two turns: first only compare the partitions that have the sequence of an earlier try. If all of
+    these have the same records, append to the other partitions.
     """
     late = replace(who, late=earlier.late)
     given = tasks.partitions
@@ -458,7 +458,7 @@ def end_appends(
             states[partition] = state = PendingAppend(view)
             if isinstance(outcome, Appended):
                 if not memory.remote_ends.is_silent(view.topic_id, clock.now_ms()):
-                    memory.remote_ends.remember(view)  # the plan of the appends asked them
+                    memory.remote_ends.remember(view)  # the plan of the appends has checked the remote ends
                 state.appended, state.missed = outcome, outcome.missed
                 state.tried, state.ours = True, not outcome.duplicate
             else:
@@ -480,7 +480,7 @@ def check_acks(acks: str) -> None:
 def append_options(
     topic: TopicImage, config: TopicConfig, acks: str, who: ProducerAppend | None = None
 ) -> AppendOptions:
-    """The options of an append to a topic with its present configs.
+    """The options of an append to a topic with its current configs.
 
     Raises: PolicyViolationError if the topic is a mirror and ``who`` is not its mirror, or the other way round.
     """

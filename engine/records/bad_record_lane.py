@@ -1,11 +1,11 @@
 """The bad records of one append: the caller's policy, the records found, and the report about them.
 
-The driver appends kept bad records to their topic when every good record is acknowledged, so after a failed append
-no record there claims to have been left out. They are an append of their own, with the same sequence, under a
-producer named after the append's producer and the topic of the records, so that appends to several topics can
-share a topic of bad records. A repeated append therefore has each bad record there once, and completes one that
-was cut short between the two. In a transaction both appends belong to it. (A transaction for every append would
-cost four more appends, and delay committed readers.)
+The driver appends kept bad records to their topic when every good record is acknowledged, so after a failed
+append, no record in that topic claims to have been left out. They are an append of their own, with the same
+sequence, under a producer named after the append's producer and the topic of the records, so that appends to
+several topics can share a topic of bad records. So if an append is repeated, each bad record is in the topic once,
+even if the first attempt stopped between the two appends. In a transaction both appends belong to it. (A
+transaction for every append would cost four more appends, and delay committed readers.)
 
 A task sends its bad records to the driver, as they are few. If too many of a producer's records are bad, the
 append is refused (``bad_records.MOST_KEPT_BYTES``).
@@ -145,22 +145,22 @@ def topic_of_bad_records(image: ClusterImage, policy: LeaveOut) -> TopicImage | 
 
 
 def producer_of_bad_records(who: ProducerAppend, topic_id: str) -> ProducerAppend:
-    """The producer of the bad records of an append of ``who`` to a topic."""
-    if who.transactional or is_unnamed(who.producer_id):  # no other producer uses its sequences
+    """The producer that appends the bad records of an append by ``who`` to a topic."""
+    if who.transactional or is_unnamed(who.producer_id):  # no other producer uses the sequences of this one
         return who
     return with_changes(who, producer_id=f"{who.producer_id}#{topic_id}")
 
 
 def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | None, again: str) -> Report:
     """The report of an append with its bad records; ``appended`` is the report of their own append, if there was
-    one. ``again`` tells how to repeat the whole append.
+    one. ``again`` says how to repeat the whole append.
     """
     totals: dict[str, Value] = {**report.totals, "bad_records": lane.bad}
     if appended is None:
         notes = []
         if report.failures and lane.policy.topic is not None and lane.bad:
             notes.append(
-                f"bad records are appended to {lane.policy.topic} only after all others are in {topic}: "
+                f"bad records are appended to {lane.policy.topic} only after all good records are in {topic}: "
                 "run the append again"
             )
         return replace(

@@ -10,7 +10,7 @@ Reasons
 
 With the policy ``fail`` a bad record refuses its append before anything is written. Otherwise the task appends the
 good records and returns the bad ones: counted, and if they are kept, as records of another topic. The driver
-appends those when all good records are acknowledged.
+appends the bad records when all good records are acknowledged.
 
 A kept record has the bad record's key and value as bytes (bytes unchanged, text as UTF-8, other values as JSON),
 its timestamp and headers, and then headers that describe the error. Kafka's tools each use their own prefix for
@@ -61,7 +61,7 @@ def missing(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BadRecordRule:
-    """Decides which records of an append are bad, and what is kept of them. Picklable."""
+    """Decides which records of an append are bad, and which of their data to keep. Picklable."""
 
     topic: str
     schema: pa.Schema
@@ -113,7 +113,7 @@ class BadRecordRule:
         more = sum(reason is not None for reason in reasons) - 1
         raise InvalidRecordError(
             f"{what}: record {row} of its batch, with {named}: {reasons[row]}"
-            f"{f' (and {more} more of them are bad)' if more else ''}; nothing was appended: "
+            f"{f' (and {more} more bad records)' if more else ''}; nothing was appended: "
             "correct the record, or see on_bad_record"
         )
 

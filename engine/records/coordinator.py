@@ -1,6 +1,6 @@
 """Transactional ids: their producers, and the state of their transactions (``__transaction_state``; KIP-98).
 
-Each step decides on the state as read, appends the decision, and checks that it counted
+Each step reads the state, decides, appends the decision, and checks that the decision counted
 (``stratalog.engine.state``). If two drivers decide on the same state, the first record in the log counts, and the
 other driver decides again. One record here decides how a transaction ends; then its markers are written, and it is
 complete. The next driver finishes an interrupted one, so no process has to run all the time.
@@ -46,12 +46,13 @@ MAX_ID_LENGTH = 255
 _ATTEMPTS = 10
 
 Decide = Callable[[Transaction | None], Transaction | None]
-"""From the present state to the next one; None if there is nothing to change."""
+"""A decision: from the current state to the next one; None if there is nothing to change."""
 
 
 class TransactionCoordinator:
-    """Decides about transactional ids, on the state as read. It keeps nothing but what ``memory`` keeps, so that
-    each call may have one of its own."""
+    """Decides about transactional ids, on the state as read. It has no state except ``memory``, so each call may
+    create its own coordinator.
+    """
 
     def __init__(self, metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory) -> None:
         self._metadata = metadata
@@ -60,9 +61,10 @@ class TransactionCoordinator:
         self._memory = memory
 
     def next_producer(self, transactional_id: str, timeout_ms: int) -> Transaction:
-        """The producer of this driver's next transaction of an id: that of its last one, after one look, if no
-        other driver has taken the id over and the timeout is unchanged; otherwise see ``init_producer``. Each is
-        given out once, until it returns to ``memory.transactional_producers``.
+        """The producer of this driver's next transaction of an id. If one read of the state shows that no other
+        driver has taken the id over and the timeout is unchanged, it is the producer of the last transaction;
+        otherwise see ``init_producer``. Each producer is given out once, until it returns to
+        ``memory.transactional_producers``.
 
         Raises: see ``init_producer``; errors of reading the state.
         """
@@ -76,12 +78,12 @@ class TransactionCoordinator:
 
     def init_producer(self, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
         """Take a transactional id over: fence its previous producer, and return its producer id with the next
-        epoch. Aborts a transaction that is open, completes one that is decided. The first call in a cluster
-        creates ``__transaction_state``.
+        epoch. Aborts an open transaction; completes a decided one. The first call in a cluster creates
+        ``__transaction_state``.
 
-        Raises: InvalidCallError for an id that is empty, too long or no text, or a timeout that is no whole
-            number; InvalidTransactionTimeoutError; InvalidReplicationFactorError; ConcurrentTransactionsError when
-            a transaction cannot be completed at present; see ``append_state``.
+        Raises: InvalidCallError for an id that is empty, too long or not a string, or a timeout that is not a
+            whole number; InvalidTransactionTimeoutError; InvalidReplicationFactorError;
+            ConcurrentTransactionsError when a transaction cannot be completed now; see ``append_state``.
         """
         check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
         timeout_ms = whole(timeout_ms, f"transactional id {transactional_id!r}: timeout_ms")
@@ -94,9 +96,9 @@ class TransactionCoordinator:
 
         def take_over(present: Transaction | None) -> Transaction | None:
             if present is not None and present.state in ENDING:
-                return None  # to be completed first
+                return None  # the decided transaction must be completed first
             if present is not None and present.state is State.PREPARE_EPOCH_FENCE:
-                # fenced by the previous round, or by a driver that crashed
+                # the previous round has fenced it, or a driver that crashed
                 return steps.abort_fenced(present, stamp_ms())
             return steps.init_producer(
                 present,
@@ -116,7 +118,7 @@ class TransactionCoordinator:
                 for failure in self.finish(after).failures:
                     raise ConcurrentTransactionsError(
                         f"transactional id {transactional_id!r} is {after.state}, but its transaction "
-                        f"cannot be completed at present: {failure}"
+                        f"cannot be completed now: {failure}"
                     )
         raise ConcurrentTransactionsError(
             f"transactional id {transactional_id!r}: other producers keep taking it over; use it in one producer "
@@ -126,7 +128,7 @@ class TransactionCoordinator:
     def add_partitions(
         self, producer: Transaction, partitions: Iterable[TopicIdPartition], probed: ClusterImage | None = None
     ) -> Transaction:
-        """Add partitions (topic id, number) to the transaction; the first ones begin it. ``probed`` is the
+        """Add partitions (topic id, number) to the transaction; the first partitions begin it. ``probed`` is the
         metadata as just read, after a probe of the roots.
 
         Raises: UnknownTopicOrPartitionError, PolicyViolationError for a mirror, InvalidProducerIdMappingError,
@@ -208,7 +210,7 @@ class TransactionCoordinator:
         return written
 
     def present_state(self, transactional_id: str) -> Transaction | None:
-        """The present state of a transactional id; None when it has none."""
+        """The current state of a transactional id; None when it has none."""
         image = self._metadata.image()
         if TRANSACTIONS_TOPIC not in image.topic_ids:
             return None
@@ -218,7 +220,7 @@ class TransactionCoordinator:
     def end_overdue(self, view: PartitionView, now_ms: int | None) -> int:
         """Abort the transactions of one partition of ``__transaction_state`` that exceeded their timeout, and
         delete ids unused for ``transactional.id.expiration.ms``. Returns the number of ids. ``now_ms`` comes from
-        ``removal_time``. If another driver advances an id meanwhile, the decision here does not count.
+        ``removal_time``. If another driver advances an id meanwhile, this call's decision about it does not count.
 
         Raises: see ``read_state`` and ``append_state``.
         """
@@ -250,8 +252,8 @@ class TransactionCoordinator:
         )
 
     def _just_read(self) -> ClusterImage:
-        """The metadata that the previous append read at its end. The next append takes only its view, and checks
-        itself that the view holds.
+        """The metadata that the previous append read at its end. The next append uses only its view, and checks
+        for itself that the view is still valid.
         """
         return self._metadata.last_known.image
 
@@ -263,17 +265,17 @@ class TransactionCoordinator:
 
     def _changed(self, transactional_id: str, decide: Decide, probed: ClusterImage | None = None) -> Transaction:
         after = self._change(self._topic(), transactional_id, decide, probed)
-        assert after is not None  # ``decide`` raises where there is no state at all
+        assert after is not None  # ``decide`` raises if there is no state at all
         return after
 
     def _change(
         self, topic: TopicImage, transactional_id: str, decide: Decide, probed: ClusterImage | None = None
     ) -> Transaction | None:
-        """Decide, append, check; returns the resulting state. If the outcome of an append is unknown, the state
-        shows it, and the decision is made again.
+        """Decide, append the decision, check that it counted. Returns the resulting state. If the outcome of an
+        append is unknown, the state shows it, and the decision is made again.
 
-        The decision uses the state that this driver saw last: its record counts only if the log still has that
-        state. A decision that changes nothing, or refuses, uses the present state.
+        The decision uses the state that this driver saw last, and its record counts only if the log still has that
+        state. A decision to change nothing, or to refuse, uses the current state.
         """
         unknown: OutcomeUnknownError | None = None
         partition = partition_for(transactional_id, len(topic.partitions))
@@ -308,8 +310,8 @@ class TransactionCoordinator:
         if unknown is not None:
             raise unknown
         raise ConcurrentTransactionsError(
-            f"transactional id {transactional_id!r}: others changed its state {_ATTEMPTS} times meanwhile; try "
-            "again"
+            f"transactional id {transactional_id!r}: other drivers changed its state {_ATTEMPTS} times in the "
+            "meantime; try again"
         )
 
     def _append(
@@ -368,8 +370,8 @@ def _following(
     offset: int,
     appended: Transaction,
 ) -> ReadState[TransactionStates] | None:
-    """The state after a record that was acknowledged directly behind ``before``; None if it is elsewhere, or the
-    leader has changed, so the state must be read.
+    """The state after a record that was acknowledged directly after ``before``. None if the record is elsewhere,
+    or the leader has changed: then the state must be read.
     """
     image = metadata.last_known.image
     if topic.topic_id not in image.topics or offset != before.state.next_offset:

@@ -1,14 +1,14 @@
 """Earlier tries of a named producer's append, as its partitions recorded them.
 
-A caller retries an append as a whole, and each partition knows only its own part. So the driver first asks all
-partitions, unless it has just appended the previous sequence: one footer of each answers two questions.
+A caller retries an append as a whole, and each partition knows only its own part. So the driver first reads one
+footer of each partition, unless it has just appended the previous sequence. The footers answer two questions.
 
-The partition count: rows are partitioned by the topic's present count, but a retry keeps the count of the first
+The partition count: rows are partitioned by the topic's current count, but a retry keeps the count of the first
 try. (Kafka's producer fixes a record's partition before it first sends it.) The first try stored it in the
 producer's entry of each partition that it reached.
 
-The records: if some partitions have the sequence, they come first, and show whether this is the same append; only
-then do the others get the missing records. If later sequences are in the log, no partition gets any more of it.
+The records: partitions that have the sequence come first, and show whether this is the same append. Only then do
+the others get the missing records. If later sequences are in the log, no partition gets more records of this one.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def earlier_tries(
     topic: TopicImage,
     who: ProducerAppend | None,
 ) -> EarlierTries:
-    """Earlier tries of an append of ``who``; empty if it names no producer, or is in a transaction. Unreachable
+    """Earlier tries of an append by ``who``; empty if it names no producer, or is in a transaction. Unreachable
     partitions are left out, unless the topic has grown.
 
-    Raises: errors of listing a leader, if the topic has grown, as its partition may hold the only record of the
-        earlier partition count.
+    Raises: errors of listing a leader if the topic has grown, because the leader's partition may hold the only
+    record of the earlier partition count.
     """
     if who is None or who.on_changed_replay is None:
         return EarlierTries()

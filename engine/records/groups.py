@@ -71,9 +71,9 @@ def commit(
     forget: Collection[TopicPartition] = (),
 ) -> Report:
     """Commit offsets for a group, all of them or none. ``member_epoch`` grows with every new incarnation of the
-    group's members (an attempt number, for example): commits of older ones are refused. Without it the committer
-    is no member, and never stale. The same append deletes the commits for the partitions ``forget``. The first
-    commit in a cluster creates ``__consumer_offsets``.
+    group's members (an attempt number, for example): commits of older incarnations are refused. Without
+    ``member_epoch`` the committer is not a member, and never stale. The same append deletes the commits for the
+    partitions ``forget``. The first commit in a cluster creates ``__consumer_offsets``.
 
     An unreachable leader is fenced, if that is due, and the next one is used.
 
@@ -132,8 +132,8 @@ def commit_pending(
     producer_id: str,
     producer_epoch: int,
 ) -> int:
-    """Commit offsets in a producer's transaction: they count when it is committed. The transaction must include
-    the group's partition of ``__consumer_offsets``. Returns the number of offsets.
+    """Commit offsets in a producer's transaction: they count when the transaction is committed. The transaction
+    must include the group's partition of ``__consumer_offsets``. Returns the number of offsets.
 
     Raises: see ``commit``.
     """
@@ -165,8 +165,8 @@ def committed(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """The committed offsets of the group, by topic and partition, for these topics (None: all). Offsets of deleted
     topics are left out, even if a topic of that name exists again. Empty for a group that does not exist.
-    ``require_stable``: refuse to answer while an unfinished transaction has offsets of these partitions (KIP-447);
-    otherwise pending offsets are ignored.
+    ``require_stable``: raise while an unfinished transaction has offsets of these partitions (KIP-447); otherwise
+    pending offsets are ignored.
 
     Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; UnstableOffsetCommitError; errors of
         reading the group's partition.
@@ -204,7 +204,7 @@ class CommittedRow(PartitionRow, frozen=True, kw_only=True):
 
 
 class LagRow(PartitionRow, frozen=True, kw_only=True):
-    """The lag of a group in a partition; None for what is not known."""
+    """The lag of a group in a partition; None for unknown values."""
 
     committed: int | None
     log_end: int | None = None
@@ -226,8 +226,8 @@ LAG_SCHEMA = (
 def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, group: str) -> Report:
     """One row per partition of the topics for which the group has committed offsets: the number of records below
     the high watermark that it has not processed. A partition without a commit lags by all its records. ``expires``
-    is when the group is deleted unless it commits again. A partition that cannot be listed is a failure in the
-    report, and its row has the committed offset.
+    is the time at which the group is deleted unless it commits again. A partition that cannot be listed is a
+    failure in the report, and its row has the committed offset.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError; errors of reading the group's partition.
     """
@@ -246,7 +246,7 @@ def list_leaders(
     storage: Storage, memory: Memory, image: ClusterImage, groups: Iterable[GroupState]
 ) -> tuple[LeadersOf, list[Failure]]:
     """The leaders of all partitions of the topics that these groups have committed for, each listed once, and the
-    failures of those that cannot be listed, or do not know the high watermark yet.
+    failures of leaders that cannot be listed, or do not know the high watermark yet.
     """
 
     def look(view: PartitionView) -> SeenLeader:
@@ -262,8 +262,8 @@ def list_leaders(
 
 
 def lag_rows(image: ClusterImage, group: GroupState, leaders: LeadersOf) -> list[LagRow]:
-    """The lag of a group behind ``leaders``, which has all partitions of its topics: one row per partition, by
-    topic and partition.
+    """The lag of a group behind ``leaders``, which must have all partitions of its topics. One row per partition,
+    in order of topic and partition.
     """
     found = dict(named(image, group))
     rows: list[LagRow] = []
@@ -412,7 +412,7 @@ def existing_group(
     state = read.state.groups.get(group)
     if state is None:
         raise GroupIdNotFoundError(
-            f"group {group!r} does not exist: it has never committed, or not within "
+            f"group {group!r} does not exist: it has not committed within "
             f"offsets.retention.minutes{did_you_mean(group, all_groups(storage, clock, memory, image)[0])}"
         )
     return read, state
@@ -458,7 +458,7 @@ def forget_expired(
     Raises: see ``read_state`` and ``append_state``.
     """
     state = read_state(storage, clock, memory, view, OFFSETS).state
-    # Read the topics after the groups: a topic with commits that does not exist now was deleted.
+    # Read the topics after the groups: a topic that has commits and no longer exists was deleted.
     image = metadata.image()
     gone = state.expired(now_ms, image.topics.keys())
     if gone:

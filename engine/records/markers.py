@@ -34,14 +34,14 @@ from stratalog.partitions.runner import Done, Failed
 
 
 class MarkerRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition that has its marker, at this offset; None if it had one before."""
+    """A partition that has its marker, at this offset; None if it had the marker before."""
 
     marker: int | None
 
 
 @dataclass(slots=True)
 class MarkersWritten:
-    """A row per partition that has its marker, and a failure per partition that has not."""
+    """A row per partition that has its marker, and a failure per partition that does not."""
 
     rows: list[MarkerRow] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -133,8 +133,8 @@ def _end_offsets(
     partitions: Sequence[int],
     ended: Transaction,
 ) -> MarkersWritten:
-    """End the pending offsets of a group's partition. A late end does not count (``ConsumerOffsets``); one that is
-    already in the state is not written again.
+    """End the pending offsets of a group's partition. A late end does not count (``ConsumerOffsets``). An end that
+    is already in the state is not written again.
     """
     expiration_ms = cluster_config_of(image).transactional_id_expiration_ms
     end = EndTransaction(

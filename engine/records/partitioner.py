@@ -1,4 +1,5 @@
-"""The partition of a record's key, by the topic's ``partitioner``: the same in Spark and in this process. Pure.
+"""The partition of a record's key, by the topic's ``partitioner``: computed the same in Spark and in this process.
+Pure.
 
 ``murmur2_of`` and ``crc32_of`` are the hashes of Kafka's clients, over whole columns.
 """
@@ -20,13 +21,13 @@ from stratalog.engine.records.spark_hash import hashes_of
 _SEED, _FACTOR = 0x9747B28C, 0x5BD1E995
 _MASK = 0xFFFFFFFF
 _FEW = 32
-"""Below this number of keys, hashing one by one is faster than numpy's overhead."""
+"""Below this number of keys, hashing them one by one is faster than with numpy."""
 
 _Words = npt.NDArray[np.uint32]
 
 
 def murmur2_of(keys: pa.Array) -> npt.NDArray[np.int32]:
-    """The hash of each key (BINARY); that of a null is meaningless."""
+    """The hash of each key (BINARY); the hash of a null is meaningless."""
     starts = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     sizes = np.diff(starts)
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
@@ -37,7 +38,7 @@ def murmur2_of(keys: pa.Array) -> npt.NDArray[np.int32]:
         for byte in (2, 1, 0):
             here = np.flatnonzero(sizes % 4 > byte)
             found[here] ^= data[tails[here] + byte].astype(np.uint32) << np.uint32(8 * byte)
-        found[here] *= np.uint32(_FACTOR)  # those with a tail of any length
+        found[here] *= np.uint32(_FACTOR)  # the keys with a tail of any length
         found ^= found >> np.uint32(13)
         found *= np.uint32(_FACTOR)
         found ^= found >> np.uint32(15)
@@ -45,7 +46,7 @@ def murmur2_of(keys: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def crc32_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """The CRC-32 of each key (BINARY); that of a null is meaningless."""
+    """The CRC-32 of each key (BINARY); the CRC-32 of a null is meaningless."""
     at = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].tolist()
     data = memoryview(keys.buffers()[2] or b"")
     return np.fromiter((isal_zlib.crc32(data[start:end]) for start, end in pairwise(at)), np.uint32, len(keys))
@@ -82,11 +83,11 @@ _POSITIVE = np.int32(0x7FFFFFFF)
 
 
 def partitions_of(keys: pa.Array, count: int, partitioner: str) -> npt.NDArray[np.int64]:
-    """The partition of each key, in ``[0, count)``; that of a null key is meaningless.
+    """The partition of each key, in ``[0, count)``; the partition of a null key is meaningless.
 
     ``murmur2`` and ``crc32`` hash the bytes that Kafka clients see (``raw_column``): ``toPositive(murmur2(bytes))
     % count``, as Java's DefaultPartitioner and librdkafka's ``murmur2_random``; ``crc32(bytes) % count``, as
-    librdkafka's default ``consistent_random``. ``spark_hash`` is Spark's.
+    librdkafka's default ``consistent_random``. ``spark_hash`` is Spark's hash.
 
     Raises: InvalidRecordError for keys of a type whose hash only Spark knows.
     """

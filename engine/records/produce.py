@@ -1,8 +1,8 @@
 """Appends rows and frames of this process as records, partitioned without Spark.
 
-Rows with a key go to the same partition as with Spark (``partitioner``). Rows without a key go to one partition
-per call, as Kafka's producer does per batch: always the same for one producer and sequence, so a retry is
-recognized.
+Rows with a key go to the same partition as with Spark (``partitioner``). All rows of a call without a key go to
+one partition, like those of a batch of Kafka's producer. It is always the same partition for one producer and
+sequence, so a retry is recognized.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _TAKES = "give rows as mappings, values, a pandas or polars frame, or an Arrow t
 @dataclass(frozen=True, slots=True)
 class RowColumns:
     """The columns that make the records, by name. ``value`` None: the declared columns of a typed topic, otherwise
-    the column ``value``. ``partition`` may be a number for all rows. If none is named, rows with a record's
+    the column ``value``. ``partition`` may be a number for all rows. If no column is named, rows with a record's
     columns (``key``, ``value``, ``headers``, ``timestamp``, ``partition``) are records.
     """
 
@@ -79,7 +79,7 @@ class RowColumns:
     timestamp: str | None = None
 
     def of(self, given: _Given, topic: TopicImage) -> RowColumns:
-        """The named columns, or those of a record if none is named."""
+        """The named columns, or the columns of a record if none is named."""
         if self != RowColumns():
             return self
         value = schema_of(topic.key_schema, topic.value_schema).field("value").type
@@ -103,12 +103,12 @@ def produce(
     spread: bool = False,
 ) -> Report:
     """Append the rows from this process; ``who``: see ``append_with``. ``bad_records`` is the policy for records
-    of fitting types that the topic cannot store; ``on_unknown_field`` the one for fields that its type lacks.
-    ``spread``: rows without a key go to partitions by Spark's hash of the value, as those of a DataFrame do,
-    unless only Spark knows it.
+    of fitting types that the topic cannot store; ``on_unknown_field`` is the policy for fields that its type
+    lacks. ``spread``: rows without a key go to partitions by Spark's hash of the value, like the rows of a
+    DataFrame, unless only Spark can compute that hash.
 
-    Raises: InvalidRecordError naming the row or column that does not fit; see ``append_with``. Nothing is appended
-        then.
+    Raises: InvalidRecordError naming the row or column that does not fit; see ``append_with``. Then nothing is
+    appended.
     """
     image = metadata.image()
     of_topic = image.topic(topic)
@@ -178,7 +178,7 @@ def _by_value(records: pa.Table, count: int, otherwise: int) -> npt.NDArray[np.i
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Rows as records."""
+    """Rows converted to records."""
 
     table: pa.Table
     """The record columns, with the topic's types."""
@@ -202,7 +202,7 @@ class _Given:
         return list(dict.fromkeys(str(name) for row in self.rows for name in row))
 
     def check_named(self, columns: RowColumns) -> None:
-        """Raises: InvalidRecordError for a named column that no row has."""
+        """Check that some row has each named column. Raises: InvalidRecordError."""
         for part in dataclasses.fields(columns):
             name = getattr(columns, part.name)
             if isinstance(name, str) and self.names and name not in self.names:
@@ -247,7 +247,7 @@ class _Given:
         return found
 
     def records(self, columns: RowColumns, topic: TopicImage) -> Records:
-        """The records of the topic, without fields that it lacks. Raises: InvalidRecordError."""
+        """The records of the topic, without fields that the topic lacks. Raises: InvalidRecordError."""
         what = self.what
         schema = schema_of(topic.key_schema, topic.value_schema)
         wanted = _wanted(columns, topic, schema)
@@ -294,11 +294,11 @@ class _Wanted:
 
     kind: pa.DataType
     absent: bool = False
-    """Whether the column may be absent, because the topic's type grew by it."""
+    """Whether the column may be absent, because it was added to the topic's type later."""
     column: str = ""
     """The record column: key or value."""
     is_field: bool = False
-    """Whether it is a field of the value."""
+    """Whether it becomes a field of the value."""
 
     def place(self, name: str) -> tuple[str, tuple[str, ...]]:
         """The record column, and the path within it."""
@@ -310,7 +310,7 @@ def _is_spread(columns: RowColumns, value: pa.DataType) -> bool:
 
 
 def _wanted(columns: RowColumns, topic: TopicImage, schema: pa.Schema) -> dict[str, _Wanted]:
-    """The wanted columns, by name."""
+    """The columns that records are made from, by name."""
     value = schema.field("value").type
     wanted: dict[str, _Wanted] = {}
     if _is_spread(columns, value):
@@ -381,7 +381,7 @@ def _built(rows: Sequence[Mapping[str, Any]], name: str, wanted: _Wanted, what: 
 
 
 def _check_times(values: Iterable[Any], name: str, what: str) -> None:
-    """Raises: InvalidRecordError for times that Arrow would misread as microseconds, or truncate."""
+    """Check for times that Arrow would misread as microseconds, or truncate. Raises: InvalidRecordError."""
     for number, value in enumerate(values):
         where = f"{what}: row {number}: column {name!r}"
         if isinstance(value, Number) and not isinstance(value, bool):
@@ -390,11 +390,11 @@ def _check_times(values: Iterable[Any], name: str, what: str) -> None:
                 "column has a unit, such as pa.timestamp('ms', 'UTC')"
             )
         if getattr(value, "nanosecond", 0):  # pandas has nanoseconds
-            raise InvalidRecordError(f"{where} is {value}, and the log holds microseconds: round it")
+            raise InvalidRecordError(f"{where} is {value}, and the log stores microseconds: round it")
 
 
 def _headers(value: Any) -> Any:
-    """Headers as Arrow takes them, from a mapping, pairs or structs."""
+    """Headers in Arrow's form, from a mapping, pairs or structs."""
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, list | tuple):
@@ -430,7 +430,7 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
 
 
 def _without_null(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """The type with the declared one in the place of Arrow's type of nulls, at any depth."""
+    """The type, with Arrow's null type replaced by the declared type, at any depth."""
     if pa.types.is_null(given):
         return wanted
     if pa.types.is_struct(given) and pa.types.is_struct(wanted):
@@ -444,7 +444,7 @@ def _without_null(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
 
 
 def _may_fit(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type may fit the other; the lossless cast decides."""
+    """Whether values of one type may fit the other; the final decision is that of the lossless cast."""
     kinds = pa.types
     if kinds.is_string(given):
         return bool(kinds.is_binary(wanted))

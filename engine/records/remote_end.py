@@ -47,7 +47,7 @@ def _read(
     storage: Storage, clock: Clock, memory: Memory, image: ClusterImage, view: PartitionView, notes: list[str]
 ) -> RemoteLog | None:
     """The remote log of the view's topic; None if the remote tier does not answer in time."""
-    now_ms, why = clock.now_ms(), "it did not answer a moment ago"
+    now_ms, why = clock.now_ms(), "it did not answer moments ago"
     if not memory.remote_ends.is_silent(view.topic_id, now_ms):
         read = storage.read_remote_log(view)
         deadline_s = cluster_config_of(image).broker_session_timeout_ms / 1000

@@ -48,7 +48,7 @@ from stratalog.partitions.runner import Runner
 from stratalog.partitions.store import StoreCounts
 
 _ROUNDS = 10
-"""Tries per partition, after changes of leader or races lost to larger appends."""
+"""The number of tries per partition, after changes of leader or races lost to other appends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ def partition_task(
     known: Mapping[int, LogEnd],
     rule: BadRecordRule | None = None,
 ) -> PartitionTask:
-    """The function that appends one partition's batches. Running it twice appends once, as ``who`` is the same.
-    ``known`` has the log ends that earlier appends found. With a ``rule`` bad records are left out.
+    """The function that appends one partition's batches. If it runs twice, it appends once, as ``who`` is the
+    same. ``known`` has the log ends that earlier appends found. With a ``rule`` bad records are left out.
     """
 
     def appended(partition: int, batches: Iterator[pa.RecordBatch]) -> AppendOutcome:
@@ -105,7 +105,7 @@ def partition_task(
             if first is not None:
                 outcome = appended(partition, chain([first], good))
             if isinstance(outcome, Appended):
-                deque(good, maxlen=0)  # a duplicate may not have read its records
+                deque(good, maxlen=0)  # the append of a duplicate may not have read all records
         except StratalogError as error:
             outcome = NotAppended(error, tried=outcome is not None, ours=False)
         return outcome, told.found()
@@ -196,7 +196,7 @@ def append_all(
             if options.acks_all:
                 for state in appended.values():  # partitions without an outcome
                     state.error = error
-            notes.append(f"it ended early: {error.code}: {error}")
+            notes.append(f"it stopped early: {error.code}: {error}")
             break
         if not partitions:
             break
@@ -225,8 +225,8 @@ def _next_round(
     notes: list[str],
     failed_creates: FailedCreates,
 ) -> tuple[ClusterImage, list[int]]:
-    """Handle failed leaders. Returns the present metadata, and the partitions to append to again: those that lost
-    a race, and those with a new view.
+    """Handle failed leaders. Returns the current metadata, and the partitions to append to again: partitions that
+    lost a race, and partitions with a new view.
     """
     errors = {partition: states[partition].error for partition in troubled}
     if any(isinstance(error, BrokerUnreachableError | StaleMetadataError) for error in errors.values()):

@@ -18,7 +18,7 @@ _Words = npt.NDArray[np.uint32]
 
 
 def hashes_of(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """Spark's ``hash`` of each key, signed; the seed for a null.
+    """Spark's ``hash`` of each key, signed; for a null the seed.
 
     Raises: InvalidRecordError for keys of a type whose hash only Spark knows.
     """
@@ -28,7 +28,7 @@ def hashes_of(keys: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _hashed(keys: pa.Array, state: _Words) -> _Words:
-    """The hashes, each with its own seed, which a null leaves unchanged."""
+    """The hashes, each with its own seed. The hash of a null is its seed."""
     kind = keys.type
     if pa.types.is_struct(kind):
         found = state
@@ -44,7 +44,7 @@ def _hashed(keys: pa.Array, state: _Words) -> _Words:
         found = _finished(_mixed(_numbers(keys, "i4"), state), 4)
     elif pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
         found = _of_longs(_numbers(keys.view(pa.int64()), "i8"), state)
-    elif pa.types.is_float32(kind):  # both zeros are one key
+    elif pa.types.is_float32(kind):  # 0.0 and -0.0 are one key
         found = _finished(_mixed((_numbers(keys, "f4") + np.float32(0)).view(np.int32), state), 4)
     elif pa.types.is_float64(kind):
         found = _of_longs((_numbers(keys, "f8") + 0.0).view(np.int64), state)
@@ -62,7 +62,7 @@ def _numbers(keys: pa.Array, kind: str) -> npt.NDArray[Any]:
 
 
 def _unscaled(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """The lower 64 of the 128 bits of each decimal; short decimals have no others."""
+    """The lower 64 of the 128 bits of each decimal; a short decimal fits in them."""
     return np.frombuffer(keys.buffers()[1], np.int64)[2 * keys.offset : 2 * (keys.offset + len(keys)) : 2]
 
 
@@ -72,7 +72,7 @@ def _of_longs(numbers: npt.NDArray[np.int64], state: _Words) -> _Words:
 
 
 def _of_bytes(keys: pa.Array, state: _Words) -> _Words:
-    """Hash words of four bytes, then each remaining byte, signed, as a word of its own, as Spark does."""
+    """Hash words of four bytes, then each remaining byte as a separate signed word, as Spark does."""
     starts = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     sizes = np.diff(starts)
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)

@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 def stamp_of(storage: Storage, clock: Clock, image: ClusterImage, topic_id: str, partition: int) -> int:
-    """The timestamp for a step that is about to be appended to this partition (``agreed_time``)."""
+    """The timestamp for a record that is about to be appended to this partition (``agreed_time``)."""
     topic = image.topics.get(topic_id)
     leader = None if topic is None else topic.partitions[partition].leader
     store = None if leader is None else storage.stores.get(leader)
@@ -101,9 +101,9 @@ def read_state(
     since: ReadState[M] | None = None,
 ) -> ReadState[M]:
     """The state of a partition of an internal topic below its high watermark: its latest snapshot and the log
-    after it; this driver reads only what it has not read before. ``until`` bounds the state, ``since`` is an
-    earlier state to continue from. If the leader's copy is damaged, a follower is read that knows all of it to be
-    committed.
+    after it; the driver reads only records that it has not read before. ``until`` bounds the state, ``since`` is
+    an earlier state to continue from. If the leader's copy is damaged, the state is read from a follower that
+    knows all of it to be committed.
 
     Raises: LeaderNotAvailableError kinds; CorruptionError kinds, LogGapError when neither a snapshot nor the log
         holds a part of it.
@@ -182,7 +182,9 @@ def _read_once(
 def _of_a_follower(
     replicas: PartitionReplicas, leader: ReplicaLog, end: int, read_from: Callable[[Replica, ReplicaLog], M]
 ) -> M | None:
-    """The state from a follower with a good copy that knows all up to ``end`` to be committed, if any."""
+    """The state from a follower that has a good copy and knows everything up to ``end`` to be committed; None
+    without one.
+    """
     for broker in replicas.followers:
         chosen = follower_log(replicas, broker, leader)
         if chosen is not None and chosen.high_watermark >= end:
@@ -200,7 +202,7 @@ def _fits(read: ReadState[Any], log: ReplicaLog, end: int) -> bool:
 def load_state(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], end: int) -> M:
     """The state of the latest snapshot that verifies, with an end offset up to ``end``; empty without one.
 
-    Raises: LogGapError when the log starts behind it.
+    Raises: LogGapError when the log starts after the snapshot.
     """
     with errors_of(replica):
         snapshot = latest_snapshot(replica, log, until=end)
@@ -243,13 +245,13 @@ def append_state(
     records: Iterable[R],
     probed: ClusterImage | None = None,
 ) -> int:
-    """Append records of the engine's own (at least one) with acks=all, all or none; returns the offset of the
+    """Append records of the engine (at least one) with acks=all, all or none of them; returns the offset of the
     first one. Concurrent appends of other threads of this driver share the file. ``probed`` is the metadata as
     just read, after a probe of the roots.
 
     Raises: CoordinatorNotAvailableError when nothing was appended and a retry may succeed;
-        StorageAuthorizationError when storage refuses; OutcomeUnknownError when it may have been appended;
-        OperationFailedError for permanent errors.
+        StorageAuthorizationError when storage denies access; OutcomeUnknownError when the records may have been
+        appended; OperationFailedError for permanent errors.
     """
     return append_own(
         metadata, storage, clock, memory, topic.name, partition, form.to_batch(records, clock.now_ms()), probed
@@ -276,7 +278,7 @@ def append_own(
 def _append_together(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, together: Sequence[OwnAppend]
 ) -> None:
-    """Make one append of all waiting requests, one file per partition; every request gets its result."""
+    """Combine all waiting requests into one append, with one file per partition. Every request gets its result."""
     batches: dict[int, list[pa.RecordBatch]] = {}
     for one in together:
         batches.setdefault(one.partition, []).append(one.batch)
@@ -297,7 +299,7 @@ def _append_together(
 
 def _error(failure: Failure, report: Report, *, unknown: bool) -> StratalogError:
     if unknown:
-        return OutcomeUnknownError(f"{failure}; the records may be in the log anyway: read before you retry")
+        return OutcomeUnknownError(f"{failure}; the records may be in the log: read it before you retry")
     if failure.code in _NOT_ALLOWED:
         return StorageAuthorizationError(f"{failure}; nothing was appended")
     if failure.code in _PASSING:
@@ -318,7 +320,7 @@ def append_event(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, image: ClusterImage, event: Event
 ) -> None:
     """Append an event to ``__operations``, with acks=all. ``image`` is the metadata as just read. The first event
-    of a cluster creates the topic. The roots are not probed again: the append finds a lost one.
+    of a cluster creates the topic. The roots are not probed again: the append itself detects a lost root.
 
     Raises: see ``append_state``; InvalidReplicationFactorError when no broker is in service.
     """

@@ -16,10 +16,10 @@ _MOST_DIGITS = 38
 
 
 class ArrowStream(Protocol):
-    """A frame with the PyCapsule interface of Arrow, as those of pandas, polars and Arrow have."""
+    """A frame with the PyCapsule interface of Arrow, such as the frames of pandas, polars and Arrow."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Its record batches."""
+        """The frame's record batches."""
         ...
 
 
@@ -31,10 +31,10 @@ def is_frame(value: object) -> bool:
 
 
 def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
-    """Rows and columns of a frame unchanged (a pandas index is no column), in the layouts of a log. ``takes``
+    """Rows and columns of a frame unchanged (a pandas index is not a column), in the layouts of a log. ``takes``
     lists the accepted frames, for the error.
 
-    Raises: InvalidRecordError for a value that is no frame, or has a column twice.
+    Raises: InvalidRecordError for a value that is not a frame, or has a column twice.
     """
     if not is_frame(frame):
         raise InvalidRecordError(f"{what}: a {type(frame).__name__} is not a frame: {takes}")
@@ -118,7 +118,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _extents(array: pa.Array) -> tuple[pa.Array, slice]:
-    """The offsets of lists, from 0 on, and which of all elements belong to them."""
+    """The offsets of lists, starting at 0, and the elements that belong to the lists."""
     offsets = np.asarray(array.offsets).astype(np.int64)
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     return pa.array(offsets - first, pa.int32()), slice(first, last)
@@ -130,7 +130,7 @@ def _lists(array: pa.Array, offsets: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def _has_plain_storage(kind: pa.BaseExtensionType) -> bool:
-    """Whether an extension type means the same as its storage type; unknown types do not."""
+    """Whether an extension type means the same as its storage type; False for an unknown type."""
     return kind.extension_name in ("arrow.json", "arrow.uuid", "arrow.bool8")
 
 

@@ -7,8 +7,8 @@
 4. Commit: one record of ``__transaction_state`` decides; markers follow in all partitions; then it is complete.
 
 A crash before step 4 leaves an open transaction, which the next producer of the id or the timeout aborts. After a
-crash behind the record of step 4 the next driver writes the markers. A transaction with a failed or unknown append
-cannot be committed: some of its records might be in the log, or get there later.
+crash that follows the record of step 4, the next driver writes the markers. A transaction with a failed or unknown
+append cannot be committed: some of its records might be in the log, or get there later.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ from stratalog.partitions.unknown_fields import OnUnknownField, unknown_field_po
 TIMEOUT_MS = 60_000
 """Kafka's transaction.timeout.ms of producers."""
 MOST_AT_ONCE = 16
-"""Partitions of a topic that join the transaction together at the first append to one of them, by one change of
-its state. Partitions of a larger topic join one by one. The end writes markers only to those that were written to,
-unless the append failed or another driver aborts."""
+"""The maximum number of partitions of a topic that join the transaction together, by one change of its state, at
+the first append to one of them. Partitions of a larger topic join one by one. The end writes markers only to
+partitions that were written to, unless the append failed or another driver aborts.
+"""
 
 
 def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
@@ -98,7 +99,9 @@ class BatchTransaction:
         self._producer = self._coordinator.next_producer(transactional_id, timeout_ms)
         self._partitions: set[TopicIdPartition] = set()
         self._written: set[TopicIdPartition] = set()
-        """The partitions with records or offsets of the transaction; if nothing has failed, it tried no others."""
+        """The partitions with records or offsets of the transaction; if nothing has failed, the transaction tried
+        no other partitions.
+        """
         self._looked = False
         self._notes: list[str] = []
         self._sequence = 0
@@ -110,7 +113,7 @@ class BatchTransaction:
 
     @property
     def producer_id(self) -> str:
-        """The producer id of the transactional id, which its records have in the log."""
+        """The producer id of the transactional id, as in its records in the log."""
         return self._producer.producer_id
 
     @property
@@ -132,7 +135,7 @@ class BatchTransaction:
         """Append Arrow batches; see ``Cluster.append_batches``. Bad records that go to a topic belong to the
         transaction.
 
-        Raises: see ``append_batches``; ProducerFencedError when a newer producer has the id, or the transaction
+        Raises: see ``append_batches``; ProducerFencedError when a newer producer uses the id, or the transaction
             has exceeded its timeout; OperationFailedError when a partition failed: the transaction can only be
             aborted then.
         """
@@ -168,7 +171,7 @@ class BatchTransaction:
             )
 
     def _look(self) -> ClusterImage:
-        """The present metadata, read once per call; the first time after a probe of the roots."""
+        """The current metadata, read once per call; the first time after a probe of the roots."""
         if self._looked:
             return self._metadata.image()
         probed = probe_brokers(self._metadata, self._storage)
@@ -177,11 +180,12 @@ class BatchTransaction:
         return probed.image
 
     def _who(self) -> ProducerAppend:
-        """The producer; its sequences are the engine's own, as a failed attempt is aborted."""
+        """The producer. The engine numbers its sequences, as a failed attempt is aborted and not retried."""
         return ProducerAppend(self.producer_id, self.producer_epoch, self._sequence, transactional=True)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
-        """Commit offsets of a group with the transaction: ``{("trips", 0): 17}``. They are pending until then.
+        """Commit offsets of a group with the transaction: ``{("trips", 0): 17}``. They are pending until the
+        transaction is committed.
 
         Raises: see ``groups.commit`` and ``append_batches``.
         """
@@ -205,8 +209,8 @@ class BatchTransaction:
 
     @contextmanager
     def _appending(self, image: ClusterImage, partitions: Iterable[TopicIdPartition]) -> Iterator[None]:
-        """Step 2, then step 3 inside the block, under one image, so a topic that is created again meanwhile is
-        another one. Errors of the call are found before anything is written.
+        """Step 2, then step 3 inside the block, under one image, so a topic that is created again meanwhile is a
+        different one. Errors of the call are found before anything is written.
         """
         self._check_open()
         if isinstance(self._failed, FencedError):
@@ -251,9 +255,10 @@ class BatchTransaction:
         """Commit. When this returns, the transaction is committed for good. If a marker could not be written (a
         failure in the report), committed readers of that partition wait until the next driver writes it.
 
-        Raises: InvalidTxnStateError when a part of it has failed, and it was aborted; ProducerFencedError when a
-            newer producer came, or the timeout was over, and it was aborted; OutcomeUnknownError: its state shows
-            the outcome, or its timeout will abort it.
+        Raises: InvalidTxnStateError when a part of the transaction had failed, so it was aborted;
+        ProducerFencedError when it was aborted because a newer producer took over, or the timeout had expired;
+        OutcomeUnknownError when the outcome is unknown: the state of the transactional id shows it, or the timeout
+        will abort the transaction.
         """
         self._check_open()
         if self._failed is not None:
@@ -264,7 +269,7 @@ class BatchTransaction:
         return self._end(commit=True)
 
     def abort(self) -> Report:
-        """Abort. A transaction that another driver has aborted is no error. Raises: see ``commit``."""
+        """Abort. It is not an error if another driver has aborted the transaction. Raises: see ``commit``."""
         self._check_open()
         return self._end(commit=False)
 
@@ -273,7 +278,7 @@ class BatchTransaction:
         outcome = "empty"
         if (
             self._partitions or self._failed is not None
-        ):  # an attempt to begin with an unknown outcome may have succeeded
+        ):  # an attempt to begin may have succeeded although its outcome is unknown
             outcome = "committed" if commit else "aborted"
             try:
                 ended = self._coordinator.end(
@@ -288,7 +293,7 @@ class BatchTransaction:
                     raise
             except InvalidTxnStateError:
                 if self._partitions:
-                    raise  # otherwise it had not begun
+                    raise  # otherwise the transaction had not begun
             else:
                 written = self._finish(ended)
                 self._memory.transactional_producers.give_back(ended.transactional_id, ended)

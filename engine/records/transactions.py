@@ -1,9 +1,9 @@
 """Upkeep of transactions: lists them, ends abandoned ones, finds hanging ones (KIP-664).
 
-A job ends abandoned transactions by ``finish_transactions``, every ``replicate`` by ``finish_due`` at its end, and
-so does the next producer of the id. A transaction *hangs* when it is open in a log but not in
-``__transaction_state``: an unclean election lost its marker, and committed readers would wait forever. It ends as
-it was decided, if that is known, otherwise by an abort.
+Abandoned transactions are ended by a job that calls ``finish_transactions``, by every ``replicate``, which calls
+``finish_due`` at its end, and by the next producer of the id. A transaction *hangs* when it is open in a log but
+not in ``__transaction_state``: an unclean election lost its marker, and committed readers would wait forever.
+Upkeep ends it as it was decided, if that is known; otherwise it aborts the transaction.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def abort_transaction(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Abort the open transaction of an id, or end one of its producer that hangs in a log. A producer id without a
-    known transactional id is accepted, too.
+    """Abort the open transaction of an id, or end a hanging transaction of its producer in a log. A producer id
+    without a known transactional id is also accepted.
 
     Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; see
         ``TransactionCoordinator.abort``.
@@ -277,7 +277,9 @@ def _abort(
 def _end_hanging(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, producer_id: str, run: OperationRun
 ) -> None:
-    """Write markers where a transaction of the producer hangs: as it was decided, if known, otherwise an abort."""
+    """Write markers where a transaction of the producer hangs: the decided outcome if it is known, otherwise an
+    abort.
+    """
     for one, known in _hanging(metadata, storage, clock, memory, None, run):
         if one.producer_id != producer_id:
             continue
@@ -309,7 +311,7 @@ def _hanging(
     run: OperationRun,
 ) -> list[tuple[OpenInLog, Transaction | None]]:
     """Transactions that are open in logs but not in progress, each with the state of its transactional id. The
-    logs are read before the states, and once more to drop those that have ended meanwhile.
+    logs are read before the states, and once more after them, to drop transactions that have ended meanwhile.
     """
     image = metadata.image()
     views = [

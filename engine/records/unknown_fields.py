@@ -30,10 +30,10 @@ from stratalog.partitions.unknown_fields import (
 )
 
 _TRIES = 5
-"""Tries to grow a type while other drivers grow it, too."""
+"""The number of tries to add fields to a type while other drivers also add fields."""
 
 _COLUMNS = (*RECORD_COLUMNS, "topic", "partition", "offset", ERRORS)
-"""Columns of batches: those of records, and the origin of each record, for bad ones."""
+"""Columns of batches: the columns of records, and the origin of each record, for bad records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SettledFields:
     """A topic that can store the fields of the records."""
 
     topic: TopicImage
-    """The topic with its present types; in a dry run, with those that it would get."""
+    """The topic with its current types; in a dry run, with the types that it would get."""
     added: tuple[str, ...] = ()
     dropped: Sequence[UnknownField] = ()
 
@@ -55,8 +55,8 @@ class SettledFields:
         return said
 
     def said(self, report: Report, records: int | None = None) -> Report:
-        """The report with these notes, and a row per dropped path. ``records``: their number; None: the number in
-        the report.
+        """The report with these notes, and a row per dropped path. ``records``: the number of records; None: the
+        number in the report.
         """
         if not self.added and not self.dropped:
             return report
@@ -88,10 +88,11 @@ def settled(
     *,
     dry_run: bool = False,
 ) -> SettledFields:
-    """Find the fields that the topic's type lacks, then refuse them, leave them out, or add them to the type. A
-    concurrent change by another driver is awaited, and its fields are no longer unknown.
+    """Find the fields that the topic's type lacks, then refuse them, leave them out, or add them to the type. If
+    another driver is adding fields, this call waits for that change, and those fields are no longer unknown.
 
-    Raises: InvalidRecordError naming the fields; InvalidCallError if the type cannot grow so; see ``AlterTopic``.
+    Raises: InvalidRecordError naming the fields; InvalidCallError if the fields cannot be added to the type; see
+    ``AlterTopic``.
     """
     added: tuple[str, ...] = ()
     for _ in range(_TRIES):

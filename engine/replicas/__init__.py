@@ -2,9 +2,9 @@
 
     in_sync            proposes changes of an ISR
     damaged            makes a damaged leader resign
-    taking_writes      makes a leader resign whose root takes no writes
+    taking_writes      makes a leader resign if its root accepts no writes
     behind_remote      lets a leader continue from the end of the remote log when its whole ISR is behind it
-    remote_records     compares a leader's records with those of its remote log
+    remote_records     compares a leader's records with its remote log
     repair, registers  the kinds of damage of a replica and their repairs; the content of its registers
     mend               carries out repairs
     former             folders of replicas that a broker no longer has
@@ -12,7 +12,7 @@
     topic_walk         one listing of a broker for all partitions of a topic
     nearest            the leader as a reader sees it, and the replica to read from (KIP-392)
     out_of_range       pure: the answer to a fetch at an offset, from the logs of replica and leader
-    offsets_for_epoch  pure: the end of a leader epoch, and whether a log matches a consumer's records
+    offsets_for_epoch  pure: the end of a leader epoch; whether a log matches a consumer's records
 
 Below appends, reads and upkeep; above the data plane, which handles one view of a partition.
 """

@@ -1,7 +1,7 @@
-"""Lets leaders that hold only a prefix of their remote log, with all of their ISR, continue from its end.
+"""Lets a leader continue from the end of the remote log when its whole ISR holds only a prefix of it.
 
 Any acknowledged records that were never tiered are already lost: all brokers were restored from older copies. If a
-replica outside the ISR may still hold them, this does nothing, and the error asks for an operator.
+replica outside the ISR may still hold them, nothing changes, and the error asks for an operator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def go_on_from_remote(
     metadata: MetadataClient, storage: Storage, execution: Execution, behind: Behind
 ) -> tuple[dict[TopicIdPartition, str], dict[TopicIdPartition, StratalogError]]:
     """Elect each leader again, alone in its ISR, to continue from the end of the remote log, in one commit.
-    Returns a note for each elected partition, and an error for each one that is unsafe.
+    Returns a note for each partition with an elected leader, and an error for each partition where that is unsafe.
     """
     refused: dict[TopicIdPartition, StratalogError] = {}
     prefixes: list[TopicIdPartition] = []
@@ -81,8 +81,9 @@ def _records_works(
     behind: Behind,
     refused: dict[TopicIdPartition, StratalogError],
 ) -> list[RecordsWork]:
-    """Comparisons of all records that these leaders and the remote log both hold, before a leader drops its own.
-    Partitions whose remote log cannot be read go to ``refused``."""
+    """The tasks that compare all records that these leaders and the remote log both hold, before a leader drops
+    its own. Partitions whose remote log cannot be read are added to ``refused``.
+    """
     logs: dict[str, RemoteLog] = {}
     works: list[RecordsWork] = []
     for key in keys:
@@ -101,11 +102,11 @@ def _records_works(
 
 
 def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteError) -> None:
-    """Check that every other member of the ISR can be listed, and knows nothing committed beyond the remote log,
-    and that no unfenced replica holds records beyond it.
+    """Check that every other member of the ISR can be listed, and knows of nothing committed beyond the remote
+    log; and that no unfenced replica holds records beyond the remote log.
 
-    Raises: CorruptionError, which is valid only while the view is the present one; RetriableError when an intact
-        member holds more, which was unknown before; errors of listing a member of the ISR.
+    Raises: CorruptionError, which is valid only while the view is current; RetriableError when an intact member
+    turns out to hold more; errors of listing a member of the ISR.
     """
     replicas, wrote = storage.replicas(view), error.wrote
     assert wrote is not None
@@ -126,7 +127,7 @@ def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteE
                 raise uncommitted_epoch(replica, log.joined_epoch, view.leader_epoch)
             raise RetriableError(
                 f"{view}: broker {broker}, a member of the ISR, has more than the remote log, but did not answer "
-                "before; run replicate again to make it the leader"
+                "earlier; run replicate again to make it the leader"
             )
         if log.log_end > error.remote_end:
             raise CorruptionError(

@@ -73,8 +73,9 @@ def under_others(
     failed: Iterable[tuple[PartitionView, StratalogError]],
     run: OperationRun,
 ) -> dict[TopicIdPartition, PartitionReplicas]:
-    """The partitions whose work failed because their leader is damaged, and which have another leader now, with
-    replicas under that one. Adds a note for each."""
+    """The partitions that failed because their leader is damaged, and that have another leader now, with their
+    replicas under that leader. Adds a note for each.
+    """
     damaged = {view.key: (view, error) for view, error in failed if is_damage_of(view.leader, error)}
     replaced = replace_leaders(metadata, storage, damaged) if damaged else {}
     if not replaced:
@@ -88,7 +89,7 @@ def ahead_of_metadata(
     metadata: MetadataClient, storage: Storage, view: PartitionView
 ) -> dict[int, CorruptionError]:
     """The replicas with a register of an uncommitted leader epoch (a legitimate writer has read its epoch in the
-    metadata). They are listed first; then a linearizable read must show that ``view`` is the present one. Called
+    metadata). The replicas are listed first; then a linearizable read must show that ``view`` is current. Called
     when a view seems stale, but reading again shows the same.
     """
     replicas = storage.replicas(view)
@@ -105,8 +106,8 @@ def ahead_of_metadata(
 
 
 def check_aside(metadata: MetadataClient, view: PartitionView, broker: int, *, in_place: bool = False) -> None:
-    """Check, by a linearizable read, that ``view`` is the present one, and that the replica may be changed: it is
-    outside the ISR, or (``in_place``) leads as the last member.
+    """Check, by a linearizable read, that ``view`` is current, and that the replica may be changed: it is outside
+    the ISR, or (``in_place``) leads as the last member.
 
     Raises: InvalidUpdateVersionError.
     """
@@ -115,14 +116,14 @@ def check_aside(metadata: MetadataClient, view: PartitionView, broker: int, *, i
     last = in_place and view.leader == broker and set(view.isr) == {broker} and not view.adding
     if not is_current(metadata.image(), view):
         raise InvalidUpdateVersionError(
-            f"{what}: another driver changed the partition meanwhile; run the command again"
+            f"{what}: another driver changed the partition at the same time; run the command again"
         )
     if not aside and not last:
-        raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, so its files are not changed")
+        raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, so its files were not changed")
 
 
 def _mended(metadata: MetadataClient, storage: Storage, key: TopicIdPartition, broker: int, file: str) -> str:
-    """Replace a damaged file of a broker that has resigned; returns the result for the note."""
+    """Replace a damaged file of a leader that has resigned. Returns the result for the note."""
     try:
         image = metadata.image()
         if key[0] not in image.topics:
@@ -139,8 +140,9 @@ def _mended(metadata: MetadataClient, storage: Storage, key: TopicIdPartition, b
 
 
 def _repair(replicas: PartitionReplicas, broker: int, file: str) -> Repair | None:
-    """The repair of the file from the leader's copies; None if it is readable now, or the log does not need it: it
-    belongs to an abandoned history, or the leader has merged it, and the next sync copies that.
+    """The repair of the file from the leader's copies; None if the file is readable now, or the log does not need
+    it: it belongs to an abandoned history, or the leader has merged it and the next sync copies the merged
+    segment.
 
     Raises: CorruptSegmentError when the leader's is damaged too; errors of reading either.
     """
@@ -171,8 +173,9 @@ def _reads_well(replica: Replica, file: DataFile) -> bool:
 
 
 def _whole_member(storage: Storage, view: PartitionView, error: StratalogError) -> int | None:
-    """The intact member of the ISR, other than the leader, that holds most. If the leader is behind the remote
-    log, the member must not be."""
+    """The intact member of the ISR, other than the leader, that holds the most records. If the leader is behind
+    the remote log, the member must not be.
+    """
     behind = error.remote_end if isinstance(error, LogBehindRemoteError) else 0
     replicas, least = storage.replicas(view), max(behind, view.written_to)
     best: tuple[int, int] | None = None

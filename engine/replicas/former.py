@@ -1,7 +1,7 @@
 """Former replicas: folders of partitions that the metadata no longer assigns to their broker.
 
-A reassignment leaves one, and so does a root that became another incarnation. Usually its records are in the log;
-but if the broker was away during an unclean election, it may hold the only copy of acknowledged records. So
+A reassignment leaves one, and so does a root that became another incarnation. Usually the log has its records. But
+if the broker was away during an unclean election, the folder may hold the only copy of acknowledged records. So
 ``history`` and ``recover`` search it like a replica, and ``vacuum`` keeps its files of another history than the
 leader's until ``file.delete.delay.ms`` have passed since it closed the folder.
 """
@@ -83,9 +83,9 @@ def find_former(
 
 
 def truncated_in(replica: Replica, lineage: Lineage, began_ms: int) -> list[Discarded]:
-    """The files of a former replica with another history than the leader's, each with the time since when it is
-    abandoned: the later of ``began_ms``, when that leader took over, and the time when vacuum closed the folder;
-    None until then.
+    """The files of a former replica with another history than the leader's, each with the time since which it has
+    been abandoned: when that leader took over (``began_ms``) or when vacuum closed the folder, whichever is later.
+    None until vacuum has closed it.
 
     Raises: see ``Replica.list``.
     """

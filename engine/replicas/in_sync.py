@@ -47,11 +47,12 @@ class Missed:
 
     error: StratalogError
     behind_since_ms: int | None
-    """The writing time of the oldest record that it may lack; None when it lacks none."""
+    """The write time of the oldest record that it may lack; None when it lacks none."""
 
     def is_out(self, now_ms: int, lag_ms: int) -> bool:
-        """Whether it is out of sync: damaged, or behind for ``replica.lag.time.max.ms``; if its root refuses
-        writes, as soon as it is behind."""
+        """Whether the follower is out of sync: damaged, or behind for longer than ``replica.lag.time.max.ms``. If
+        its root refuses writes, being behind at all is enough.
+        """
         if isinstance(self.error, CorruptionError):
             return True
         if self.behind_since_ms is None:
@@ -75,7 +76,7 @@ class Progressed:
     caught_up: dict[int, Synced] = field(default_factory=dict)
     missed: dict[int, Missed] = field(default_factory=dict)
     cut_off: set[int] = field(default_factory=set)
-    """The followers in ``missed`` that only a budget stopped, which is no failure."""
+    """The followers in ``missed`` that only a budget stopped, which is not a failure."""
     leader_error: StratalogError | None = None
     """The error of listing the leader."""
     failures: list[Failure] = field(default_factory=list)
@@ -108,8 +109,8 @@ def is_current(image: ClusterImage, view: PartitionView) -> bool:
 
 
 def behind_since_ms(log: ReplicaLog, held: int) -> int | None:
-    """The writing time of the oldest file of the leader's ``log`` that a replica with all records below ``held``
-    lacks; None when it lacks none. (Files have their time, so no process must watch a follower for
+    """The write time of the oldest file of the leader's ``log`` that a replica with all records below ``held``
+    lacks; None when it lacks none. (Files have their write time, so no process has to watch a follower for
     ``replica.lag.time.max.ms``.)
     """
     return next((link.file.object.modified_ms for link in log.chain if link.end > held), None)
@@ -155,7 +156,7 @@ def propose(
     proposals: Collection[IsrProposal],
 ) -> set[TopicIdPartition]:
     """Commit one change for all partitions, and take the resulting views. Returns the partitions that are now as
-    proposed, in a view from which this driver may continue; the others have a note about what to do.
+    proposed, with a view from which this driver may continue. Each other partition has a note about what to do.
     """
     if not proposals:
         return set()
@@ -167,7 +168,7 @@ def propose(
         state = states[key]
         match answer:
             case Altered(_, _, partition_epoch):
-                # Another driver may have changed it since, so the next step may not rely on it.
+                # Another driver may have changed the partition since, so the next step may not rely on it.
                 if key[0] in image.topics:
                     state.replicas = storage.replicas(image.view(*key))
                 if (
@@ -178,7 +179,7 @@ def propose(
                 else:
                     state.again = True
             case RefusedPartition(_, _, UnknownTopicOrPartitionError()):
-                state.notes.append(f"{state.replicas}: the topic was deleted meanwhile")
+                state.notes.append(f"{state.replicas}: the topic was deleted during the operation")
             case RefusedPartition(_, _, error):
                 state.fail(state.replicas, error)
     return done

@@ -21,9 +21,11 @@ class DescribeWork(PartitionWork):
     """The task of listing every replica of one partition."""
 
     remote_end: int | None = None
-    """The end of its remote log, to determine since when later records wait. None: not requested."""
+    """The end of its remote log, to determine since when later records have waited for tiering. None: not
+    requested.
+    """
     listed: Mapping[int, Sequence[StoredObject]] = field(default_factory=dict, repr=False)
-    """The objects of brokers whose folders were just walked through (``topic_walk``)."""
+    """The objects on brokers that were just walked (``topic_walk``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class ListedReplica:
 
 
 def list_replicas(work: DescribeWork) -> list[ListedReplica]:
-    """The task: list every replica."""
+    """The task: lists every replica."""
     view = work.replicas.view
     logs: dict[int, ReplicaLog] = {}
     found = {b: _list(work, b, logs) for b in sorted(view.replicas, key=lambda broker: broker != view.leader)}
@@ -66,7 +68,7 @@ def list_replicas(work: DescribeWork) -> list[ListedReplica]:
 
 
 def _list(work: DescribeWork, broker: int, logs: dict[int, ReplicaLog]) -> ListedLog | StratalogError:
-    """The log of one replica, which is also added to ``logs``; or the error of listing it."""
+    """List one replica: returns its log, which is also added to ``logs``, or the error of listing it."""
     since_ms = contradicts = None
     try:
         replica = work.replicas.replica(broker)
@@ -87,8 +89,8 @@ def _list(work: DescribeWork, broker: int, logs: dict[int, ReplicaLog]) -> Liste
 def _walked(
     replica: Replica, objects: Sequence[StoredObject] | None, leader: ReplicaLog | None
 ) -> ReplicaLog | None:
-    """The log by a walk, which is no snapshot: None if that may show it torn. A follower whose last file has the
-    leader's name and size ends where the leader does.
+    """The log as a walk found it; None if it may be torn, because a walk is not a snapshot. A follower whose last
+    file has the leader's name and size ends where the leader does.
     """
     if objects is None:
         return None

@@ -1,9 +1,9 @@
 """Replaces damaged or missing files by good ones: stage and verify, look again, name, delete, look again.
 
-A concurrent sync relies on no offset being missing at any moment: good bytes take the damaged file's name in one
-step; replacements under other names exist before it is deleted; without a replacement, it stays. So after a crash
-the replica is as damaged as before, or repaired. Two concurrent heals write the same verified bytes; a delayed one
-writes them again, possibly when the replica is in the ISR again.
+A concurrent sync relies on no offset being missing at any moment. So good bytes take the damaged file's name in
+one step; replacements under other names exist before the damaged file is deleted; without a replacement it stays.
+After a crash the replica is as damaged as before, or repaired. Two concurrent heals write the same verified bytes;
+a delayed heal writes them again, possibly after the replica has rejoined the ISR.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[
 
 
 def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
-    """Write the register of an epoch before its files, as in any replica."""
+    """Write the register of an epoch before the files of that epoch, as in any replica."""
     if target.broker_id == leader.broker_id:
         return
     joined = leader.list(anew=True).joined_epoch
@@ -61,8 +61,8 @@ def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> No
 
 
 def _start_over(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
-    """Start the log over, as a follower below its leader's start does (protocol, section 3): the register before
-    anything else.
+    """Start the log over, as a follower below its leader's start does (protocol, section 3). Writes the register
+    before anything else.
     """
     log = leader.log(anew=True)
     state = encode(leader.producers_at_local_start(log))
@@ -83,13 +83,14 @@ def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) 
         if bad is not None and present.get(bad.name) != bad.object.version:
             bad = None
         may_touch()
-        # 3. Name the good files first. A taken name, other than the bad file's own, comes from another heal.
+        # 3. Name the good files first. If a name is taken, and it is not the bad file's own, another heal has
+        #    created it.
         for copy, one in zip(repair.put, staged, strict=True):
             if bad is not None and copy.held.name == bad.name:
                 one.replace()
             else:
                 one.commit()
-        # 4. Delete the bad file if others replace it.
+        # 4. Delete the bad file if other files replace it.
         if bad is not None and not repair.forgotten and all(copy.held.name != bad.name for copy in repair.put):
             target.store.delete([bad.object.name])
     # 5. Look again.
@@ -123,7 +124,7 @@ def _drop(staged: StagedWriter) -> None:
 
 
 def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
-    """Raises: CorruptSegmentError unless the target holds the bytes of the copy."""
+    """Check that the target holds the bytes of the copy. Raises: CorruptSegmentError."""
     what = target.store.uri_of(target.path(copy.held.name))
     if listed is None:
         raise SourceChangedError(
@@ -170,8 +171,8 @@ def _put_register(target: Replica, name: EpochName | LocalStartName, content: by
 
 
 def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:
-    """Copy the leader's register of that epoch. If the leader never joined it, join the leader's greatest epoch
-    instead, if that is later, and delete the damaged register.
+    """Copy the leader's register of that epoch. If the leader never joined that epoch, join the leader's greatest
+    epoch if it is later, and delete the damaged register.
 
     Raises: CorruptionError when the leader has neither.
     """
@@ -185,7 +186,7 @@ def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Ca
 
 
 def _held(target: Replica, name: EpochName) -> bytes | None:
-    """The content of a register; None where it is missing, or too large for one."""
+    """The content of a register; None if it is missing, or too large to be a register."""
     with suppress(FileNotFoundError, CorruptionError):
         return read_bounded(target.store, target.path(name), REGISTER_BYTES)
     return None
@@ -200,6 +201,6 @@ def _leaders_register(leader: Replica, name: EpochName) -> tuple[EpochName, byte
                 parsed_epoch(leader, wanted, content)
                 return wanted, content
     raise CorruptionError(
-        f"{leader} has joined only epoch {joined.epoch}, and has no register of epoch {name.epoch}: no copy of "
-        "it is left to repair it from"
+        f"{leader} has joined only epoch {joined.epoch}, and has no register of epoch {name.epoch}: there is no "
+        "copy to repair the register from"
     )

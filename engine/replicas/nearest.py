@@ -1,12 +1,12 @@
 """The leader as a reader sees it, and the replica to read from (KIP-392, "Finding the preferred follower").
 
 1. The leader has been listed, as for every read; its log shows which records are committed.
-2. List the followers that the selector could select. Drop fenced ones, those out of sync for longer than
-   replica.lag.time.max.ms, unreachable or damaged ones, those of another history, and those without the offset.
-3. The selector selects one of the rest, or the leader.
+2. List the followers that the selector could select. Drop followers that are fenced, unreachable, damaged, of
+  another history, without the offset, or out of sync for longer than replica.lag.time.max.ms. 3. The selector
+  selects one of the remaining followers, or the leader.
 
 A follower may lag, and learns the high watermark only from syncs: it serves records up to its own high watermark,
-and later ones are read from the leader. By default only the leader is asked.
+and later ones are read from the leader. By default only the leader is listed.
 """
 
 from __future__ import annotations
@@ -88,8 +88,10 @@ class SeenLeader:
 
     @cached_property
     def marked_below(self) -> int | None:
-        """An offset from which no file has rows with a ``control``: behind the base of the last transactional
-        append, and behind what a rule has rewritten; None if the local log does not have the former."""
+        """An offset from which on no file has rows with a ``control``. It is behind the base of the last
+        transactional append and behind all files that a rule has rewritten. None if the local log does not have
+        that append.
+        """
         if not self.log.chain:
             return None
         with errors_of(self.replicas.leader):
@@ -97,14 +99,14 @@ class SeenLeader:
         return max(0 if last is None else last + 1, self.log.removed_to)
 
     def end(self, isolation: Isolation) -> int:
-        """Where a reader of this isolation level stops: the high watermark, or the last stable offset."""
+        """The end for a reader of this isolation level: the high watermark, or the last stable offset."""
         end = self.log.high_watermark
         if isolation is Isolation.READ_COMMITTED:
             end = self.transactions.last_stable_offset
         return max(end, self.log_start)
 
     def latest(self, isolation: Isolation) -> int:
-        """The end of the log for a caller that asks for it, which never goes back (KIP-207).
+        """The end of the log for callers that request it; it never goes back (KIP-207).
 
         Raises: OffsetNotAvailableError while the recently elected leader does not know the high watermark yet.
         """
@@ -115,8 +117,8 @@ class SeenLeader:
 def seen_leader(
     storage: Storage, memory: Memory, image: ClusterImage, view: PartitionView, client: ClientMetadata = NOWHERE
 ) -> SeenLeader:
-    """The leader of a partition of ``image``, listed now. Files that followers in the client's rack have too are
-    read from there.
+    """The leader of a partition of ``image``, listed now. If a follower in the client's rack has a file too, the
+    file is read from there.
 
     Raises: see ``look_at_leader``; InvalidConfigError for a selector that cannot be loaded.
     """
@@ -137,10 +139,11 @@ class Chosen:
 
     replica: Replica
     log: ReplicaLog
-    """Its log in the leader's history. If the leader has merged an append meanwhile, its end is inferred from the
-    next file, and its footer must agree."""
+    """Its log in the leader's history. If the leader has meanwhile merged an append, the append's end is inferred
+    from the next file, and its footer must agree.
+    """
     high_watermark: int
-    """It serves records below this offset, which is at most the leader's."""
+    """The replica serves records below this offset, which is at most the leader's high watermark."""
     rack: str | None
     is_leader: bool
 
@@ -172,7 +175,7 @@ def nearest(clock: Clock, memory: Memory, seen: SeenLeader, client: ClientMetada
 
 
 def leader_of(seen: SeenLeader) -> Chosen:
-    """The leader, with its log."""
+    """The leader and its log."""
     rack = _rack(seen.view, seen.view.leader)
     return Chosen(seen.replicas.leader, seen.log, seen.log.high_watermark, rack, True)
 
@@ -183,9 +186,9 @@ def crosses_racks(client: ClientMetadata, chosen: Chosen) -> bool:
 
 
 def footers_nearby(replicas: PartitionReplicas, near: Sequence[int] = ()) -> FooterOf:
-    """Reads footers of the leader's files from one of the followers ``near`` with the same files, otherwise from
-    the leader: a small append's footer is the whole file, which then does not cross racks. A footer that is
-    damaged on the leader is read from any follower with the same file.
+    """Reads footers of the leader's files from one of the followers ``near`` if it has the same files, otherwise
+    from the leader. This saves traffic between racks, because a small append's footer is the whole file. A footer
+    that is damaged on the leader is read from any follower with the same file.
     """
     leader = replicas.leader
     nearer = [replicas.replica(broker) for broker in near if broker in replicas.stores]
@@ -196,7 +199,7 @@ def footers_nearby(replicas: PartitionReplicas, near: Sequence[int] = ()) -> Foo
         try:
             return {(file.name, file.object.size_bytes): file for file in replica.list().data}
         except StratalogError:
-            return {}  # other code reports its errors
+            return {}  # other code reports the errors
 
     def of_one(replicas: Sequence[Replica], file: DataFile) -> SegmentFooter | None:
         for replica in replicas:
@@ -237,7 +240,7 @@ def _selectable(
 
 
 def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -> Chosen | None:
-    """The present log of a follower; None if it cannot be read from. It serves the records that it knows to be
+    """The current log of a follower; None if readers cannot use it. It serves the records that it knows to be
     committed in the history of ``leader``, the leader's log: ``[log.local_start, high_watermark)``.
     """
     try:
@@ -252,7 +255,7 @@ def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -
         check_whole(replica, log)
         check_same_ends(str(replica), log, leader)
     except StratalogError:
-        return None  # other code reports its errors; this read has other replicas
+        return None  # other code reports the errors; this read has other replicas
     high_watermark = min(log.high_watermark, leader.high_watermark)
     return Chosen(replica, log, high_watermark, _rack(replicas.view, broker), False)
 
@@ -260,7 +263,9 @@ def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -
 def _eligible(
     view: PartitionView, leader: ReplicaLog, able: Iterable[Chosen], offset: int, now_ms: int, lag_ms: int
 ) -> list[ReplicaView]:
-    """The followers that hold the offset, know that it is committed, and are in sync or not behind for long."""
+    """The followers that hold the offset, know that it is committed, and are in sync or have not been behind for
+    long.
+    """
     whole = Bounds(min(offset, leader.local_start), leader.high_watermark, leader.log_end)
     found: list[ReplicaView] = []
     for chosen in able:

@@ -1,5 +1,5 @@
-"""OffsetsForLeaderEpoch for consumers (KIP-392, "Protocol Changes"; KIP-320): the end of a leader epoch, as far as
-consumers may know it, and whether a log still has a consumer's records. Pure.
+"""OffsetsForLeaderEpoch for consumers (KIP-392, "Protocol Changes"; KIP-320): the end of a leader epoch as
+consumers may see it, and whether a log still has a consumer's records. Pure.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def end_for_consumers(
     """The end of ``leader_epoch`` in the log of a leader in ``current_leader_epoch``. Unknown for an epoch that
     the log has not seen yet.
 
-    Raises: OffsetNotAvailableError if the end is above the known high watermark of a recently elected leader, as
-        more may have been committed before.
+    Raises: OffsetNotAvailableError if the end is above the high watermark that a recently elected leader knows:
+    more may have been committed before its election.
     """
     if leader_epoch > log.lineage.latest_epoch:
         return UnknownOffset(f"leader epoch {leader_epoch} is above the log's latest, {log.lineage.latest_epoch}")
@@ -53,8 +53,8 @@ def knows_high_watermark(log: ReplicaLog, current_leader_epoch: int) -> bool:
 
 
 def check_knows_end(what: str, log: ReplicaLog, leader_epoch: int) -> None:
-    """Raises: OffsetNotAvailableError while the leader of this epoch does not know everything that is committed:
-    its known end may be below acknowledged and read records (KIP-207).
+    """Check that the leader of this epoch knows everything that is committed. Until it does, its known end may be
+    below records that were acknowledged and read (KIP-207). ¶ Raises: OffsetNotAvailableError.
     """
     if not knows_high_watermark(log, max(leader_epoch, log.joined_epoch)):
         raise OffsetNotAvailableError(
@@ -89,15 +89,15 @@ def divergent_offset(log: ReplicaLog, offset: int, leader_epoch: int) -> int | N
     at ``offset`` whose last record was of ``leader_epoch``; None if it has all of them: the epoch is in the log
     and does not end before the offset (KIP-320).
 
-    After several unclean elections the histories may part earlier, as the consumer does not name the start of its
-    last record's epoch. (Kafka's does not, either.)
+    After several unclean elections the histories may diverge earlier, as the consumer does not name the start of
+    its last record's epoch. (A Kafka consumer does not name it, either.)
     """
     floor, end = _floor(log.lineage, leader_epoch), _end(log.lineage, leader_epoch, log.log_end)
     if end < offset:
         return end
     if floor is None or floor.epoch == leader_epoch:
         return None
-    return floor.start_offset  # the epoch is lost, and its records had offsets of this epoch
+    return floor.start_offset  # the epoch is lost, and its records had offsets from here on
 
 
 def _floor(lineage: Lineage, leader_epoch: int) -> EpochStart | None:

@@ -19,13 +19,13 @@ class FetchAnswer(Enum):
     FROM_REPLICA = auto()
     """The replica holds the record, and knows that it is committed."""
     FROM_LEADER = auto()
-    """The replica lacks the record, or does not know that it is committed; the leader does."""
+    """The replica lacks the record, or does not know that it is committed; the leader has it and knows."""
     NOTHING_YET = auto()
     """The end of the committed records: no records, and no error."""
     OFFSET_NOT_AVAILABLE = auto()
     """Even the leader, recently elected, does not know that the record is committed."""
     BELOW_LOG_START = auto()
-    """OFFSET_OUT_OF_RANGE: deleted, even if a replica still has it."""
+    """OFFSET_OUT_OF_RANGE: the record is deleted, even if a replica still has it."""
     BEYOND_LOG_END = auto()
     """OFFSET_OUT_OF_RANGE."""
 
@@ -35,7 +35,7 @@ class Bounds:
     """The bounds of one replica's log: ``log_start <= high_watermark <= log_end``."""
 
     log_start: int
-    """The first offset that readers get from it; for the leader, from either tier."""
+    """The first offset that readers get from the replica; for the leader, from either tier."""
     high_watermark: int
     log_end: int
 

@@ -1,5 +1,6 @@
-"""Reads the registers of a replica: ``.epoch`` registers give lineages, that of the local start gives the
-producers."""
+"""Reads the registers of a replica: ``.epoch`` registers give lineages; the local start's register gives the
+producers.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from stratalog.partitions.replica import Replica
 def lineage_of(replica: Replica, listing: Listing) -> Lineage:
     """The lineage of the greatest epoch that the replica has joined, as stored now.
 
-    Raises: CorruptionError when its register is damaged; or is missing although files of its epoch exist, as a
-        writer joins the epoch first.
+    Raises: CorruptionError when its register is damaged, or is missing although files of the epoch exist: a writer
+    joins the epoch before it writes files.
     """
     joined = listing.joined_epoch
     named = [(file.name.epoch, str(file.name)) for file in listing.data]
@@ -45,11 +46,11 @@ def parsed_epoch(replica: Replica, name: EpochName, data: bytes) -> Lineage:
 
 
 def read_register(replica: Replica, name: EpochName | LocalStartName) -> bytes:
-    """The content of a register. Raises: SourceChangedError when it is gone."""
+    """The content of a register. Raises: SourceChangedError when the register is gone."""
     try:
         return read_bounded(replica.store, replica.path(name), REGISTER_BYTES)
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{replica}: {name} was deleted since it was listed") from error
+        raise SourceChangedError(f"{replica}: {name} has been deleted since it was listed") from error
 
 
 def local_start_state(replica: Replica, name: LocalStartName) -> bytes:

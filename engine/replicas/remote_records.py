@@ -37,6 +37,6 @@ def compare_records(work: RecordsWork) -> int | None:
         log = leader.log(anew=True)
         try:
             return first_difference(leader.store, log, work.store, work.folder, work.segments)
-        except SourceChangedError as error:  # a merge or retention took a file away
+        except SourceChangedError as error:  # a merge or retention has removed a file
             changed = error
     raise SourceChangedError(f"{work}: its files change faster than they can be compared; try again: {changed}")

@@ -14,8 +14,9 @@ Place = int | None
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file of the log that differs from the one that was written; without it the log lacks offsets ``[start,
-    end)``. In the remote tier, also a missing file."""
+    """A file of the log whose bytes are not those that were written. Without it the log lacks offsets ``[start,
+    end)``. In the remote tier, also a missing file.
+    """
 
     file: DataFile
     start: int
@@ -36,8 +37,9 @@ class BadEpoch:
 
     epoch: int
     needed: bool = True
-    """False: delete it. Its epoch is above all committed ones; or it is unreadable, and an intact register of a
-    later epoch that the replica has joined contains all of it."""
+    """False: delete the register. Its epoch is above all committed epochs; or the register is unreadable, and the
+    intact register of a later epoch that the replica has joined contains all of it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ Damage = BadFile | Missing | BadEpoch | BadLocalStart
 
 @dataclass(frozen=True, slots=True)
 class HeldFile:
-    """A file at some place; by its footer it holds offsets ``[start, end)``."""
+    """A file at some place. According to its footer it holds offsets ``[start, end)``."""
 
     file: DataFile
     start: int
@@ -63,7 +65,7 @@ class HeldFile:
 
     @property
     def name(self) -> DataName:
-        """The name of the file."""
+        """The file's name."""
         return self.file.name
 
     @property
@@ -74,7 +76,7 @@ class HeldFile:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A file without known damage. ``content`` is equal for equal files: the CRC-32 of all bytes, or only their
+    """A file without known damage. ``content`` is equal for equal files: the CRC-32 of all bytes, or just their
     number if they were not read.
     """
 
@@ -91,16 +93,18 @@ class Repair:
     broker_id: int
     damage: Damage
     put: tuple[Copy, ...]
-    """Files for the replica, in order. Empty for a register, or if the leader's log begins above."""
+    """Files for the replica, in order. Empty for a register, or if the leader's log begins above the damage."""
     register_of: int | None = None
     """The replica whose register replaces the damaged one; None: the leader."""
     starts_over: bool = False
     """Whether the replica's log then begins at its leader's start, without files below it."""
     forgotten: bool = False
-    """Whether the damaged file extends beyond the records of the present leader. It is not deleted: it leaves the
-    log when the replica joins that leader's epoch, or stays if a late copy has brought that leader its records."""
+    """Whether the damaged file extends beyond the current leader's records. Such a file is not deleted. It leaves
+    the log when the replica joins that leader's epoch, or stays if a late copy has brought its records to that
+    leader.
+    """
     state_of: Copy | None = None
-    """The file that ends at a damaged local start, whose footer has the register's content."""
+    """The file that ends at a damaged local start; its footer has the register's content."""
 
     @property
     def sources(self) -> str:

@@ -2,7 +2,7 @@
 directory.
 
 A root counts as refusing after ``FAILED_CREATES`` failed creates, by the operation itself and by probes. The same
-commit removes the leader from the ISR. It returns when ``replicate`` has written to it.
+commit removes the leader from the ISR. The broker rejoins once ``replicate`` has written to it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 
 FAILED_CREATES = 3
 _PROBE = bytes(64 * 1024)
-"""About the size of a small append: a full disk may still have room for a few bytes."""
+"""The size of the test file, about that of a small append: a full disk may still have room for a few bytes."""
 
 
 def takes_no_files(storage: Storage, broker: BrokerImage) -> StratalogError | None:
-    """Why the broker's root accepts no files, tested by creating one beside the hints of jobs. None if it accepts
-    them, or if that is unknown because the root does not answer or this driver lacks a right."""
+    """The reason why the broker's root accepts no files, tested by creating a file beside the hints of jobs. None
+    if it accepts files. None also if that is unknown, because the root does not answer or this driver lacks a
+    permission.
+    """
     store = storage.stores[broker.broker_id]
     folder = paths.schedule_folder(broker.incarnation_folder, paths.MAINTENANCE)
     probe = paths.join(folder, paths.probe_name(storage.new_id()))
@@ -48,7 +50,7 @@ def takes_no_files(storage: Storage, broker: BrokerImage) -> StratalogError | No
 
 
 def all_that_take_no_files(storage: Storage, brokers: Mapping[int, BrokerImage]) -> dict[int, StratalogError]:
-    """The brokers among these that accept no files, with the reason; all are tested at once."""
+    """The brokers among these that accept no files, with the reason. All are tested concurrently."""
     outcomes = storage.threads.run(lambda broker: takes_no_files(storage, brokers[broker]), sorted(brokers))
     return {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}
 
@@ -58,7 +60,9 @@ Unwritable = Mapping[TopicIdPartition, tuple[PartitionView, UnwritableStorageErr
 
 
 def unwritable_leaders(found: Iterable[tuple[PartitionView, StratalogError | None]]) -> Unwritable:
-    """The partitions that failed because of their leader's root; ``found`` has views with their errors."""
+    """The partitions that failed because of their leader's root, from ``found``, which has views and their
+    errors.
+    """
     return {
         view.key: (view, error)
         for view, error in found
@@ -77,7 +81,7 @@ class FailedCreates:
     def resign(self, failed: Unwritable) -> tuple[dict[TopicIdPartition, str], frozenset[TopicIdPartition]]:
         """Elect another leader for the partitions whose leader refuses writes, if a member of the ISR accepts
         them; one commit for all. Returns a note for each partition with a new leader, and the partitions for which
-        a retry under the same view may work, as the leader's root has taken a file.
+        a retry under the same view may succeed, as the leader's root has accepted a file.
         """
         led = [(view, view.leader) for view, _ in failed.values() if view.leader is not None]
         self._of_broker.update(leader for _, leader in led)

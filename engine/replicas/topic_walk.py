@@ -1,8 +1,8 @@
 """One walk through the folder of a topic on each broker, instead of a listing of each replica.
 
-A walk is cheap: on a bucket one request per thousand names, and one look at the root. But it is no snapshot, and
-brokers are walked in no order, so its result is only a hint. It serves a check that most often finds nothing;
-whatever that check finds is confirmed by listings.
+A walk is cheap: on a bucket it takes one request per thousand names, and one check of the root. But it is not a
+snapshot, and brokers are walked in no particular order, so its result is only a hint. It is for checks that
+usually find nothing; if a check finds something, listings must confirm it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ Walked = Mapping[TopicIdPartition, Mapping[int, Sequence[StoredObject]]]
 NOT_WALKED: Walked = {}
 
 _FEW = 16
-"""A walk reads the names of all partitions of a topic, so at least one partition in this number must be
-requested."""
+"""A walk reads the names of all partitions of a topic, so it is used only if at least one in this many partitions
+is requested.
+"""
 
 
 def walk_topics(storage: Storage, image: ClusterImage, partitions: Iterable[PartitionReplicas]) -> Walked:
-    """The folders of the replicas of these partitions of ``image``, for topics of which at least one partition in
-    ``_FEW`` is given. A broker that does not answer, or whose root is not the registered one, is left out.
+    """The folders of the replicas of these partitions of ``image``, for topics of which at least one in ``_FEW``
+    partitions is given. A broker that does not answer, or whose root is not the registered one, is left out.
     """
     works: dict[tuple[str, int], list[tuple[TopicIdPartition, Replica]]] = {}
     for topic_id, group in groupby(sorted(partitions, key=_place), key=lambda of: of.view.topic_id):
@@ -45,7 +46,7 @@ def walk_topics(storage: Storage, image: ClusterImage, partitions: Iterable[Part
                 objects = outcome.value.get(replica.folder, [])
                 if all(
                     stored.name != replica.folder for stored in objects
-                ):  # otherwise it is a link, which a listing refuses
+                ):  # otherwise it is a link, and a listing refuses links
                     walked.setdefault(key, {})[replica.broker_id] = objects
     return walked
 
@@ -55,7 +56,7 @@ def _place(of: PartitionReplicas) -> TopicIdPartition:
 
 
 def _walk(replicas: Sequence[tuple[TopicIdPartition, Replica]]) -> dict[str, list[StoredObject]]:
-    """The objects of one topic on one broker, by the folder of each of these replicas.
+    """The objects of one topic on one broker, grouped by the folder of each of these replicas.
 
     Raises: errors of listing the broker; see ``Replica.check_root``.
     """

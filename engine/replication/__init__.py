@@ -9,7 +9,7 @@ afterwards (protocol, rule 2).
     leader            takes over an epoch; the leader's log
     log_end           the end of the leader's log between two appends of a driver
     remote_end        keeps the leader's log from ending below the remote log
-    lost_log          a leader that holds none of the records that the metadata knows of
+    lost_log          a leader that holds none of the records that the metadata knows about
     sync              brings followers to the leader's log
     append            writes records at the end of the leader's log, then to the ISR; finds old appends
     append_file       the file of an append: records, and then the footer
@@ -36,18 +36,18 @@ Differences from the text of the protocol
       the file is this append's, for its checksum, and for the copies.
     * A listing opens only new names: files never change, and an unchanged listing gives the earlier log
       (``stratalog.partitions.known_log``). A local folder whose modification time is unchanged is not scanned
-      (``stratalog.partitions.store.local_listing``). Only checks of the files themselves (``verify``, healing) ask
-      about every file each time; others do so once a minute.
+      (``stratalog.partitions.store.local_listing``). Only checks of the files themselves (``verify``, healing)
+      query every file each time; other operations do so once a minute.
     * Sync also copies a merged segment that the follower holds as single appends, instead of merging there: bytes
       are copied, never re-encoded, so equal listings mean equal files.
-    * An append that loses the race for its base offset is encoded again, as files contain offsets. It keeps the
-      records for that up to a bound; a larger append returns ``Raced``, and the caller repeats it.
+    * An append that loses the race for its base offset is encoded again, as files contain offsets. It keeps up to
+      a bounded amount of records for that; a larger append returns ``Raced``, and the caller repeats it.
     * A mirror may name the offset of an append: the append takes that offset, or fails (step 3). A log that begins
       above 0 and never had a record begins at its view's log start, on any replica that leads.
     * Before a leader takes over an epoch, it is compared with the reachable members of the ISR: a leader that lost
       its folder would assign its offsets a second time.
-    * Damage has an owner. A member that lacks records that it must have leaves the ISR before sync copies to it; a
-      leader that lacks records that a follower proves resigns (``damage``).
+    * Each damage is attributed to one replica. A member that lacks records that it must have leaves the ISR before
+      sync copies to it; a leader that lacks records that a follower proves resigns (``damage``).
     * Followers are listed together, then the leader once. If a follower's last file equals the leader's in name
       and size, no file of the follower is opened.
     * The first folder of a path is the *incarnation folder* (``stratalog.partitions.paths``), not the directory

@@ -59,12 +59,12 @@ class Appended:
     their end, is known."""
     next_offset: int
     duplicate: bool
-    """Whether an earlier attempt appended the records."""
+    """Whether it was an earlier attempt that appended the records."""
     bytes: int
     missed: Mapping[int, StratalogError] = field(default_factory=dict)
     """The error of each member of the maximal ISR that does not have the records yet, by broker id."""
     end: LogEnd | None = None
-    """The end of the log behind these records; None if this attempt has not seen it."""
+    """The end of the log behind these records; None if this attempt has not read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,9 @@ class NotAppended:
 
     error: StratalogError
     tried: bool
-    """Whether the leader's folder may nevertheless hold a file of this append, which counts now or later."""
+    """Whether the leader's folder may nevertheless hold a file of this append that is, or becomes, part of the
+    log.
+    """
     ours: bool
     """Whether that file may come from this call; False for a duplicate that could not be synced."""
 
@@ -103,9 +105,9 @@ def append(
     turn: Callable[[], LogEnd] | None = None,
 ) -> AppendOutcome:
     """Append all records of ``batches`` (at least one) as one file, and sync the ISR to it. ``known`` is the end
-    that an earlier append left under this view, if any. ``turn``, for records at a given offset, is called once
-    they are encoded: it waits until the log ends there, and returns that end. So several tasks encode pieces of
-    one log at once.
+    that an earlier append left under this view, if any. For records at a given offset, ``turn`` is called once
+    they are encoded: it waits until the log ends at that offset, and returns that end. So several tasks can encode
+    pieces of one log concurrently.
 
     Returns NotAppended with one of: StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before
     anything is written; DuplicateSequenceNumberError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
@@ -153,7 +155,7 @@ def _copy_to_members(
             created = _copy(replicas.leader, file, member)
         else:
             created = member.store.create(member.path(file.name), read)
-        if not created:  # a sync may have been faster: list the member again
+        if not created:  # another sync may have copied it: list the member again
             raise SourceChangedError(f"{member}: {file.name} already exists")
         member.check_root()
 
@@ -177,11 +179,11 @@ def _copy(leader: Replica, file: DataFile, member: Replica) -> bool:
 
 def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, StratalogError]:
     """Step 5: sync every other replica of the ISR, and those being added, to the leader. Returns the error of each
-    broker that was not reached.
+    broker that was not synced.
 
     Each copy is checked on its way, so other members hold verified bytes. If the leader is the only member, the
-    next copy is the first to check its bytes. The remote log is not read: followers of an acknowledgement already
-    hold the log.
+    next copy is the first to check its bytes. The remote log is not read: the followers that an acknowledgement
+    needs already hold the log.
 
     Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
@@ -202,11 +204,11 @@ class _Attempt:
     written: int = 0
     """Bytes of the created file."""
     begun: bool = False
-    """Whether a log end was looked for, or one was known."""
+    """Whether this attempt has looked up the log end, or it was known."""
     small: tuple[DataFile, bytes] | None = None
-    """A small file that the look behind the known end has read, with its bytes, which are right."""
+    """A small file that was found behind the known end, with its bytes, which have been checked."""
     file: AppendFile | None = None
-    """The file of records that wait for their turn."""
+    """The file of records that are waiting for their turn."""
 
     def release(self) -> None:
         """Drop the staged file, unless it is part of the log."""
@@ -250,7 +252,7 @@ def _append_to_leader(
         attempt.file.write(producer, source, options, clock)
         end = turn()
     for _ in range(_ATTEMPTS):
-        # 1. The leader's log end, under this epoch.
+        # 1. Find the leader's log end under this epoch.
         if (
             end is not None
             and not attempt.begun
@@ -262,7 +264,7 @@ def _append_to_leader(
         else:
             end, seen = look_at_end(replicas, end, clock, copies, read)
         attempt.begun = True
-        # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
+        # 2. Find an earlier attempt of this append: its bytes may not be on every member yet.
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))
         if earlier is not None:
             if earlier.base_offset is None and producer.on_changed_replay is not None:
@@ -282,11 +284,11 @@ def _append_to_leader(
                 f"{replicas}: {len(replicas.view.isr)} replicas are in sync, min.insync.replicas is "
                 f"{options.min_insync_replicas}; nothing was appended"
             )
-        attempt.names -= seen  # other producers wrote these files
+        attempt.names -= seen  # other producers wrote the files that the look has seen
         if attempt.file is None and not source.replayable:
             return Raced(attempt.tried)
-        # 3. Create it at the log end. False: another driver appended there first, or the store repeated this call
-        # after a lost answer.
+        # 3. Create it at the log end. False means that another driver appended there first, or that the store
+        # retried this call after a lost answer.
         name = DataName(end.log_end, None, replicas.epoch)
         staged = attempt.file.staged if attempt.file is not None else _staged(replicas, end.log_end)
         try:
@@ -302,15 +304,15 @@ def _append_to_leader(
             attempt.file = None
             with suppress(Exception):
                 staged.abort()
-        # 4. Look again, in step 1 and 2 of the next round: the append counts if the log holds it (a
-        #    zombie can re-create a name that retention or a merge had freed).
+        # 4. Look again, in steps 1 and 2 of the next round: the append counts only if the log holds it (a zombie
+        #    can re-create a name that retention or a merge has freed).
     raise RetriableError(
-        f"{replicas}: another append was faster {_ATTEMPTS} times; try again, or append less at once"
+        f"{replicas}: other appends were faster {_ATTEMPTS} times; try again, or append less at once"
     )
 
 
 def _check_place(replicas: PartitionReplicas, producer: ProducerAppend, end: LogEnd) -> None:
-    """Raises: OffsetOutOfRangeError for records of a mirror that do not begin at the log end."""
+    """Check the offset that a mirror requests. Raises: OffsetOutOfRangeError if it is not the log end."""
     if producer.base_offset not in (None, end.log_end):
         raise OffsetOutOfRangeError(
             f"{replicas}: the log ends at {end.log_end}, but these records begin at {producer.base_offset}: "
@@ -351,9 +353,10 @@ def _encode(
 def old_append(replicas: PartitionReplicas, producer: ProducerAppend) -> EarlierAttempt | None:
     """The append of this epoch and sequence, older than the producer's last five; None if no file has its offsets.
 
-    The footer of each data file has the last five appends of each producer. A binary search over the files finds
-    the one wanted, as sequences grow with offsets: one listing, and a few footers per step. Files lose it by a
-    merge of more than five appends, by retention, and when a replica is rebuilt from the remote log.
+    The footer of each data file has the last five appends of each producer. Sequences grow with offsets, so a
+    binary search over the files finds the append: one listing, and a few footers per step. Files lose this
+    information when more than five appends are merged, by retention, and when a replica is rebuilt from the remote
+    log.
 
     Raises: see ``Replica.log`` and ``Replica.producers_at``.
     """

@@ -64,7 +64,7 @@ class ReplayableBatches:
             yield batch
 
     def digested(self) -> RecordsDigest | None:
-        """The digest of all batches; reads the remaining ones without keeping them."""
+        """The digest of all batches; reads the remaining batches without keeping them."""
         if self._digest is not None:
             for batch in self._rest:
                 self._digest.add(batch)
@@ -129,8 +129,9 @@ class AppendFile:
         options: AppendOptions,
         clock: Clock,
     ) -> None:
-        """Write the footer, for a file behind ``end``."""
-        store = self._replicas.leader.store  # it has answered in the last minute, mostly, so this sends no request
+        """Write the footer of a file that follows ``end``."""
+        # the store has usually answered within the last minute, so this sends no request
+        store = self._replicas.leader.store
         now_ms, removal_ms = stamp_ms(clock, store), agreed_ms(clock, store)
 
         def producers(next_offset: int) -> dict[str, ProducerEntry]:
@@ -148,7 +149,7 @@ class AppendFile:
             lineage=end.lineage,
             producers=producers,
             part=partial(part_after, end.state.producers, end.state.levels, producer.producer_id, end.log_end),
-            created_ms=earlier_ms(clock, store),  # snapshots leave old tombstones out by this time
+            created_ms=earlier_ms(clock, store),  # snapshots drop old tombstones by this time
             transaction=transaction,
             last_transactional_offset=self._base_offset if self._marked else end.state.last_transactional_offset,
         )
@@ -169,7 +170,7 @@ def _part(state: EndState, producer: ProducerAppend) -> TransactionPart:
 
 
 def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.RecordBatch:
-    """The batch with the columns for its transaction, and for a marker its type."""
+    """The batch with the columns for its transaction; a marker also has its type."""
     batch = batch.append_column("producer_id", constant(producer.producer_id, pa.string(), batch.num_rows))
     if producer.control is None:
         return batch
@@ -177,7 +178,7 @@ def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.Recor
 
 
 def has_gaps(batch: pa.RecordBatch) -> bool:
-    """Whether some rows represent offsets without a record."""
+    """Whether some rows are offsets without a record."""
     index = batch.schema.get_field_index("control")
     return bool(index >= 0 and batch.column(index).null_count < batch.num_rows)
 
@@ -186,8 +187,8 @@ def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:
     missing = batch.column(batch.schema.get_field_index("key")).null_count
     if missing:
         raise InvalidRecordError(
-            f"{replicas}: {missing} of {batch.num_rows} records have no key: with this cleanup.policy the "
-            "latest record of each key is kept; give every record one"
+            f"{replicas}: {missing} of {batch.num_rows} records have no key: this cleanup.policy keeps the "
+            "latest record of each key; give every record a key"
         )
 
 

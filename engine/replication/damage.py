@@ -1,7 +1,7 @@
 """Damage: replicas that hold less than their own files, or copies of them, prove that they once held.
 
-A damaged replica must not pass for a shorter one (protocol section 1): it leaves the ISR and is healed. So each
-error names the broker at fault.
+A damaged replica must not be taken for one that is merely shorter (protocol section 1): it leaves the ISR and is
+healed. So each error names the broker at fault.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
 
 
 def check_whole(replica: Replica, log: ReplicaLog) -> None:
-    """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise.
-    FencedLeaderEpochError when a rule of removal that the view does not know has replaced the missing files."""
+    """Check that the replica holds everything that its own files promise. ¶ Raises: LogGapError, CorruptionError
+    when it holds less; FencedLeaderEpochError when a removal rule that the view does not know has replaced the
+    missing files.
+    """
     if (log.stranded or log.lost_committed) and (later := _of_later_rule(replica, log)):
         raise FencedLeaderEpochError(
             f"{replica} has {later}, made by a later rule of removal than this view knows: read the metadata again"
         )
     latest = log.listing.latest_epoch
-    if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of it
+    if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of that epoch
         raise CorruptionError(
-            f"{replica} holds files of epoch {latest}, but has joined only {log.joined_epoch}: the lineage of the "
-            "epochs between is missing; heal it from another replica",
+            f"{replica} holds files of epoch {latest}, but has joined only {log.joined_epoch}: the lineage of "
+            "the epochs in between is missing; heal it from another replica",
             broker_id=replica.broker_id,
         )
     if log.stranded:
@@ -61,7 +63,7 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
 
 
 def _of_later_rule(replica: Replica, log: ReplicaLog) -> DataName | None:
-    """A file that holds the record at the end of the log, and whose generation is above that of the view."""
+    """The file that holds the record at the end of the log, if its generation is above that of the view."""
     for stored in log.listing.foreign:
         name = parse_name(name_in(replica.folder, stored.name))
         if isinstance(name, DataName) and name.base_offset <= log.log_end < name.least_end:
@@ -83,9 +85,9 @@ def check_members(
 ) -> None:
     """Check that a leader whose ``log`` has no trace of leader epoch ``epoch`` may take it over.
 
-    No other member of the ISR, listed before the leader, may have joined that epoch, or know a higher committed
-    offset than the leader holds: the leader's folder would be lost, and its offsets assigned twice. A member with
-    a foreign register proves nothing.
+    No other member of the ISR, listed before the leader, may have joined that epoch, or know a committed offset
+    beyond the leader's end. That would mean that the leader's folder was lost and its offsets would be assigned
+    twice. A member with a foreign register proves nothing.
 
     Raises: LogGapError, CorruptionError; the leader is to blame.
     """
@@ -124,11 +126,11 @@ _Told = tuple[Replica, Listing, Lineage]
 
 
 def _foreign(one: _Told, other: _Told) -> Replica | None:
-    """The member whose latest register is foreign, if the two histories part below an offset that either knows to
-    be committed. Only a member's own files decide, so no other root can make a sound one look wrong.
+    """The member whose latest register is foreign, if the two histories diverge below an offset that either member
+    knows to be committed. Only a member's own files decide, so no other root can make a sound one look wrong.
     """
     if not (one[2].entries and other[2].entries):
-        return None  # it has lost its registers, or never had any
+        return None  # it has lost its registers, or has never had any
     committed = max(
         claimed_high_watermark_of(listing, lineage)
         for _, listing, _ in (one, other)
@@ -141,8 +143,9 @@ def _foreign(one: _Told, other: _Told) -> Replica | None:
 
 
 def _gives_up(replica: Replica, listing: Listing, lineage: Lineage) -> bool:
-    """Whether a lineage abandons records that an earlier register and the high watermarks of the replica show as
-    committed. An unclean election causes this too, so it proves nothing unless another member disagrees.
+    """Whether a lineage abandons records that are committed according to an earlier register and the high
+    watermarks of the replica. An unclean election causes this too, so it proves nothing unless another member
+    disagrees.
     """
     earlier = sorted((name.epoch for name, _ in listing.epochs if name.epoch < lineage.latest_epoch), reverse=True)
     for epoch in earlier[:_EARLIER]:
@@ -195,7 +198,7 @@ def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Re
 
 def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
     """Check that the local starts of a leader and of a member of its ISR are offsets of the log that both hold. A
-    register with another start is foreign, and no replica may drop its log because of it.
+    register with any other start is foreign, and no replica may drop its log because of a foreign register.
 
     Raises: CorruptionError with the broker to blame.
     """
@@ -223,8 +226,8 @@ def _lost_committed(leader: Replica, log: ReplicaLog, member: Replica, claimed_h
 
 def first_lost(mine: ReplicaLog, log: ReplicaLog, missing: Sequence[Link]) -> int | None:
     """The first offset below the leader's high watermark that a member of the ISR with the log ``mine`` has lost;
-    None if it has lost nothing. ``missing`` are the leader's files that it does not have; it may hold the single
-    appends of a merged one.
+    None if it has lost nothing. ``missing`` are the leader's files that the member does not have; it may hold the
+    single appends of a merged file.
     """
     if mine.log_end < log.high_watermark or mine.stranded:
         return mine.log_end

@@ -40,7 +40,8 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
 
     Raises: LeaderNotAvailableError; FencedLeaderEpochError when the leader has joined a later epoch;
         CorruptionError, LogGapError when the leader's storage has lost data, LogLostError when it has lost all;
-        LogBehindRemoteError, DivergentRemoteError when it contradicts the remote log; see ``Replica.log``.
+        LogBehindRemoteError, DivergentRemoteError when the leader's log contradicts the remote log; see
+        ``Replica.log``.
     """
     leader = replicas.leader
     for _ in range(_ATTEMPTS):
@@ -51,8 +52,8 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
         if log.joined_epoch == replicas.epoch:
             check_not_lost(replicas, log)
             return log
-        # List the members, and read the remote log, first: the leader, listed after them, holds all that they know
-        # of.
+        # List the members, and read the remote log, first: the leader, listed after them, must hold everything
+        # that they know about.
         members = _members(replicas)
         remote = None if replicas.remote is None else replicas.remote.asked()
         log = _own_log(replicas)
@@ -87,8 +88,8 @@ def _continued(replicas: PartitionReplicas, log: ReplicaLog) -> Lineage:
 
 
 def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
-    """Whether the log never had a record, and was created to begin above 0. All drivers use the same offset, since
-    a log start only moves up to committed offsets; so no record of another driver is hidden.
+    """Whether the log never had a record, and was created to begin above 0. All drivers use the same offset,
+    because a log start only moves to committed offsets. So no record of another driver is hidden.
     """
     listing, view = log.listing, replicas.view
     has_nothing = not listing.data and not listing.watermarks and not is_lost(view, log)
@@ -98,10 +99,11 @@ def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
 def look_at_leader(
     replicas: PartitionReplicas, footer_of: FooterOf | None = None, *, since: LookMark | None = None
 ) -> ReplicaLog:
-    """The present log of the leader, without taking it over. ``footer_of`` reads the footers of its files from
-    another source than the leader. ``since``: see ``Replica.log``.
+    """The current log of the leader, without taking it over. ``footer_of`` reads the footers of its files from a
+    source other than the leader. ``since``: see ``Replica.log``.
 
-    Raises: see ``leader_log``; FencedLeaderEpochError: read the metadata again, and retry.
+    Raises: see ``leader_log``; FencedLeaderEpochError, after which the caller reads the metadata again and
+    retries.
     """
     log = _listed(replicas, footer_of, since)
     check_not_lost(replicas, log)
@@ -159,7 +161,7 @@ def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> Non
 
 def check_joined(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
     """Check that a follower listed with its leader's epoch has joined with its leader's lineage, as ``log`` shows
-    it. Skipped if the follower has a high watermark of that epoch, which an earlier check preceded.
+    it. Skipped if the follower has a high watermark of that epoch: an earlier check preceded it.
 
     Raises: CorruptionError; the follower is to blame.
     """
@@ -182,8 +184,8 @@ def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 
 
 def compare_with_remote(replicas: PartitionReplicas, log: ReplicaLog) -> None:
-    """``PartitionReplicas.check_remote_end``; if the histories differ, ``check_agreed`` first, as the leader's
-    register may be foreign.
+    """Compare the leader's log with the remote log (``PartitionReplicas.check_remote_end``). If their histories
+    differ, call ``check_agreed`` first, as the leader's register may be foreign.
 
     Raises: LogBehindRemoteError, DivergentRemoteError; see ``check_agreed``.
     """
@@ -195,7 +197,7 @@ def compare_with_remote(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 
 
 def _joined_otherwise(follower: Replica, leader: Replica, epoch: int) -> CorruptionError:
-    """The error for two histories of one epoch."""
+    """The error for two lineages of one epoch."""
     return CorruptionError(
         f"{follower} has joined epoch {epoch} with another lineage than its leader, broker "
         f"{leader.broker_id}: {follower.store.uri_of(follower.path(EpochName(epoch)))}; run heal",

@@ -6,10 +6,10 @@ looks behind the last file, so the cost of an append does not grow with the log.
 leader, a merge that freed the name) must be known before the acknowledgement, not before the write.
 
 Records below the end only move to other files (a merge), or leave by retention, and both stay below the high
-watermark. So the end is unchanged unless one of these exists behind it: another file of the log, a high watermark
-or local start beyond the end, a register of a later epoch. Then the driver looks at the whole log. (If the driver
-was idle for long, a merge may have freed the name at the end. A high watermark beyond the end reveals that, as the
-greatest one is never deleted.)
+watermark. So the end is unchanged unless one of these exists: a file of the log behind the end, a high watermark
+or local start beyond the end, or a register of a later epoch. If one exists, the driver looks at the whole log.
+(If the driver was idle for long, a merge may have freed the name at the end. A high watermark beyond the end
+reveals that, as the greatest one is never deleted.)
 
 Every ``LOOK_AGAIN_MS`` the driver looks at the whole log anyway, to notice storage that lost files.
 """
@@ -61,9 +61,9 @@ def look_at_end(
     copies: Runner,
     read: Callable[[DataFile], None] = lambda file: None,
 ) -> tuple[LogEnd, AbstractSet[DataName]]:
-    """The present end of the leader's log, and the names of its files that this look has seen. ``known`` is the
-    end that an earlier look found under this view. The first look also compares the log with the remote log, if
-    the caller has read that. ``read`` is called with a single new file of the log before its footer is read.
+    """The current end of the leader's log, and the names of its files that this call has seen. ``known`` is the
+    end that an earlier look found under this view. The first call also compares the log with the remote log, if
+    the caller has read the latter. ``read`` is called with a single new file of the log before its footer is read.
 
     Raises: see ``leader_log``.
     """
@@ -93,14 +93,14 @@ def look_at_end(
 
 
 def is_recent(known: LogEnd, clock: Clock) -> bool:
-    """Whether an append may be tried at a known end without another look at all of the log. The exclusive create
-    finds a name that is taken, and the look after it finds any other change.
+    """Whether an append may use a known end without looking at the whole log again. The exclusive create detects a
+    taken name, and the look after it detects any other change.
     """
     return known.last is not None and clock.now_ms() - known.looked_ms < LOOK_AGAIN_MS
 
 
 def names_in(listing: Listing) -> int:
-    """The number of names in a folder that appends create."""
+    """The number of names in a folder that appends have created."""
     return len(listing.data) + len(listing.watermarks)
 
 

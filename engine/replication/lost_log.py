@@ -1,16 +1,16 @@
 """Lost logs: the metadata shows that the partition had records (``PartitionImage.written_to``), but its leader has
-none, and its log does not begin after them.
+none of them, and its log does not begin after them.
 
 Every member of the ISR holds all committed records. A leader drops them only by a local start, which is never
 deleted. So a leader with an empty log below that offset has lost its folder or files: the partition looks new, and
-would assign offsets a second time.
+its leader would assign offsets a second time.
 
 If another member of the ISR has the log, it becomes the leader (``stratalog.engine.replicas.damaged``). If the
 remote log has records, the leader continues from its end (``remote_end``). Otherwise an operator lets the log
 begin again at the last known offset (``recover --keep brokers``).
 
 The metadata records an offset up to which there were records, not the last one: it is updated each time the number
-of records has doubled, as recording the last one would cost a commit of the metadata per append. So nobody knows
+of records has doubled, as recording the last one would cost a commit of the metadata per append. So it is unknown
 whether there were records after the known offset, and every message says so.
 """
 
@@ -25,7 +25,7 @@ from stratalog.partitions.listing import ReplicaLog
 
 
 class LogLostError(CorruptionError):
-    """The partition had records, and its leader has none of them. If no replica and no remote log has any,
+    """The partition had records, and its leader has none of them. If neither a replica nor the remote log has any,
     ``recover`` lets the log begin again.
     """
 
@@ -43,9 +43,9 @@ def begins_again_at(view: PartitionView) -> int:
 
 
 def unknown_behind(view: PartitionView) -> str:
-    """A text for people about the unknown part of a log that begins again."""
+    """Text for people about the unknown part of a log that begins again."""
     return (
-        f"it is not known whether there were records from offset {begins_again_at(view)} on; if so, their offsets "
+        f"it is unknown whether there were records from offset {begins_again_at(view)} on; if so, their offsets "
         "are assigned again"
     )
 
@@ -55,20 +55,20 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
     view, leader = replicas.view, replicas.leader
     remote = "" if replicas.remote is None else " Its remote log has no records either."
     if replicas.remote is not None and replicas.remote.unknown:
-        remote = " The remote tier does not answer, so it is not known whether it has them."
+        remote = " The remote tier does not answer, so it is unknown whether it has them."
     return LogLostError(
         f"{view}: it had records, the high watermark reached {view.written_to} or more, but {leader} has no "
-        f"records: its files are gone.{remote} Nothing is appended. Run replicate: a member of the ISR that "
-        "has them then leads. If no replica has them, recover --keep brokers --dry-run shows the loss; "
-        f"without --dry-run it lets the log begin again, at offset {begins_again_at(view)}: "
+        f"records: its files are gone.{remote} Nothing is appended. Run replicate, which makes an ISR member "
+        "with the records the leader. If no replica has the records, recover --keep brokers --dry-run shows the "
+        f"loss; without --dry-run it restarts the log at offset {begins_again_at(view)}: "
         f"{unknown_behind(view)}",
         broker_id=leader.broker_id,
     )
 
 
 def check_not_lost(replicas: PartitionReplicas, log: ReplicaLog) -> None:
-    """Check that the leader's ``log`` or the remote log has records of the partition; the remote log is read only
-    if the leader has none.
+    """Check that the leader's ``log`` or the remote log has records of the partition. Reads the remote log only if
+    the leader has none.
 
     Raises: LogLostError; see ``RemotePart.asked``.
     """

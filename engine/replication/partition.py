@@ -38,8 +38,8 @@ class PartitionReplicas:
         """
         if self.view.leader is None:
             raise LeaderNotAvailableError(
-                f"{self} has no leader: no member of its ISR {sorted(self.view.isr)} is available; register the "
-                "broker of one again, or elect --unclean"
+                f"{self} has no leader: no member of its ISR {sorted(self.view.isr)} is available; bring back a "
+                "broker of the ISR, or elect --unclean"
             )
         return self.replica(self.view.leader)
 
@@ -90,7 +90,7 @@ class PartitionReplicas:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """The work of a task on one partition; the partition names it."""
+    """The work of a task on one partition; its item name is the partition."""
 
     replicas: PartitionReplicas
 

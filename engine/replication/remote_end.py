@@ -1,9 +1,9 @@
 """The remote end of a partition: the leader's log never ends below it, as the two are one log.
 
-Only committed records are tiered. So a leader that holds less than its remote log has lost records, and so has
-every member of the ISR that holds as little: their storage was emptied, or restored from an older copy. A
-take-over reads the remote log before it records the start of its epoch; a driver reads it before its first append
-under a view. So no offset of the remote log is assigned to another record.
+Only committed records are tiered. So a leader that holds less than its remote log has lost records: its storage
+was emptied or restored from an older copy. The same is true of each ISR member that holds as little. A take-over
+reads the remote log before it records the start of its epoch; a driver reads it before its first append under a
+view. So no offset of the remote log is assigned to another record.
 
 If the leader's log is a prefix of the remote log, an election lets it continue from the remote end
 (``Election.remote_epoch``): the new leader's local start is there, and its lineage is that of the remote log
@@ -75,7 +75,7 @@ class RemotePart:
     known: RemoteTail | None = None
     """The remote log if it has been read for this purpose, else None."""
     unknown: bool = False
-    """Whether the remote tier did not answer."""
+    """Whether the remote log is unknown because the remote tier did not answer."""
 
     def asked(self) -> RemotePart:
         """The remote part with its tail, or with ``unknown`` set after an error that may pass.
@@ -151,9 +151,9 @@ def begin_at_remote_end(leader: Replica, log: ReplicaLog, epoch: int, tail: Remo
 
 
 def _given_up(view: PartitionView, log: ReplicaLog, last: RemoteSegment) -> bool:
-    """Whether a segment belongs to a history that an unclean election, or one from the remote end, has ended. A
-    leader reads the remote log before it begins its epoch, so segments that were committed after that come from an
-    earlier leader.
+    """Whether a segment belongs to a history that has ended by an unclean election, or by an election from the
+    remote end. A leader reads the remote log before it begins its epoch, so segments that were committed later
+    come from an earlier leader.
     """
     ended = max(view.unclean_epoch, view.remote_epoch)
     if last.epoch >= ended:

@@ -1,6 +1,6 @@
-"""A rule of removal on one partition: the leader carries it out, and the members of the ISR copy the segments.
+"""Applies a removal rule to one partition: the leader applies it, and the members of the ISR copy the segments.
 
-``stratalog.partitions.removal`` has the protocol. The rule is in the metadata already.
+``stratalog.partitions.removal`` describes the protocol. The rule is already in the metadata.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from stratalog.partitions.transactions import transactions_of
 
 @dataclass(frozen=True, slots=True)
 class RemovedFrom:
-    """A rule was carried out on the leader; the members of the ISR that were not reached, with their errors."""
+    """A removal rule was applied on the leader. Has the members of the ISR that were not reached, with their
+    errors.
+    """
 
     removed: Removed
     missed: dict[int, StratalogError]
@@ -30,7 +32,7 @@ class RemovedFrom:
 def remove_records(
     replicas: PartitionReplicas, rule: Rule, options: RemovingOptions, copies: Runner
 ) -> RemovedFrom:
-    """Carry out ``rule``, the partition's last one, on the leader, then sync the ISR.
+    """Apply ``rule``, the partition's latest removal rule, on the leader, then sync the ISR.
 
     Raises: see ``carry_out``; errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
@@ -43,8 +45,8 @@ def remove_records(
 
 
 def members_behind(replicas: PartitionReplicas, rule: Rule) -> list[int]:
-    """The members of the ISR, and those being added, that have not carried out ``rule``: until then no rule may
-    follow it.
+    """The members of the ISR, and those being added, that have not applied ``rule`` yet. The next rule must wait
+    until there are none.
 
     Raises: errors of listing a member.
     """

@@ -31,7 +31,7 @@ GROUP = "stratalog.replica_selectors"
 """The entry point group for selectors of installed packages: a name, and its class."""
 
 _SHOWN = 255
-"""Characters of an unknown name that a message shows, as the name may have any length."""
+"""The number of characters of an unknown name that a message shows, as the name may have any length."""
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class OfferedSelectors:
     """The selectors that this process offers, by name."""
 
     def __init__(self, given: Mapping[str, MakeSelector] | None = None) -> None:
-        """``given`` overrides installed selectors, but not built-in ones."""
+        """``given`` selectors override installed ones, but not the built-in ones."""
         self._given = {**(given or {}), **_SHIPPED}
 
     def check(self, name: str) -> None:
@@ -155,7 +155,7 @@ class OfferedSelectors:
         does not offer, the leader's selector, with a log message (KIP-392 treats the selection as a
         recommendation).
 
-        Raises: InvalidConfigError when the class is no ReplicaSelector, or cannot be made or configured.
+        Raises: InvalidConfigError when the class is not a ReplicaSelector, or cannot be made or configured.
         """
         make = self._found(name)
         if make is None:

@@ -3,7 +3,7 @@
 In Kafka the copying broker holds the token bucket. Here any number of drivers copy to a broker at once, so the
 bucket is a file in its root: the time, by that storage's clock, until which all booked copies are paid for. A
 driver books by creating the next version exclusively, and waits until its copy is paid for. If two drivers
-compete, one creates the version and the other books behind it. A driver that died has spent only its booking.
+compete, one creates the version, and the other books after it. A driver that dies wastes only its booking.
 
 If the files cannot be read or written, each process limits itself to its own share of the rate.
 """
@@ -26,12 +26,12 @@ _MOST_BYTES = 8 * 1024**3
 _MOST_DIGITS = 20
 _TOO_LONG = -1.0
 _KEPT = 8
-"""Versions to keep, so that a driver with a recent listing does not create an old version again."""
+"""The number of versions to keep, so that a driver with a recent listing does not create an old version again."""
 
 
 class SharedThrottle:
     """Limits copies of all drivers to one broker to ``bytes_per_s``, after a burst of one second. Picklable: each
-    copy of it waits as long as this one.
+    unpickled copy waits as long as this one.
     """
 
     def __init__(self, bytes_per_s: float, clock: Clock, processes: int = 1, most_s: float | None = None) -> None:
@@ -73,8 +73,8 @@ class SharedThrottle:
 
     def _book(self, store: Store, home: str, size_bytes: int) -> float | None:
         """The seconds to wait before the copy; None if another driver booked first. A copy without a limit on its
-        wait starts when it is paid for itself; one with a limit starts when earlier bookings are paid for, and
-        later copies wait for it.
+        wait starts once it is itself paid for. A copy with such a limit starts once earlier bookings are paid for,
+        and later copies wait for it.
 
         Raises: StratalogError.
         """

@@ -1,9 +1,9 @@
 """Snapshots of one partition on its replicas: selecting the valid one, and fetching it (KIP-630).
 
 One replica, the leader's, makes a snapshot, and the others fetch its bytes (in Kafka each replica makes its own).
-A follower in sync gets it from the run that made it, or from the next ``replicate``; appends never wait for it. A
-follower whose log ends below the log start fetches the snapshot first: it starts its log at the snapshot's end,
-and only then copies files.
+A follower in sync gets the snapshot from the run that made it, or from the next ``replicate``; appends never wait
+for a snapshot. A follower whose log ends below the log start fetches the snapshot first: it starts its log at the
+snapshot's end, and only then copies files.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def checkpoints_of(log: ReplicaLog, until: int | None = None) -> list[tuple[Chec
 
 
 def usable_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None) -> Usable:
-    """The latest snapshot of the replica's log that verifies, with an end offset up to ``until``, and the later
-    damaged ones. Raises: see ``stratalog.snapshots.reader.latest_usable``.
+    """The latest intact snapshot of the replica's log, with an end offset up to ``until``, and the damaged
+    snapshots after it. Raises: see ``stratalog.snapshots.reader.latest_usable``.
     """
     return _latest_usable(replica, [stored for _, stored in checkpoints_of(log, until)])
 
@@ -61,8 +61,8 @@ def latest_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None)
 
 
 def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
-    """The greatest verified snapshot of the replica if it ends beyond its log: it was fetched, but the log has not
-    started at its end yet (KIP-630, "Changes to Leader Election"). Otherwise None.
+    """The greatest verified snapshot of the replica if it ends beyond the log: the replica has fetched it, but its
+    log does not start at the snapshot's end yet (KIP-630, "Changes to Leader Election"). Otherwise None.
 
     Raises: see ``stratalog.snapshots.reader.latest_usable``.
     """
@@ -80,7 +80,7 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
 
 def mend(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
     """Copy the greatest snapshot of the replica's history that verifies on another live replica, if the replica's
-    own usable snapshots end before it. Returns None if no other replica has a better one.
+    own usable snapshots end before it. Returns None if no other replica has a better snapshot.
 
     A damaged file of the same name is deleted only when the complete copy is staged and checked.
 
@@ -132,8 +132,9 @@ def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
 def mend_where_damaged(
     replicas: PartitionReplicas, replica: Replica, log: ReplicaLog
 ) -> tuple[ReplicaLog, Usable]:
-    """The replica's log and snapshots, after ``mend`` if its latest snapshot is damaged, or all are gone. Raises:
-    see ``mend``."""
+    """The replica's log and snapshots. Calls ``mend`` first if the latest snapshot is damaged, or all are gone.
+    Raises: see ``mend``.
+    """
     usable = usable_snapshot(replica, log)
     gone = usable.snapshot is None and log.local_start > 0
     if (usable.damaged or gone) and mend(replicas, replica, log) is not None:
@@ -152,8 +153,8 @@ def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: R
     end = 0 if usable.snapshot is None else usable.snapshot.snapshot_id.end_offset
     if end < log.local_start and usable.damaged:
         raise CorruptSegmentError(
-            f"{usable.damaged[0][1]}; it alone replaces the records below offset {log.local_start}, and no live "
-            "replica has an intact one"
+            f"{usable.damaged[0][1]}; only this snapshot replaces the records below offset {log.local_start}, "
+            "and no available replica has an intact copy"
         )
 
 
@@ -163,7 +164,7 @@ def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnaps
 
     Raises: FencedLeaderEpochError when the view is stale, UnknownLeaderEpochError when the leader's folder is
         behind it, UnknownTopicOrPartitionError when the folder is gone; CorruptionError kinds; RetriableError
-        kinds. Fetched chunks stay, and the next call continues from them.
+        kinds. After an error the fetched chunks stay, and the next call continues from them.
     """
     leader = replicas.leader
 

@@ -64,7 +64,7 @@ _ATTEMPTS = 5
 _GROUP_FILES = 32
 _GROUP_BYTES = 512 * 1024 * 1024
 _REMEMBERED = 100_000
-"""Number of up-to-date followers to remember, at half a KB each."""
+"""The number of up-to-date followers to remember; each takes half a KB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +74,24 @@ class SyncOptions:
     copies: Runner
     """Runs the copies of one task."""
     remote: RemoteTail | None = None
-    """The remote log; None if the topic is not tiered, or no follower needs it because all are members of the
-    ISR."""
+    """The remote log; None if the topic is not tiered, or all followers are members of the ISR and do not need it.
+    """
     last_tiered: LastTiered = LastTiered.NEVER
     """The settings ``follower.fetch.last.tiered.offset.enable`` and ``...always.enable``."""
     throttle: SharedThrottle | None = None
-    """Limits copies to followers that are joining by a reassignment."""
+    """Limits copies to followers that a reassignment is adding."""
     snapshots: bool = False
     """Whether followers also get the leader's latest snapshot (cleanup.policy=snapshot). False for an append,
     which does not wait for snapshots."""
     most_groups: int | None = None
-    """Groups of files to copy to a follower, at most 512 MiB each; None: all that it lacks."""
+    """The number of groups of files to copy to a follower, each at most 512 MiB; None: all that the follower
+    lacks.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A sync up to the leader's log end as listed at its start, unless files are ``left``."""
+    """The follower is synced up to the log end at which the leader was listed, unless files are ``left``."""
 
     broker_id: int
     log_end: int
@@ -98,8 +100,9 @@ class Synced:
     copied_files: int
     copied_bytes: int
     avoided_bytes: int = 0
-    """Bytes of the leader's local files that the follower did not copy, because it began at the earliest pending
-    upload offset."""
+    """Bytes of the leader's local files that the follower did not copy, because its log began at the earliest
+    pending upload offset.
+    """
     left: int = 0
     """Files that the follower still lacks, because of ``SyncOptions.most_groups`` or the throttle."""
     throttled: bool = False
@@ -178,7 +181,7 @@ def _sync(
             with writes_of(replicas.replica(follower_id), replicas.leader):
                 done = _sync_once(replicas, follower_id, options, before, log, copied)
             return replace(done, copied_files=files, copied_bytes=size_bytes)
-        except SourceChangedError as error:  # the leader deleted a file: start again, never skip it
+        except SourceChangedError as error:  # the leader deleted a file: start again, never skip the file
             change = error
         before = _list(replicas, follower_id)
         log = leader_log(replicas)
@@ -194,7 +197,7 @@ def _sync_once(
     copied: Callable[[Link], None],
 ) -> Synced:
     leader, follower = replicas.leader, replicas.replica(follower_id)
-    # 2. Join. Files of the follower beyond the common prefix are dead from here on.
+    # 2. Join. From here on, the follower's files beyond the common prefix are not part of its log.
     if before.joined_epoch == replicas.epoch:
         check_joined(follower, before, leader, log)
     else:
@@ -214,18 +217,20 @@ def _sync_once(
     if lacks_snapshot:
         fetch_latest(replicas, follower)
 
-    # 4. Copy. A follower outside the ISR also gets files that it has lost; a member must have lost nothing.
+    # 4. Copy. A follower outside the ISR also gets files that it has lost. A member of the ISR must not have lost
+    # any.
     missing = _missing(leader, follower, mine, log)
     if follower_id in replicas.view.isr and first_lost(mine, log, missing) is not None:
-        # The high watermark may have passed the follower's log end of the first listing: list it again.
+        # The high watermark may have passed the follower's log end since the first listing: list the follower
+        # again.
         mine = _resolve(follower, follower.list(), log)
         missing = _missing(leader, follower, mine, log)
         lost = first_lost(mine, log, missing)
         if lost is not None:
             raise LogGapError(
                 f"{follower} is in sync and lacks offset {lost}, below the high watermark "
-                f"{log.high_watermark}: its storage has lost records; they are copied to it again after it has "
-                "left the ISR",
+                f"{log.high_watermark}: its storage has lost records; the records are copied to it again after "
+                "it has left the ISR",
                 broker_id=follower.broker_id,
             )
     left = len(missing)
@@ -314,8 +319,8 @@ def _start(
     log: ReplicaLog,
     options: SyncOptions,
 ) -> tuple[ReplicaLog, int]:
-    """The follower's log, after it started over or bootstrapped if it had to, and the bytes of the leader's files
-    that it leaves to the remote tier.
+    """Returns the follower's log, after it started over or bootstrapped if necessary, and the bytes of the
+    leader's files that it leaves to the remote tier.
     """
     if options.snapshots and mine.log_end < max(replicas.view.log_start_offset, log.local_start):
         started = _start_at_snapshot(replicas, follower, log)
@@ -326,7 +331,7 @@ def _start(
         leader_offsets(replicas, log, remote),
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
-        # An empty member of the ISR has lost records: report it, do not fill it again.
+        # An empty member of the ISR has lost records: report that, do not fill it again.
         last_tiered=LastTiered.NEVER if follower.broker_id in replicas.view.isr else options.last_tiered,
     )
     match origin:
@@ -352,7 +357,7 @@ def _start(
             f"{follower} has dropped everything below offset {mine.local_start}, but its leader's log ends at "
             f"{log.log_end}, so it cannot follow; reassign the replica to another broker, or away and back"
         )
-    # The register before the first copy: everything below it is dead at once (V12 of the attack).
+    # Create the register before the first copy: it discards everything below it at once (V12 of the attack).
     follower.store.create(follower.path(LocalStartName(offset)), state)
     avoided = 0
     if isinstance(origin, FromRemote):
@@ -361,9 +366,9 @@ def _start(
 
 
 def _start_at_snapshot(replicas: PartitionReplicas, follower: Replica, log: ReplicaLog) -> ReplicaLog | None:
-    """Start a follower that has none of the leader's present log: it fetches the snapshot first, and begins its
-    log at the snapshot's end (KIP-630, "Changes to Leader Election"). None when no snapshot replaces the records
-    that it lacks.
+    """Start a follower that has none of the leader's current log: it fetches the snapshot first, and begins its
+    log at the snapshot's end (KIP-630, "Changes to Leader Election"). Returns None when no snapshot replaces the
+    records that the follower lacks.
     """
     fetched = fetch_latest(replicas, follower)
     start = 0 if fetched is None else fetched.snapshot_id.end_offset
@@ -373,7 +378,7 @@ def _start_at_snapshot(replicas: PartitionReplicas, follower: Replica, log: Repl
     found = usable_snapshot(follower, _resolve(follower, listing, log), until=start).snapshot
     if found is None or found.snapshot_id != fetched.snapshot_id:
         return None
-    # The snapshot is complete; only now the records below its end are dead.
+    # The snapshot is complete. Only now may the records below its end be discarded.
     follower.store.create(follower.path(LocalStartName(start)), encode(found.producers))
     return _resolve(follower, follower.list(), log)
 
@@ -410,7 +415,7 @@ def _missing(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaL
         held = present.get(link.name)
         if held is not None and held.size_bytes != link.file.object.size_bytes:
             _check_other_size(leader, follower, mine, link, DataFile(link.name, held))
-    missing: dict[DataName, Link] = {}  # a file may be several links: it is copied where the first of them is
+    missing: dict[DataName, Link] = {}  # a file may have several links: it is copied at the position of the first
     for link in log.chain:
         if link.name not in present and not _needless(mine, link):
             missing.setdefault(link.name, link)
@@ -427,7 +432,7 @@ def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link
         return  # the same records, merged with other settings
     raise CorruptSegmentError(
         f"{follower}: {link.name} has {held.object.size_bytes} bytes, but {link.file.object.size_bytes} on the "
-        "leader: one of the two is damaged; run heal",
+        "leader: one of the copies is damaged; run heal",
         broker_id=follower.broker_id,
     )
 
@@ -437,8 +442,9 @@ def _needless(mine: ReplicaLog, link: Link) -> bool:
 
 
 def _merged_over(mine: ReplicaLog, link: Link) -> bool:
-    """Whether merged segments of the follower replace the leader's file: one of its generation, or any number of
-    greater ones. A segment of a lesser generation does not: it has records that a rule has removed.
+    """Whether merged segments of the follower replace the leader's file: one segment of the same generation, or
+    any number of later generations. A segment of an earlier generation does not replace it, because it has records
+    that a rule has removed.
     """
     over = mine.over(link.start, link.end)
     if not over or over[0].start > link.start or over[-1].end < link.end:
@@ -466,7 +472,7 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
     """Stage and check all bytes, then name the files; files before a failed one are named.
 
     The store reads exactly the listed object: a name that was freed meanwhile and created again with other bytes
-    is not copied (I2, I8), so the leader need not be listed again (protocol section 3, step 4).
+    is not copied (I2, I8), so the leader is not listed again (protocol section 3, step 4).
 
     Raises: CorruptSegmentError when the leader returned other bytes than were written; LogGapError,
         SourceChangedError; StorageError kinds.

@@ -17,7 +17,7 @@ BURST_S = 1.0
 
 
 class Throttle:
-    """Limits the average to ``bytes_per_s`` bytes per second, after an initial burst of one second."""
+    """Limits the average rate to ``bytes_per_s`` bytes per second, after an initial burst of one second."""
 
     def __init__(self, bytes_per_s: float, clock: Clock) -> None:
         """Raises: InvalidCallError for a rate that is not above 0."""
@@ -43,9 +43,9 @@ class Throttle:
             self._clock.sleep(wait)
 
     def borrow(self, size_bytes: int, within_s: float) -> bool:
-        """Wait until earlier spending is paid for, then spend: ``size_bytes`` bytes may move at once, and the next
-        caller waits for them. Returns False, without waiting or spending, if that would take longer than
-        ``within_s`` seconds.
+        """Wait until earlier spending is paid for, then spend. ``size_bytes`` bytes may then move at once, and the
+        next caller waits until they are paid for. Returns False, without waiting or spending, if that would take
+        longer than ``within_s`` seconds.
         """
         with self._turn:
             now = self._clock.monotonic_s()
@@ -58,12 +58,16 @@ class Throttle:
         return True
 
     def shared_by(self, processes: int) -> Throttle:
-        """A bucket with the share of one of ``processes`` concurrent processes; this bucket for 1."""
+        """A bucket with the share of one of ``processes`` concurrent processes; for one process, this bucket
+        itself.
+        """
         return self if processes <= 1 else Throttle(self.bytes_per_s / processes, self._clock)
 
 
 def checked_rate(bytes_per_s: float) -> float:
     """The rate. Raises: InvalidCallError for one that is not above 0."""
     if not bytes_per_s > 0:
-        raise InvalidCallError(f"a throttle of {bytes_per_s:g} bytes per second would never end: give more than 0")
+        raise InvalidCallError(
+            f"a throttle of {bytes_per_s:g} bytes per second would copy nothing: give more than 0"
+        )
     return bytes_per_s

@@ -8,21 +8,21 @@ from contextlib import contextmanager
 from stratalog.partitions.errors import CorruptionError, CorruptSegmentError
 
 REMEDY = (
-    "run heal, which repairs it if a broker or the remote tier has a good copy; then read again, with a new plan: "
-    "an older one may still name the bad file"
+    "run heal, which repairs the file if a broker or the remote tier has a good copy; then plan the read again, "
+    "because an older plan may name the bad file"
 )
 
 
 def unreadable(what: str, start: int, end: int | None, why: object) -> CorruptSegmentError:
     """The error for records ``[start, end)`` of the partition ``what`` in a file that ``why`` names; one line.
-    ``end`` is None if only the file would show it.
+    ``end`` is None if only the unreadable file has it.
     """
     offsets = f"offsets from {start} on" if end is None else f"offsets [{start}, {end})"
     return CorruptSegmentError(f"{what}: {offsets} cannot be read: {' '.join(str(why).split())}")
 
 
 def with_remedy(*errors: CorruptionError) -> CorruptionError:
-    """The given damage as one error, of the kind of the first, with the remedy."""
+    """Combines the errors into one, with the class of the first, and appends the remedy."""
     return type(errors[0])(f"{'; '.join(map(str, errors))}; {REMEDY}", broker_id=errors[0].broker_id)
 
 
@@ -34,7 +34,7 @@ class PassedOver:
 
     @contextmanager
     def copy(self) -> Iterator[None]:
-        """A context in which to read one copy; damage ends the block, and is recorded."""
+        """A context in which to read one copy. Damage ends the block and is recorded."""
         try:
             yield
         except CorruptionError as error:

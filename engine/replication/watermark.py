@@ -17,8 +17,8 @@ from stratalog.partitions.runner import Runner, side_by_side
 def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
     """Record on a replica that has joined ``epoch`` that the high watermark reached ``offset``.
 
-    Before, the caller has seen under one view that the replicas of the ISR and those being added have joined and
-    hold the log up to ``offset``, and a linearizable read has found the view unchanged.
+    Call this only after these checks. Under one view, the replicas of the ISR and those being added have joined
+    and hold the log up to ``offset``; and a linearizable read has found the view unchanged.
     """
     replica.store.create(replica.path(WatermarkName(offset, epoch)), b"")
 
@@ -36,12 +36,13 @@ def with_known_watermark(replicas: PartitionReplicas, log: ReplicaLog) -> Replic
 
 
 def advance_high_watermark(replicas: PartitionReplicas, offset: int, copies: Runner) -> None:
-    """Record the high watermark on the leader, from which readers and followers learn it, then side by side on the
-    other brokers that the acknowledgement needed. An unreachable one learns it at its next sync.
+    """Record the high watermark on the leader, where readers and followers find it, then concurrently on the other
+    brokers that the acknowledgement needed. An unreachable broker learns it at its next sync.
 
     Raises: errors of writing to the leader.
     """
-    # The leader first (!): a follower that knows of more than the leader shows that the leader has lost files.
+    # The leader first (!): if a follower knew a higher one than the leader, that would show that the leader has
+    # lost files.
     with writes_of(replicas.leader):
         record_high_watermark(replicas.leader, replicas.epoch, offset)
 

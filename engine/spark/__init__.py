@@ -6,7 +6,7 @@ given_up       jobs that Spark aborted because executors were lost
 appending      a DataFrame -> one streaming pass of record batches per partition
 unknown_columns   columns of a frame that the topic's type does not have
 bad_rows       finds rows that the topic cannot store, by SQL expressions
-frame_tasks    feeds a frame's rows to append tasks: few rows from the driver, others by a shuffle
+frame_tasks    feeds a frame's rows to append tasks: a few rows from the driver, many by a shuffle
 narrow         larger batches for narrow records
 append_frame, read_frame   appends a DataFrame; makes one from a read plan or from snapshots
 reducing       snapshots of partitions that are larger than a task's memory
@@ -19,7 +19,7 @@ sql            quotes names and texts for SQL
 time_zone      the session's time zone, for times given without one
 read_errors    translates Spark's errors about unreadable files
 scanning       a read plan -> Spark's Parquet reader over exactly those files
-task_frame     the same by Python tasks, if a provider gives the credentials
+task_frame     the same read by Python tasks, if a provider gives the credentials
 format         Spark's format ``stratalog``: ``stream_source`` reads (``stream_columns``, ``stream_limits``),
                ``stream_sink`` and ``batch_sink`` append, the latter also reads batches
 stream_writer  appends a stream's batches of any size (``foreachBatch``)

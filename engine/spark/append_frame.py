@@ -55,15 +55,15 @@ def append_frame(
     """Append all rows of ``frame`` to ``topic``, one append per partition with rows.
 
     With ``who`` the append is idempotent: one producer and sequence are appended once, however often this is
-    called (an application id and a batch id, for example), even if the topic got more partitions since: rows
-    without a given partition go to the partition of the first try. Other rows under the same two are refused,
-    unless ``who`` accepts changed replays. A row without a timestamp gets the time of the append, which does not
-    count as a difference. ``order_by`` sorts the rows of a partition by columns of the record (``timestamp``,
-    ``key``, ``value.x``); otherwise their order is the shuffle's. A bad record refuses the append before anything
-    is written; with ``bad_records`` it is left out, counted in the report, and appended to the topic for bad
-    records, if any (``bad_record_lane``). ``on_unknown_field``: see ``stratalog.engine.records.unknown_fields``.
-    ``dry_run`` checks the records, and counts them by partition. ``probed`` is the metadata as just read, after a
-    probe of the roots.
+    called (an application id and a batch id, for example), even if the topic has since got more partitions: rows
+    without a given partition go to the partition of the first try. Other rows under the same producer and sequence
+    are refused, unless ``who`` accepts changed replays. A row without a timestamp gets the time of the append,
+    which does not count as a difference. ``order_by`` sorts the rows of a partition by columns of the record
+    (``timestamp``, ``key``, ``value.x``); otherwise their order is the shuffle's. A bad record refuses the append
+    before anything is written; with ``bad_records`` it is left out, counted in the report, and appended to the
+    topic for bad records, if any (``bad_record_lane``). ``on_unknown_field``: see
+    ``stratalog.engine.records.unknown_fields``. ``dry_run`` checks the records, and counts them by partition.
+    ``probed`` is the metadata as just read, after a probe of the roots.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and errors of
         reading the metadata, or the log ends of a topic that has grown, before anything is written; any other
@@ -191,7 +191,7 @@ def records_of_frame(
 
 
 def check_frame(topic: str, frame: DataFrame) -> None:
-    """Raises: InvalidRecordError for a frame that is not Spark's."""
+    """Check that a frame is a Spark DataFrame. Raises: InvalidRecordError."""
     if not isinstance(frame, DataFrame):
         kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}".removeprefix("builtins.")
         raise InvalidRecordError(

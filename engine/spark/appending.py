@@ -52,7 +52,7 @@ ColumnOrName = Column | str
 T = TypeVar("T")
 
 _WIDENED = IntegralType, FloatType, DoubleType, DateType, TimestampNTZType
-"""Types with wider ones, and these."""
+"""Types that can be widened, and the wider types."""
 _TIMES = ("timestamp", "timestamp_ntz", "date", "void")
 """Types of a record's timestamp column."""
 
@@ -62,8 +62,8 @@ class RecordColumns:
     """The expressions of a DataFrame that make the records. ``value`` None: all declared columns (typed topics),
     or the column ``value``.
 
-    Callers with an older schema continue after the topic's schema has grown: added columns may be absent, structs
-    may lack trailing nullable fields, and records have null there.
+    Callers with an older schema continue after the topic's schema has grown: added columns may be absent, and
+    structs may lack trailing nullable fields; the records have null in their place.
     """
 
     key: ColumnOrName | None = None
@@ -73,7 +73,7 @@ class RecordColumns:
     timestamp: ColumnOrName | None = None
 
     def of(self, frame: DataFrame, value: DataType) -> RecordColumns:
-        """The given columns; if none is named, those of a frame with a record's columns (``key``, ``value``,
+        """The given columns; if none is named, the record columns of a frame that has them (``key``, ``value``,
         ``headers``, ``timestamp``, ``partition``).
         """
         if any(one is not None for one in (self.key, self.value, self.partition, self.headers, self.timestamp)):
@@ -105,8 +105,8 @@ def to_records(
     A partition that the caller does not give is a hash of the key, by the topic's ``partitioner``; for a null key
     Spark's hash of the value, so that a recomputed task gives the same row the same partition.
 
-    ``bad_rows`` defines bad rows; with ``bad_records`` columns of other types are cast, and the bad rows stay,
-    with a reason, for the tasks of the append to leave out. ``keys_required``: rows without a key are bad.
+    ``bad_rows`` defines bad rows; with ``bad_records``, columns of other types are cast, and the bad rows keep a
+    reason, so that the tasks of the append leave them out. ``keys_required``: rows without a key are bad.
 
     Raises: InvalidRecordError naming the column that is missing or of another type.
     """
@@ -120,7 +120,7 @@ def to_records(
         )
         if columns.key is not None:
             rules.given("key", _named(frame, columns.key, f"{what}: key"))
-        timestamp = F.lit(None).cast("timestamp")  # the append adds missing timestamps
+        timestamp = F.lit(None).cast("timestamp")  # the append fills in missing timestamps
         if columns.timestamp is not None:
             timestamp = _time(frame, columns.timestamp, what)
         partition = (
@@ -147,7 +147,9 @@ def to_records(
 
 
 def check_columns(frame: DataFrame, columns: RecordColumns, what: str) -> None:
-    """Raises: InvalidRecordError for a named column that the DataFrame lacks, or that is no name and no Column."""
+    """Check that each named column is a name or a Column, and that the DataFrame has it. Raises:
+    InvalidRecordError.
+    """
     for part in dataclasses.fields(columns):
         given = getattr(columns, part.name)
         if given is not None and not isinstance(given, str | Column):
@@ -169,7 +171,7 @@ def _check_name(frame: DataFrame, column: str, what: str) -> None:
 
 @contextmanager
 def _analysed(what: str) -> Iterator[None]:
-    """Translates Spark's error about an expression before it runs."""
+    """Translates the errors that Spark raises when it analyzes an expression."""
     try:
         yield
     except PySparkException as error:
@@ -181,7 +183,7 @@ def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
     if isinstance(column, Column):
         return column
     if column in frame.columns:
-        return frame[identifier(column)]  # a name may have dots in it
+        return frame[identifier(column)]  # a name may contain dots
     _check_name(frame, column, what)
     return frame[column]
 
@@ -211,8 +213,8 @@ def _typed(
 
 
 def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
-    """A timestamp. Numbers are refused, as their unit is ambiguous: seconds for Spark, milliseconds in Kafka. Text
-    is refused too: without ANSI mode invalid text would become null, and null means the present time.
+    """A timestamp. Numbers are refused, as their unit is ambiguous: seconds in Spark, milliseconds in Kafka. Text
+    is also refused: without ANSI mode invalid text would become null, and null means the time of the append.
     """
     expression = _named(frame, column, f"{what}: timestamp")
     given = frame.select(expression.alias("c")).schema[0].dataType.simpleString()
@@ -224,7 +226,7 @@ def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
 
 
 def _without_void(given: DataType, wanted: DataType) -> DataType:
-    """The type with the declared one in the place of ``void``, at any depth, as an INSERT of Spark casts nulls."""
+    """The type, with ``void`` replaced by the declared type at any depth, as Spark's INSERT casts nulls."""
     if isinstance(given, NullType):
         return nullable(wanted)
     if isinstance(given, StructType) and isinstance(wanted, StructType):
@@ -263,7 +265,7 @@ def _widened(narrow: DataType, wide: DataType) -> bool:
 
 
 def _filled(column: Column, narrow: DataType, wide: DataType) -> Column:
-    """A column of a type from which ``wide`` grew, with nulls in the missing fields."""
+    """A column of an earlier form of the type ``wide``, with nulls added for the missing fields."""
     if not (isinstance(narrow, StructType) and isinstance(wide, StructType)):
         return column
     known = {field.name: field.dataType for field in narrow}
@@ -307,10 +309,10 @@ def _value(frame: DataFrame, column: ColumnOrName | None, wanted: DataType, what
 def _dealt(
     key: Column, key_type: DataType, value: Column, value_type: DataType, partitions: int, partitioner: str
 ) -> Column:
-    """The partition by the key, or by the value for a null key."""
+    """The partition computed from the key, or from the value for a null key."""
 
     def by_hash(column: Column, data_type: DataType) -> Column:
-        if "map<" in data_type.simpleString():  # Spark hashes no maps
+        if "map<" in data_type.simpleString():  # Spark cannot hash maps
             column = F.to_json(F.struct(column))
         return F.pmod(F.hash(column), F.lit(partitions))
 
@@ -321,7 +323,7 @@ def _dealt(
 
 
 def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: str, rules: RowRules) -> Column:
-    """The partition that a row names; if bad rows are left out, 0 for an invalid one."""
+    """The partition that a row names; if bad rows are left out, 0 for an invalid partition."""
     given = _named(frame, column, f"{what}: partition")
     kind = frame.select(given.alias("c")).schema[0].dataType.simpleString()
     if kind not in ("tinyint", "smallint", "int", "bigint"):
@@ -356,8 +358,8 @@ def run_appends(
     """Shuffle the records by partition (restricted to ``only``, if given), run ``task(partition, batches)`` for
     each partition with records, and return the results of the tasks.
 
-    Raises: InvalidRecordError for a row without a valid partition; OutcomeUnknownError when Spark aborted the job,
-        after any number of tasks may have done their work. ``task`` returns its own errors.
+    Raises: InvalidRecordError for a row without a valid partition; OutcomeUnknownError when Spark aborted the job:
+    any number of tasks may have appended. ``task`` returns its own errors.
     """
 
     def per_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -383,13 +385,13 @@ def in_order(records: DataFrame, order_by: Sequence[str]) -> DataFrame:
         return records
     with _analysed(f"order_by {list(order_by)}"):
         late = [F.col(name).asc_nulls_last() if name == "timestamp" else name for name in order_by]
-        ordered = records.sortWithinPartitions(*late)  # a null timestamp becomes that of the append
+        ordered = records.sortWithinPartitions(*late)  # the append gives a null timestamp its own time
         ordered.schema  # noqa: B018 - analysis happens here, at the latest
         return ordered
 
 
 def by_partition(rows: pa.Table, partitions: pa.ChunkedArray) -> dict[int, list[pa.RecordBatch]]:
-    """Rows as batches by partition; ``partitions`` has the partition of each row, without nulls."""
+    """Rows as batches by partition; ``partitions`` has the partition of each row and no nulls."""
     return {
         number: rows.filter(pc.equal(partitions, number)).combine_chunks().to_batches()
         for number in sorted(pc.unique(partitions).to_pylist())
@@ -397,7 +399,7 @@ def by_partition(rows: pa.Table, partitions: pa.ChunkedArray) -> dict[int, list[
 
 
 def count_records(records: DataFrame, *, by_reason: bool = False) -> dict[tuple[int, str | None], int]:
-    """The number of records of each partition; ``by_reason``: bad ones separately, by reason.
+    """The number of records of each partition; ``by_reason``: bad records are counted separately, by reason.
 
     Raises: InvalidRecordError, see ``run_appends``; RetriableError when Spark aborted the job.
     """

@@ -1,8 +1,8 @@
-"""Finds rows of a DataFrame that make no record of their topic, by expressions, before the shuffle.
+"""Finds rows of a DataFrame that cannot become records of their topic, by expressions, before the shuffle.
 
     partition    missing, or not one of the topic's
     key, value   a cast to the declared type loses information, if bad rows are left out: text without such a value
-                 (Spark's ``try_cast``), a number that changes, bytes that are no text
+                 (Spark's ``try_cast``), a number that changes, bytes that are not text
     required     a field that is declared NOT NULL is null
     no key       in a topic that keeps the latest record of each key
     too large    its texts and bytes exceed the memory of readers (for types with lists or maps, whose widths cost
@@ -85,7 +85,7 @@ class RowRules:
             self.bad(NO_KEY, key.isNull())
         widths = [width_of(column, kind) for column, kind in zip((key, value), types, strict=True)]
         known = [width for width in widths if width is not None]
-        if self.leave_out is None and len(known) == len(widths):  # otherwise its task checks it
+        if self.leave_out is None and len(known) == len(widths):  # otherwise the task of the append checks it
             self.bad(TOO_LARGE, balanced(Column.__add__, known) > MOST_BYTES)
         for column, name, kind in ((key, "key", types[0]), (value, "value", types[1])):
             for path, where in _missing(column, kind, name):
@@ -158,7 +158,7 @@ class RowRules:
         return F.struct(*fields)
 
     def _places(self) -> list[Column]:
-        """The origin of a row of a topic, from the columns of Spark's Kafka source, or ours."""
+        """The origin of a row of a topic, from the columns of Spark's Kafka source, or of this format."""
         kinds = {"topic": "string", "partition": "int", "offset": "bigint"}
         return [
             self.frame[identifier(name)].try_cast(kind).alias(name)
@@ -169,7 +169,7 @@ class RowRules:
 
 
 def corrupt_column(frame: DataFrame) -> str | None:
-    """The column with lines that Spark's reader could not parse, if the frame has one."""
+    """The column for lines that Spark's reader could not parse, if the frame has one."""
     name = str(frame.sparkSession.conf.get(_CORRUPT_SETTING, "_corrupt_record"))
     if name in frame.columns and isinstance(frame.schema[name].dataType, StringType):
         return name

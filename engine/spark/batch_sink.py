@@ -1,9 +1,9 @@
 """``df.write.format("stratalog")``, ``INSERT INTO`` and ``spark.read.format("stratalog")``: batches, both ways.
 
-A write is one append to one topic, as ``stream_sink`` makes one per batch. Tasks append rows that
+A write is one append to one topic, as ``stream_sink`` makes one append per batch. Tasks append rows that
 ``Cluster.records`` has partitioned, under one producer and sequence, so a task that runs twice appends once; the
-driver appends other rows, each of which names its partition, and acknowledges. A failed write may have appended to
-some partitions: with the options ``producer`` and ``sequence`` it can be repeated.
+driver appends other rows, each of which names its partition, and acknowledges all. A failed write may have
+appended to some partitions: with the options ``producer`` and ``sequence`` it can be repeated.
 
 A read is pinned by its DataFrame's first query: Spark 4.1 and 4.2 keep the plan in the source
 (``PythonDataSourceV2.readInfo``), which all scans of a DataFrame share (SPARK-58551 moves it to the scan in 5.0).
@@ -53,8 +53,8 @@ class BatchSinkOptions:
 
 
 def batch_sink_options(given: Mapping[str, str]) -> BatchSinkOptions:
-    """The options of a write. Options of a read are ignored, as a table or view has both; ``subscribe`` names the
-    topic there.
+    """The options of a write. Read options are ignored, because a table or view carries both read and write
+    options; its topic is the ``subscribe`` option.
 
     Raises: InvalidCallError naming the option.
     """
@@ -80,7 +80,9 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
     _instead = "use cluster.append(topic, df, ...)"
 
     def __init__(self, options: BatchSinkOptions, schema: StructType) -> None:
-        """Reads the topic's metadata. Raises: InvalidRecordError for other columns; see ``sink_tasks.plan``."""
+        """Reads the topic's metadata. Raises: InvalidRecordError for columns that do not fit; see
+        ``sink_tasks.plan``.
+        """
         super().__init__(options.sink, schema)
         if options.sink.topic is not None:
             self._ports.metadata.image().topic(options.sink.topic)
@@ -90,8 +92,8 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
         """Append a task's rows, or return them for the driver to append.
 
-        Raises: InvalidRecordError when they are too many for the driver, or have an offset or another topic; see
-            ``append_rows``.
+        Raises: InvalidRecordError when the rows are too many for the driver, or have an offset or another topic;
+            see ``append_rows``.
         """
         batches = self._full(iterator)
         task = TaskContext.get()
@@ -126,6 +128,6 @@ class BatchReader(DataSourceReader):
         return [Slice(task) for task in source.plan(*source.bounds())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of a task. Without partitions Spark runs one task of its own, which has none."""
+        """The records of a task. Without partitions Spark still runs one task, which has no records."""
         if isinstance(partition, Slice):
             yield from records_of_slice(partition, self._columns, self._arrow)

@@ -1,12 +1,12 @@
 """A topic in a catalog: its Delta table as an external table, and a view of both tiers.
 
-The view joins two halves at the end offsets of the table at the time the view was made: below them it reads the
-table, from them on a table of the format ``stratalog``. So no record is missing or duplicate, however much is
-tiered later, as the second half reads either tier. Recreate the view from time to time, so that this half, which
-passes through Python, stays short.
+The view joins two halves at the end offsets of the table at the time the view was made: records below these
+offsets come from the Delta table, and records from these offsets on come from a table of the format ``stratalog``.
+The second half reads either tier, so no record is missing or duplicate, however much is tiered later. Recreate the
+view from time to time, so that this half, which passes through Python, stays short.
 
 Only Spark's own catalog (``spark.sql.catalog.spark_catalog`` is ``builtin``, in memory or in Hive's metastore) can
-hold the second half; the Delta table may be in any.
+hold the second half; the Delta table may be in any catalog.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def create_table(
     if_not_exists: bool = False,
 ) -> None:
     """Create the Delta table of a topic as the external table ``name`` (one to three parts), in the catalog that
-    it names. With ``if_not_exists`` an existing one with the same location stays.
+    it names. With ``if_not_exists`` an existing table with the same location stays.
 
     Raises: InvalidCallError for an invalid name, a topic that is not tiered or has no tiered records, and an
-        existing table of that name (with ``if_not_exists``: another one); UnknownTopicOrPartitionError; see
-        ``DeltaTopicReader.load``.
+        existing table of that name (with ``if_not_exists``: for one with another location);
+        UnknownTopicOrPartitionError; see ``DeltaTopicReader.load``.
     """
     quoted, uri = _quoted(name), _table_uri(metadata, storage, topic)
     if not if_not_exists and spark.catalog.tableExists(quoted):
-        raise InvalidCallError(f"{name} exists already: if_not_exists keeps it, if it is the table of the topic")
+        raise InvalidCallError(f"{name} already exists: if_not_exists keeps it if it is the table of the topic")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted} USING delta LOCATION {literal(uri)}")
     there = _location(spark, quoted)
     if _place(there) != _place(uri):
@@ -89,8 +89,8 @@ def create_view(
 ) -> None:
     """Create a view ``name`` of a topic's committed records in both tiers, in Spark's own catalog, replacing an
     existing one. ``table`` is its Delta table in any catalog; None: ``<name>_table``. A missing table is created.
-    ``<name>_tail``, which is replaced, is the topic in the format ``stratalog``; ``credentials`` names a provider
-    for it.
+    ``<name>_tail``, which is also replaced, is the topic in the format ``stratalog``; ``credentials`` names a
+    provider for it.
 
     The view's properties describe it: ``stratalog.topic``, ``stratalog.topic_id``, ``stratalog.table``, and
     ``stratalog.table_end``, the first offset of each partition in the tail.
@@ -99,7 +99,7 @@ def create_view(
         ``<name>_tail`` of another kind.
     """
     _check_own_catalog(spark)
-    register(spark)  # the catalog may have been another one when the session was made
+    register(spark)  # the session may have had another catalog when it was created
     view, tail = _quoted(name), _quoted(f"{name}_tail")
     cold = _quoted(f"{name}_table" if table is None else table)
     uri = _table_uri(metadata, storage, topic)
@@ -109,7 +109,7 @@ def create_view(
     options = {"cluster": storage.file.path, "subscribe": topic, "isolation": "read_committed"}
     if credentials is not None:
         options["credentials"] = credentials
-    if replaces:  # its columns are those that the topic had then
+    if replaces:  # it has the columns that the topic had then
         spark.sql(f"DROP TABLE {tail}")
     given = ", ".join(f"{literal(key)} {literal(value)}" for key, value in options.items())
     spark.sql(f"CREATE TABLE {tail} USING stratalog OPTIONS ({given})")
@@ -150,7 +150,7 @@ def _table_uri(metadata: MetadataClient, storage: Storage, topic: str) -> str:
 
 
 def _is_ours(spark: SparkSession, table: str) -> bool:
-    """Whether the table exists. Raises: InvalidCallError for one of another format."""
+    """Whether the table exists. Raises: InvalidCallError for a table of another format."""
     if not spark.catalog.tableExists(table):
         return False
     if not any(TABLE in field.metadata for field in spark.table(table).schema):

@@ -12,8 +12,8 @@ _DESCRIPTION = "spark.job.description"
 
 @contextmanager
 def described(spark: SparkSession, operation: str | None) -> Iterator[None]:
-    """Give jobs of this thread in the block the operation as their description. A description by the caller stays,
-    and Spark Connect is unchanged, as its server describes jobs itself.
+    """Describe the jobs that this thread runs in the block by the operation's name. A description set by the
+    caller stays. On Spark Connect nothing changes, as its server describes jobs itself.
     """
     context = getattr(spark, "_sc", None)
     if context is None or operation is None or context.getLocalProperty(_DESCRIPTION) is not None:

@@ -1,7 +1,7 @@
 """Spark's format ``stratalog``: streams and batches, both ways, and tables of SQL.
 
 Spark does not pass on the options of ``CREATE TABLE t USING stratalog OPTIONS (...)``: readers and writers of the
-table get its columns, and only the options of ``t WITH (...)``. So the columns carry the options (``TABLE``).
+table get its columns, but only the options of ``t WITH (...)``. So the columns carry the options (``TABLE``).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ FORMAT = "stratalog"
 TABLE = "stratalog.table"
 """Key in the metadata of a table's columns: the options of the table, as JSON, without secrets."""
 _OF_TABLE = "option."
-"""Prefix of a table's options as Spark passes them when the table is made."""
+"""Prefix of a table's options as Spark passes them when the table is created."""
 CATALOG, BUILTIN = "spark.sql.catalog.spark_catalog", "builtin"
-"""The setting that puts another catalog in the place of Spark's own, and its value for Spark's own."""
+"""The setting that replaces Spark's own catalog by another, and its value for Spark's own catalog."""
 
 
 @short_errors
@@ -41,7 +41,7 @@ class StratalogDataSource(DataSource):
     """``spark.read.format("stratalog")``, ``df.write.format("stratalog")``, and the same of streams."""
 
     catalog: ClassVar[str] = BUILTIN
-    """The session's catalog at ``register``: Spark tells a source no settings."""
+    """The session's catalog at ``register``. (Spark passes no settings to a source.)"""
 
     @classmethod
     def name(cls) -> str:
@@ -72,7 +72,7 @@ class StratalogDataSource(DataSource):
         )
 
     def _with_table(self, schema: StructType) -> dict[str, str]:
-        """The options; if they name no cluster, with those in the table's columns."""
+        """The options; if they name no cluster, combined with the options in the table's columns."""
         given = dict(self.options.items())
         text = next((field.metadata[TABLE] for field in schema if TABLE in field.metadata), None)
         if text is None and not given:
@@ -98,7 +98,7 @@ class StratalogDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
         """The sink of a stream. Raises: InvalidCallError for another mode than append, or a Spark version without
-        it.
+        stream sinks.
         """
         if overwrite:
             raise InvalidCallError('a log is only appended to: .outputMode("append")')

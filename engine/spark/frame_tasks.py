@@ -1,4 +1,4 @@
-"""Feeds the rows of a DataFrame to append tasks: few rows from the driver, others by a shuffle.
+"""Feeds the rows of a DataFrame to append tasks: a few rows from the driver, many by a shuffle.
 
 Spark limits batches of narrow records by their number alone, and other batches by bytes too (``narrow``).
 """
@@ -94,9 +94,9 @@ class FrameTasks:
 
 
 SMALL_BYTES = 1024 * 1024
-"""The greatest size of a small frame, by the statistics of its plan."""
+"""The maximum size of a small frame, according to the statistics of its plan."""
 SMALL_ROWS = 10_000
-"""The greatest number of rows of a small frame, all of them narrow."""
+"""The maximum number of rows of a small frame, all of which must be narrow."""
 
 _ROW_BY_ROW = {"Project", "Filter", "Union", "LocalRelation", "LogicalRelation", "Range", "InMemoryRelation"}
 """Operators of an optimized plan without user code, shuffles, or multiplied rows."""
@@ -107,7 +107,7 @@ def small_batches(
     records: DataFrame, narrow: DataFrame, order_by: Sequence[str]
 ) -> dict[int, list[pa.RecordBatch]] | None:
     """The records by partition, in the order of ``run_appends``; None unless they are known to be few. ``narrow``
-    are the same, by ``only_narrow``.
+    are the same records from ``only_narrow``.
 
     Raises: WideRecordError if they are few, but not narrow; see ``count_records``.
     """
@@ -115,7 +115,7 @@ def small_batches(
         return None
     few = narrow.limit(SMALL_ROWS + 1)
     if order_by:
-        few = in_order(few.coalesce(1), order_by)  # one task, which the limit alone does not ensure
+        few = in_order(few.coalesce(1), order_by)  # one task; the limit alone does not ensure that
     with bounded_by_records(records.sparkSession):
         table = _table(few)
     return None if table.num_rows > SMALL_ROWS else _by_partition(table)
@@ -141,7 +141,7 @@ def _by_partition(table: pa.Table) -> dict[int, list[pa.RecordBatch]]:
 
 
 def _is_small(frame: DataFrame) -> bool:
-    """Whether the frame is small, by its plan, which Spark Connect does not have."""
+    """Whether the frame is small according to its plan. (Spark Connect does not provide the plan.)"""
     query = getattr(frame, "_jdf", None)
     if query is None:
         return False

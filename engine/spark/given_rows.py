@@ -1,7 +1,7 @@
 """Rows of a sink that ``Cluster.records`` has not made: Kafka's columns, or those of a typed topic.
 
-The driver makes them records and gives them their partitions, as ``Cluster.produce`` does: by the key, with the
-topic's ``partitioner``; rows without a key by Spark's hash of the value. So a batch that Spark repeats goes to the
+The driver makes them records and assigns partitions, as ``Cluster.produce`` does: by the key, with the topic's
+``partitioner``; for rows without a key, by Spark's hash of the value. So a batch that Spark repeats goes to the
 same partitions, however its rows are distributed over tasks.
 """
 
@@ -28,19 +28,21 @@ from stratalog.partitions.unknown_fields import OnUnknownField
 
 TOPIC, OFFSET = "topic", "offset"
 _PARTS = ("key", "headers", "timestamp", "partition")
-"""The columns of a record beside its value."""
+"""The columns of a record other than its value."""
 
 
 def named_as_fields(names: Collection[str], topic: TopicImage) -> set[str]:
-    """The columns ``topic`` and ``offset`` that are fields of the topic's value, where its fields are columns."""
+    """Those of the columns ``topic`` and ``offset`` that are fields of the topic's value, if the value's fields
+    are columns.
+    """
     value = schema_of(topic.key_schema, topic.value_schema).field("value").type
     fields = [field.name for field in value] if pa.types.is_struct(value) else []
     return {TOPIC, OFFSET} & {*names} & {*fields} if "value" not in names or "value" in fields else set()
 
 
 def row_columns(names: Sequence[str], topic: TopicImage) -> RowColumns:
-    """The parts of a record, by column. Without a column ``value`` the fields of a typed value are columns; a part
-    that the value declares as a field is a field.
+    """The parts of a record, by column. Without a column ``value`` the fields of a typed value are columns; a
+    column that the value declares as a field is that field.
 
     Raises: InvalidRecordError for columns that have no place in a record.
     """
@@ -60,10 +62,10 @@ def row_columns(names: Sequence[str], topic: TopicImage) -> RowColumns:
 
 
 def by_topic(rows: pa.Table, topic: str | None) -> Mapping[str, pa.Table]:
-    """The rows of each topic, without the column ``topic``. ``topic`` is the one that the options name; its value
-    has no field of that name.
+    """The rows of each topic, without the column ``topic``. ``topic`` is the topic that the options name; its
+    value has no field ``topic``.
 
-    Raises: InvalidRecordError for a row without a topic, or with another one than the options name.
+    Raises: InvalidRecordError for a row without a topic, or with a topic other than that of the options.
     """
     if TOPIC not in rows.column_names:
         assert topic is not None

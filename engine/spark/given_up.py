@@ -15,9 +15,9 @@ _OF_NO_KIND = ("SparkException", "UnknownException", "SparkConnectGrpcException"
 
 
 def why_given_up(error: BaseException) -> str | None:
-    """Why Spark aborted a job, in one line: executors or workers were lost too often, the job was cancelled, or
-    the JVM or server is gone. None for all errors that a retry would not fix: an exception in Python, or an
-    expression that fails on a record.
+    """The reason why Spark aborted a job, in one line: executors or workers were lost too often, the job was
+    cancelled, or the JVM or server is gone. None for all errors that a retry would not fix: an exception in
+    Python, or an expression that fails on a record.
 
     Recognizes errors by the modules of their types, without importing these: not every client of Spark Connect has
     py4j, nor every classic session gRPC.
@@ -48,7 +48,7 @@ def given_up(kind: type[StratalogError], consequence: str) -> Iterator[None]:
 
 
 def _said_by_the_jvm(error: BaseException) -> str:
-    """The message of the first error in the chain that is no wrapper."""
+    """The message of the first error in the chain that is not a wrapper."""
     try:
         found = error.java_exception  # type: ignore[attr-defined]
         while str(found.getMessage()).startswith(_AWAITED) and found.getCause() is not None:

@@ -1,4 +1,4 @@
-"""The partition of a key by a hash of Kafka's clients, as a function of columns, which Spark lacks."""
+"""The partition of a key by a hash of Kafka's clients, as a function of columns. (Spark has no such function.)"""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _TEXT_IS_JSON = BooleanType | ByteType | ShortType | IntegerType | LongType
 
 
 def by_key_hash(key: Column, key_type: DataType, partitions: int, partitioner: str) -> Column:
-    """The partition of each key; see ``partitions_of``. Keys travel to a Python process as Arrow columns; Spark
-    4.0 passes pandas columns, and not for all types.
+    """The partition of each key; see ``partitions_of``. Spark passes the keys to a Python process as Arrow
+    columns; Spark 4.0 passes pandas columns, and not for all types.
 
     Raises: InvalidCallError for a type that Spark 4.0 cannot pass unchanged.
     """
@@ -56,6 +56,6 @@ def by_key_hash(key: Column, key_type: DataType, partitions: int, partitioner: s
             return pd.Series(partitions_of(pa.array(keys, pa.binary()), partitions, partitioner).astype(np.int32))
 
         of_pandas.__name__ = HASH_NAME
-        of_pandas.__annotations__ = dict.fromkeys(("keys", "return"), pd.Series)  # Spark goes by them
+        of_pandas.__annotations__ = dict.fromkeys(("keys", "return"), pd.Series)  # Spark uses the annotations
         hashed = cast(Any, pandas_udf)(of_pandas, "int")(key.cast("binary"))
     return cast(Column, hashed)

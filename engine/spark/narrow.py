@@ -1,10 +1,11 @@
-"""Narrow records travel to Python faster.
+"""Passes narrow records to Python faster.
 
 Spark ends a batch at a number of records or of bytes. To count the bytes, it computes the size of every column's
-array after each record: a third of the CPU time of appending small typed records. If all records are narrow, their
-number is a sufficient bound. So an append first tries without a bound of bytes: the shuffle, which ends before
+array after each record: a third of the CPU time of appending small typed records. If all records are narrow, a
+bound on their number is enough. So an append first tries without a bound of bytes: the shuffle, which ends before
 anything is written, fails at the first record that is not narrow; then this append, and later ones of the topic,
-use a bound of bytes. Types with lists or maps, whose widths cost too much to compute, always do.
+use a bound of bytes. Types with lists or maps always use a bound of bytes, because their widths cost too much to
+compute.
 
 That bound overrides the session: Spark's own is 2 GiB, and a platform may give a Python worker half of that. A
 session that refuses settings keeps its own.
@@ -24,14 +25,14 @@ from stratalog.engine.spark.balanced import balanced
 from stratalog.engine.spark.sql import identifier
 
 NARROW_BYTES = 16 * 1024
-"""The greatest total size of a narrow record's texts and bytes."""
+"""The maximum total size of a narrow record's texts and bytes."""
 BATCH_RECORDS = 2048
 BATCH_BYTES = 16 * 1024 * 1024
 """Bytes per batch of records that are not narrow."""
 
 _WIDE = f"stratalog: a record has more than {NARROW_BYTES} bytes, so batches are bounded by bytes now"
 _UNBOUNDED = 2**31 - 1
-"""The value that Spark takes for no bound, which skips counting bytes."""
+"""The value that Spark reads as "no bound", so that it does not count bytes."""
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -41,8 +42,8 @@ class WideRecordError(Exception):
 
 
 def only_narrow(records: DataFrame, checked: str) -> DataFrame | None:
-    """The records, with a column ``checked`` that fails for one that is not narrow. None if their types do not
-    show their width.
+    """The records, with a column ``checked`` that fails for a record that is not narrow. None if the types do not
+    show the width.
     """
     widths = [width_of(records[identifier(field.name)], field.dataType) for field in records.schema]
     known = [width for width in widths if width is not None]
@@ -56,7 +57,7 @@ def only_narrow(records: DataFrame, checked: str) -> DataFrame | None:
 
 
 def width_of(column: Column, kind: DataType) -> Column | None:
-    """Bytes of variable-width columns; None if that takes a walk over elements."""
+    """Bytes of variable-width columns; None if computing them requires a walk over elements."""
     if isinstance(kind, StringType | BinaryType):
         return F.coalesce(F.octet_length(column), F.lit(0))
     if isinstance(kind, StructType):
@@ -68,8 +69,8 @@ def width_of(column: Column, kind: DataType) -> Column | None:
 
 @contextmanager
 def bounded_by_records(spark: SparkSession) -> Iterator[None]:
-    """Batches of jobs that begin in the block end at ``BATCH_RECORDS`` alone. A setting with that value belongs to
-    the user, or to another thread's append, and is left alone.
+    """Batches of jobs that begin in the block end at ``BATCH_RECORDS`` alone. If the setting already has that
+    value, it belongs to the user or to another thread's append, and is left alone.
 
     Raises: WideRecordError.
     """

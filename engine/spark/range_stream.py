@@ -2,7 +2,7 @@
 
 Spark takes the rows of a Python source from Python workers, at about half the speed of a scan. So the source here
 has one row for each partition of a batch, and ``foreachBatch`` makes these rows a read of the files that hold the
-ranges. A batch that runs again has the same ranges, whatever became of the files.
+ranges. A batch that runs again has the same ranges, even if the files have changed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OF_ROWS = ("columns", "includeHeaders", "minPartitions", "failOnNewFields")
 
 
 class RangeDataSource(DataSource):
-    """The format of the ranges. ``Cluster.for_each_batch`` uses it; its rows are not for others."""
+    """The format of the ranges. ``Cluster.for_each_batch`` uses it; its rows are not for other users."""
 
     @classmethod
     def name(cls) -> str:
@@ -89,7 +89,7 @@ class Ranges(InputPartition):
 
 
 class RangeStream(StreamReader):
-    """A query's source of ranges; its offsets are those of ``StreamReader``."""
+    """A query's source of ranges; its offsets are the same as those of ``StreamReader``."""
 
     def _slices(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         source, _ = self._open()
@@ -141,8 +141,9 @@ def kept_active_session() -> Iterator[None]:
 
 
 class BatchScan:
-    """Calls a function with each batch as a scan. Spark Connect runs it in a separate process on the server's
-    machine, where it opens the cluster again, with the key of that process's environment."""
+    """Calls a function with each batch as a scan. Spark Connect runs the function in a separate process on the
+    server's machine, which opens the cluster again, with the key of its own environment.
+    """
 
     def __init__(self, ports: Ports, options: SourceOptions, function: BatchFunction) -> None:
         self._opened: Ports | None = ports

@@ -1,7 +1,7 @@
 """Translates Spark's errors about unreadable files: topic, partition, offsets, and remedy.
 
-A user evaluates a DataFrame long after it was made, and gets Spark's own error: a ``FAILED_READ_FILE`` from the
-JVM that names a file. The engine and the jobs translate it when they evaluate, and other callers can use
+A user may evaluate a DataFrame long after it was made, and gets Spark's own error: a ``FAILED_READ_FILE`` from the
+JVM that names a file. The engine and the jobs translate this error when they evaluate, and other callers can use
 ``Cluster.read_errors``. The new error does not rely on Spark's text: the file is read again, and checked.
 """
 
@@ -23,17 +23,19 @@ _UNREAD = re.compile(
     r"\[(FAILED_READ_FILE(?:\.\w+)?)\] Encountered error while reading file (\S+?)\.?\s"
     r"|\[(PATH_NOT_FOUND)\] Path does not exist: (\S+?)\.?\s"
 )
-"""The file as an error names it, in its message or that of a cause. Addresses are encoded, without spaces."""
+"""The file that an error names, in its message or in that of a cause. Addresses are URL-encoded, so they have no
+spaces.
+"""
 _GONE = ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND")
-"""Conditions of a missing file; the second is Spark Connect's, which looks up the files at each evaluation."""
+"""Conditions of a missing file; the second is from Spark Connect, which looks up the files at each evaluation."""
 
 
 @contextmanager
 def read_errors(stores: Iterable[Store]) -> Iterator[None]:
     """Evaluate DataFrames of the log in the block.
 
-    Raises: CorruptSegmentError for a damaged file of one of the stores; SourceChangedError for a missing one;
-        StorageError for a good one that Spark could not read.
+    Raises: CorruptSegmentError for a damaged file of one of the stores; SourceChangedError for a missing file;
+    StorageError for a good file that Spark could not read.
     """
     try:
         yield
@@ -57,7 +59,7 @@ def unread_file(error: Exception) -> tuple[str, str] | None:
 
 
 def _said(stores: Iterable[Store], condition: str, uri: str) -> StratalogError | None:
-    """The error about the file. None for a path of a foreign frame."""
+    """The error about the file. None for a path that is not from the log."""
     for store in stores:
         for address in (uri, unquote(uri)):
             name = _with_host(address).removeprefix(f"{store.uri}/")
@@ -78,15 +80,15 @@ def _with_host(uri: str) -> str:
 
 def _gone(uri: str) -> StratalogError:
     return SourceChangedError(
-        f"{uri} was deleted during the read, as it was merged, tiered or expired more than "
-        "file.delete.delay.ms ago: read again, which finds its successor"
+        f"{uri} was deleted during the read, because it was merged, tiered or expired more than "
+        "file.delete.delay.ms ago: read again to find its successor"
     )
 
 
 def _checked(
     store: Store, path: str, topic: str, partition: int, name: paths.DataName | paths.CheckpointName
 ) -> StratalogError:
-    """The error of the file, from reading all of it."""
+    """The error of the file, found by reading all of it."""
     what, uri = f"{topic}-{partition}", store.uri_of(path)
     if isinstance(name, paths.CheckpointName):
         return CorruptSegmentError(

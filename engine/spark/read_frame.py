@@ -1,4 +1,4 @@
-"""A planned range of topics, or the latest snapshots of one, as a DataFrame.
+"""A planned range of topics, or the latest snapshots of one topic, as a DataFrame.
 
 Every byte that affects a query's result is compared with a checksum: the Parquet footer and page index of each
 file when the DataFrame is made (one ranged read of the file's end, as Spark trusts both), pages by Spark's reader
@@ -58,8 +58,8 @@ def read_frame(
     """The records of a plan: columns ``topic, partition, offset, timestamp, key, value, headers``. Warns of
     deleted records that may be missing.
 
-    Raises: see ``plan_again`` when files are gone since; SourceChangedError when they disappear faster than they
-        are found; see ``check_tails``.
+    Raises: see ``plan_again`` when files have disappeared since; SourceChangedError when files disappear faster
+    than their successors are found; see ``check_tails``.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -117,8 +117,8 @@ def read_snapshot_frame(
     topic: str,
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
-    """The latest snapshots as one DataFrame, columns ``topic, partition, end_offset, timestamp, key, value,
-    headers``: for a user's topic the latest record of each key below ``end_offset``.
+    """The latest snapshots as one DataFrame with the columns ``topic, partition, end_offset, timestamp, key,
+    value, headers``: for a user's topic the latest record of each key below ``end_offset``.
 
     Raises: see ``locate``.
     """

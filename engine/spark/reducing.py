@@ -3,8 +3,9 @@
     keys of the latest snapshot and of the log after it -> group by key, with the last place of each -> sort
     -> one task that streams the files in their order, and keeps the records at these places
 
-Aggregation and sort spill to disk, and see only keys and places; Python sees one batch at a time, and copies
-records unchanged from the files. The result equals that of ``stratalog.engine.state.latest_by_key``, row by row.
+Aggregation and sort can spill to disk, and handle only keys and places. Python handles one batch at a time, and
+copies records unchanged from the files. The result equals that of ``stratalog.engine.state.latest_by_key``, row by
+row.
 """
 
 from __future__ import annotations
@@ -63,15 +64,16 @@ _TOUCHED = "__touched"
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The input of a snapshot: the latest one, if any, and the log after it."""
+    """The input of a snapshot: the latest snapshot, if any, and the log after it."""
 
     work: SnapshotWork
     log: ReplicaLog
     end: int
     earlier: DataFile | None
     earlier_records: int
-    """The number of records of the latest snapshot; they have the places ``[-earlier_records, 0)``, before the
-    log's."""
+    """The number of records of the latest snapshot; they have the places ``[-earlier_records, 0)``, before those
+    of the log.
+    """
     start: int
     """The first offset of the log after it."""
 
@@ -160,7 +162,7 @@ def _keys(spark: SparkSession, source: _Source, *, by_tasks: bool) -> DataFrame:
             earlier = slices_frame(spark, [whole], of_keys)
         else:
             earlier = snapshot_rows(spark, [leader.store.uri_of(source.earlier.object.name)], schema)
-        place = F.col("offset") - F.lit(source.earlier_records + 1)  # a control record is its first one
+        place = F.col("offset") - F.lit(source.earlier_records + 1)  # a control record is the snapshot's first one
         keys = _placed(earlier, place, touched=0).unionAll(keys)
     return keys.where(F.col("key").isNotNull())
 
@@ -211,7 +213,7 @@ def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_
         yield result(outcome)
 
     given = results(places.mapInArrow(task, RESULT).toArrow())
-    if not given:  # without rows Spark runs no task
+    if not given:  # Spark runs no task without rows
         return _write_all(_Places(iter(())), source, snapshot_id, horizon_us)
     match given[0]:
         case StratalogError() as error:

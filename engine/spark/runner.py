@@ -1,4 +1,5 @@
-"""Work on executors: items packed into slices by weight, one Spark task per slice, results as they complete.
+"""Runs work on executors: packs items into slices by weight, runs one Spark task per slice, and returns results as
+they complete.
 
 Works the same in a classic session and on Spark Connect: a range of numbers with one partition each, through
 ``mapInArrow``, without a SparkContext or a shuffle.
@@ -29,7 +30,7 @@ from stratalog.partitions.runner import Failed, Outcome, ThreadRunner
 from stratalog.partitions.store import StoreCounts
 
 ITEM_THREADS = 2
-"""Concurrent items of a slice: while one waits for a disk or server, another copies."""
+"""The number of concurrent items of a slice: while one waits for a disk or server, another copies."""
 
 _ITEMS_PER_SLICE = 8
 _MOST_SLICES_PER_CORE = 4
@@ -44,7 +45,7 @@ class SparkRunner:
     """Runs functions over items on the executors of a session.
 
     A slice is one task; tasks only create files, so Spark may retry them or run them twice. A job has one task per
-    core, and the next job waits behind it: results arrive, and are committed, job by job.
+    core, and the next job waits for it, so results arrive and are committed job by job.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -54,7 +55,7 @@ class SparkRunner:
         except Exception as error:  # a stopped session raises many kinds of errors
             raise EnvironmentUnusableError(
                 f"this Spark session runs no tasks; it was probably stopped ({first_line(error)}): give a "
-                "running one, or none, for threads of this process"
+                "running session, or none to use threads of this process"
             ) from error
         self._spark = spark
         self._counting = threading.Lock()
@@ -93,7 +94,8 @@ class SparkRunner:
         pickled = [_pickled(items) for items in slices]
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            # Read the input to its end: Spark discards a worker that leaves a part of it, and starts a new one.
+            # Read the input to its end: if a worker leaves a part of it unread, Spark discards the worker and
+            # starts a new one.
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     items = pickle.loads(pickled[number])  # noqa: S301 - of this very function, by its driver
@@ -106,7 +108,7 @@ class SparkRunner:
             why = why_given_up(error)
             if why is None:
                 raise
-            lost = RetriableError(f"Spark aborted the job; finished work stays done: run it again ({why})")
+            lost = RetriableError(f"Spark aborted the job; finished work is kept: run the operation again ({why})")
             return [([Failed(item, lost) for part in slices for item in part], StoreCounts())]
 
 
@@ -138,8 +140,8 @@ def run_counted(function: Callable[[W], R], items: Sequence[W]) -> tuple[list[Ou
 
 
 def slice_count(items: int, cores: int) -> int:
-    """The number of slices: a Python task costs some 100 ms of a core, so small work has one task per core; many
-    items have more, so that a heavy slice does not delay all.
+    """The number of slices: a Python task costs some 100 ms of a core, so small work has one task per core; with
+    many items there are more tasks, so that a heavy slice does not delay the whole job.
     """
     return min(max(cores, -(-items // _ITEMS_PER_SLICE)), cores * _MOST_SLICES_PER_CORE)
 

@@ -31,7 +31,7 @@ from stratalog.partitions.lookup import TimeRange
 from stratalog.partitions.records import ABORTED
 
 PAGE_CHECKS = "parquet.page.verify-checksum.enabled"
-"""Parquet's setting in Hadoop's conf; as an option of a reader it applies only to what that reads."""
+"""Parquet's setting in Hadoop's conf; as an option of a reader, it applies only to that reader's files."""
 _GLOBS = "__globPaths__"
 _OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 _NO_FILE_SYSTEM = re.compile(r'No FileSystem for scheme "?\w+"?|Class \S+FileSystem not found')
@@ -107,7 +107,7 @@ def scan(
 def pinned_files(spark: SparkSession, schema: StructType, uris: Sequence[str]) -> DataFrame:
     """The rows of files that must exist, complete, under any settings of the session and Hadoop: records are never
     skipped silently (``spark.sql.files.ignore*``), and pages are compared with their checksums. An address names
-    exactly one file, and is no glob pattern.
+    exactly one file, and is not a glob pattern.
     """
     options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", PAGE_CHECKS: "true"}
     if is_remote():  # a server of Spark Connect has the names of options in small letters, and looks for _GLOBS

@@ -1,8 +1,8 @@
-"""Errors of the format without the lines of Python's stack: the sentence of the error is what a user needs.
+"""Errors of the format without the lines of Python's stack: a user only needs the message of the error.
 
 Spark runs a Python data source in worker processes, and reports an error there as its traceback. A worker with
 ``SPARK_HIDE_TRACEBACK`` (``spark.sql.execution.pyspark.udf.hideTraceback.enabled``) reports the error alone. A
-worker that has reported an error ends, so this changes no other error's report.
+worker ends after it has reported an error, so no other report changes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ C = TypeVar("C", bound=type)
 
 
 def short_errors(of: C) -> C:
-    """Let the methods of a class raise our errors without a traceback in a Spark worker; other errors keep it.
-    Before Spark 4.2 nothing changes: a worker then reports an error of its own, and only the traceback has ours.
+    """Class decorator: in a Spark worker, the methods raise stratalog errors without a traceback; other errors
+    keep theirs. Before Spark 4.2 nothing changes: a worker then reports an error of its own, and the stratalog
+    error is only in the traceback.
     """
     if spark_version() < LIMITS:
         return of

@@ -13,7 +13,7 @@ from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
 
 
 def batches_of(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
-    """Rows as batches of the record columns, by partition; absent columns are null.
+    """Rows as batches of the record columns, by partition; absent columns become null.
 
     Raises: InvalidRecordError for a row without a partition.
     """
@@ -24,7 +24,7 @@ def batches_of(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
 
 
 def records_of(rows: pa.Table) -> pa.Table:
-    """The record columns of rows; absent ones are null."""
+    """The record columns of rows; absent columns become null."""
     columns: dict[str, pa.ChunkedArray | pa.Array] = {}
     for name in RECORD_COLUMNS:
         if name in rows.column_names:

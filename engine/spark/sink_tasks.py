@@ -2,9 +2,9 @@
 
     Cluster.records    partitions the rows, so that task n has those of partition n, and says so in the schema
     a batch begins     the driver looks at the partitions, and passes the result to the tasks (``plan``)
-    a task             appends like an append's task (steps 1 to 5 of the protocol), with the query's id as the
-                       producer and the batch's as the sequence, so a second attempt appends nothing
-    a batch ends       the driver acknowledges (steps 6 and 7)
+    a task appends like an append's task (steps 1 to 5 of the protocol), with the query's id as the producer and
+    the batch's id as the sequence, so a second attempt appends nothing a batch ends the driver acknowledges (steps
+    6 and 7)
 
 Rows that a task cannot append, because their leader has changed, for example, go to the driver if they are few;
 otherwise the task fails, and Spark retries it.
@@ -55,8 +55,9 @@ DEALT = "stratalog.partitions"
 task with a partition's number has all of its rows."""
 
 LEFT_OUT = "stratalog.bad_records"
-"""Key in the metadata of the column ``bad_records.ERRORS``: the topic for bad records; empty: they are left
-out."""
+"""Key in the metadata of the column ``bad_records.ERRORS``: the topic for bad records; empty: bad records are left
+out.
+"""
 
 BATCH_ID = "streaming.sql.batchId"
 
@@ -75,7 +76,7 @@ class TaskOf:
 
 @dataclass
 class TaskRows(WriterCommitMessage):
-    """The rows of one task, as an Arrow stream, for the driver to append."""
+    """The rows of one task as an Arrow stream, which the driver appends."""
 
     query_id: str | None
     data: bytes
@@ -88,7 +89,7 @@ class TaskAppend(WriterCommitMessage):
     query_id: str
     view: PartitionView
     outcome: Appended | NotAppended | None
-    """None if all of its rows are bad, and left out."""
+    """None if all of its rows are bad and left out."""
     bad: FoundBad | None = None
 
 
@@ -102,8 +103,8 @@ def present_task() -> TaskOf | None:
 
 
 def deal_out(records: DataFrame, partitions: int, bad_records: LeaveOut | None = None) -> DataFrame:
-    """Records with their partitions in the form of the sink: task n has the rows of partition n. The column with
-    the reasons of bad ones has the policy for them.
+    """Distribute records for the sink: task n gets the rows of partition n. The metadata of the column with the
+    reasons of bad records has the policy for them.
     """
     named = records.withColumnRenamed(PARTITION, "partition").withMetadata("partition", {DEALT: partitions})
     if bad_records is not None:
@@ -139,7 +140,7 @@ class PlannedAppends:
     """By partition, the last sequence of each query, by its producer id."""
 
     def comes_late(self, who: ProducerAppend) -> bool:
-        """Whether some partition has a later sequence; then one without this sequence does not get it."""
+        """Whether some partition has a later sequence. Then a partition without this sequence does not get it."""
         return any(last > who.sequence for last in self.sequences.get(who.producer_id, {}).values())
 
     def is_rest(self, who: ProducerAppend, partition: int) -> bool:
@@ -178,7 +179,7 @@ def plan(
     producer: str,
     bad_records: LeaveOut | None = None,
 ) -> PlannedAppends:
-    """The present partitions. Partitions that cannot be listed count as empty.
+    """The current partitions of the topic. Partitions that cannot be listed count as empty.
 
     Raises: UnknownTopicOrPartitionError; see ``topic_of_bad_records``; errors of reading the metadata.
     """
@@ -195,7 +196,7 @@ def plan(
         return {
             name: entry.sequence
             for name, entry in found.items()
-            if name == producer or name.startswith(f"{producer}@")  # of a batch, of a stream's queries
+            if name == producer or name.startswith(f"{producer}@")  # a batch of a query that this stream has had
         }
 
     sequences: dict[str, dict[int, int]] = {}
@@ -217,12 +218,12 @@ def append_rows(
 ) -> TaskAppend | TaskRows:
     """Append the rows of a task, all of one partition. ``records_of`` converts rows to records.
 
-    Raises: RetriableError kinds if they were not appended, and are too many for the driver.
+    Raises: RetriableError kinds if the rows were not appended, and are too many for the driver.
     """
     if task.number not in planned.replicas_of:
         raise InvalidRecordError(
-            f"append to {planned.topic}: task {task.number} has no partition: write the rows as "
-            "cluster.records(topic, df, ...) has made them, without distributing them again"
+            f"append to {planned.topic}: task {task.number} has no partition: write the rows of "
+            "cluster.records(topic, df, ...) without redistributing them"
         )
     replicas = planned.replicas_of[task.number]
     kept = _Kept(batches, task.number, str(replicas))
@@ -260,7 +261,7 @@ class _Kept:
             yield batch
 
     def all_fit(self) -> bool:
-        """Read until all rows are kept, or they are too many; returns whether all are kept."""
+        """Read until all rows are kept, or there are too many. Returns whether all are kept."""
         while self._bytes <= MOST_TASK_BYTES and self._next() is not None:
             pass
         return self._bytes <= MOST_TASK_BYTES
@@ -271,8 +272,8 @@ class _Kept:
             return None
         if pc.any(pc.not_equal(batch.column("partition"), self._partition).fill_null(True)).as_py():
             raise InvalidRecordError(
-                f"append to {self._what}: its task has rows of other partitions: write the rows as "
-                "cluster.records(topic, df, ...) has made them, without distributing them again"
+                f"append to {self._what}: its task has rows of other partitions: write the rows of "
+                "cluster.records(topic, df, ...) without redistributing them"
             )
         if self._bytes <= MOST_TASK_BYTES:
             self.rows.append(batch)

@@ -9,5 +9,5 @@ def identifier(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A text, quoted for SQL. It ends correctly whether or not the session treats backslashes as escapes."""
+    """A text, quoted for SQL. The literal is correct whether or not the session treats backslashes as escapes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,4 +1,6 @@
-"""The columns of a stream: selected by the option ``columns``, and the records of files in exactly these."""
+"""The columns of a stream: selected by the option ``columns``, and the records of files in exactly these
+columns.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ _BATCH_BYTES = 4 * 1024 * 1024
 
 
 def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructType:
-    """The columns ``topic`` and those of ``records``, or only the named ones; ``value.carrier`` keeps this field
-    of the struct ``value`` (a query names it ``value.carrier`` with or without the option).
+    """The column ``topic`` and the columns of ``records``, or only the named columns; ``value.carrier`` keeps this
+    field of the struct ``value`` (a query names it ``value.carrier`` with or without the option).
 
-    Raises: InvalidCallError for an unknown column, naming the nearest one.
+    Raises: InvalidCallError for an unknown column, naming the nearest known one.
     """
     whole = StructType([StructField(TOPIC, StringType()), *records.fields])
     if columns is None:
@@ -39,7 +41,7 @@ def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructT
 
 def check_new_fields(query: StructType, records: StructType, columns: Sequence[str] | None, topic: str) -> None:
     """Compare the columns of a query with those that it would have if it started now; ``records`` are the topic's
-    present ones.
+    current columns.
 
     Raises: InvalidCallError naming the fields that the query lacks.
     """
@@ -58,7 +60,7 @@ def check_new_fields(query: StructType, records: StructType, columns: Sequence[s
 
 
 def _other_types(have: StructType, query: StructType, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The fields that a topic now has with another type than a query, with this type."""
+    """The fields whose type in the topic now differs from their type in the query, with the topic's type."""
     types = {field.name: field.dataType for field in query}
     for field in have:
         one, two = field.dataType, types.get(field.name)
@@ -91,7 +93,7 @@ def _pruned(struct: StructType, chosen: set[str], prefix: str) -> StructType:
 def parquet_columns(schema: StructType) -> list[str]:
     """The columns of a file to read for ``schema``: leaves of structs, by their dotted names."""
     struct = StructType([field for field in schema if field.name != TOPIC])
-    return list(_leaves(struct)) or ["offset"]  # at least the number of records
+    return list(_leaves(struct)) or ["offset"]  # reads at least the number of records
 
 
 def _leaves(struct: StructType, prefix: str = "") -> Iterator[str]:

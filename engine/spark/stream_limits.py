@@ -28,7 +28,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     """The source of a query, batch by batch."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit of the options; Spark knows only one, ``latestOffset`` applies both."""
+        """The limit of the options; Spark knows only one limit; ``latestOffset`` applies both."""
         if self._options.max_rows is not None:
             return ReadMaxRows(self._options.max_rows)
         if self._options.max_bytes is not None:
@@ -42,8 +42,8 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # type: ignore[override]  # noqa: N802 - Spark's name
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """The end of the next batch. Also commits its start to the group, as everything before is processed: Spark
-        calls ``commit`` only when another batch follows, so the lag would never become 0.
+        """The end of the next batch. Also commits the start of that batch to the group, as everything before it is
+        processed. (Spark calls ``commit`` only when another batch follows, so the lag would never become 0.)
         """
         source, progress = self._open()
         begin = StreamOffsets.from_json(start)
@@ -57,8 +57,8 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end of the log at this trigger, independent of the limit, and how far the batch ends behind it:
-        ``latestOffset`` in the query's progress for listeners. A Python source has no metrics there.
+        """The end of the log at this trigger, independent of the limit, and how far behind it the batch ends.
+        Listeners see this as ``latestOffset`` in the query's progress, where a Python source has no metrics.
         """
         source = self._open()[0]
         if source.latest_seen is None or source.planned is None:

@@ -17,7 +17,9 @@ QUERY_ID = "sql.streaming.queryId"
 
 
 def query_of_thread(spark: SparkSession) -> str | None:
-    """The query whose batch this thread processes; None outside of one, and in the client of a server."""
+    """The query whose batch this thread processes; None outside of a query, and in the client of a Spark Connect
+    server.
+    """
     if is_remote():
         return None
     found: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
@@ -35,14 +37,14 @@ def query_of_server(spark: SparkSession, checkpoint: str | None) -> str:
     active = [str(query.id) for query in spark.streams.active]
     if len(active) != 1:
         raise InvalidCallError(
-            f"the session has {len(active)} active queries, and Spark Connect does not say whose batch this is: "
-            "name the query's checkpointLocation as stream_writer(..., checkpoint=...), too"
+            f"the session has {len(active)} active queries, and Spark Connect does not tell which query a batch "
+            "belongs to: also pass the query's checkpointLocation as stream_writer(..., checkpoint=...)"
         )
     return active[0]
 
 
 def _written_down(spark: SparkSession, checkpoint: str) -> str:
-    """The id in a checkpoint, which Spark writes before the first batch."""
+    """The id in a checkpoint. Spark writes it before the first batch."""
     path = f"{checkpoint.rstrip('/')}/metadata"
     try:
         rows = spark.read.text(path).collect()

@@ -1,18 +1,18 @@
 """The sinks of a stream: append its batches to a topic, each record once, across restarts and replays.
 
 Exactly once: a batch is one atomic append to each partition, with the query's producer id and the batch id as its
-sequence, and Spark repeats an interrupted batch under its id, with the same rows. Other rows under the id are
-refused: the checkpoint is older than the log, and rows that Spark has planned again would be mistaken for those in
-the log. So is a batch that was appended too long ago to be compared. The producer id contains the query's id from
-the checkpoint: a query with a new checkpoint counts its batches from 0 again, and must not be mistaken for the old
-one. The state of a producer expires ``producer.id.expiration.ms`` after its last append, so a query must run again
-before that.
+sequence, and Spark repeats an interrupted batch under its id, with the same rows. Other rows under the same id are
+refused: the checkpoint is then older than the log, and rows that Spark has planned again would be mistaken for
+those in the log. A batch that was appended too long ago to be compared is also refused. The producer id contains
+the query's id from the checkpoint: a query with a new checkpoint counts its batches from 0 again, and must not be
+mistaken for the old query. The state of a producer expires ``producer.id.expiration.ms`` after its last append, so
+a query must run again before that.
 
 ``StreamWriter`` (``foreachBatch``) appends batches of any size from executors. So do ``StreamSink``
 (``writeStream.format``) and, for a single batch, ``BatchSink`` with rows from ``Cluster.records``: task n has all
-rows of partition n (``sink_tasks``). Of other rows a task may have some of each partition, and a replay may
-distribute them differently, so that a task's append would not be recognized. They travel to the driver, in the
-tasks' commit messages, and it appends them by partition: suitable for small batches, refused for large ones.
+rows of partition n (``sink_tasks``). A task may have other rows of several partitions, and a replay may distribute
+them differently, so that a task's append would not be recognized. Tasks send such rows to the driver in their
+commit messages, and the driver appends them by partition. This suits small batches; large ones are refused.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _log = logging.getLogger(__name__)
 
 @cache
 def _opened(cluster_file: str, credentials: str | None, cluster_key_file: str | None) -> Ports:
-    """The cluster of a file, opened once per process that Spark has on the driver for its queries."""
+    """The cluster of a file, opened once per Python process that Spark runs on the driver for its queries."""
     return open_driver(cluster_file, credentials, cluster_key_file)
 
 
@@ -102,12 +102,14 @@ def _driver(options: SinkOptions) -> Ports:
 
 
 def query_producer(producer: str, query_id: str | None) -> str:
-    """The producer id of a query; outside of one, the producer's name."""
+    """The producer id of a query; outside of a query, the producer's name."""
     return producer if query_id is None else f"{producer}@{query_id}"
 
 
 def with_remedy(report: Report, batch_id: int) -> Report:
-    """The report of a batch; if the query is older than the topic, its first such failure has the remedy."""
+    """The report of a batch; if the query is older than the topic, the first failure that shows this has the
+    remedy.
+    """
     codes = OutOfOrderSequenceNumberError.code, DuplicateSequenceNumberError.code
     changed = [f for f in report.failures if f.code in codes]
     if not changed:
@@ -115,11 +117,11 @@ def with_remedy(report: Report, batch_id: int) -> Report:
     first = replace(
         changed[0],
         message=(
-            f"{changed[0].message}. Batch {batch_id} differs from the one that this query appended under "
-            "its number: its checkpoint is an older copy, or is shared with another query, or its source "
-            "gives other rows. Restore the later checkpoint; or start with a new one after the records "
-            "that the topic has; or name another producer, so that repeated records are in the topic "
-            "twice (docs/operations.md: Repeated appends)"
+            f"{changed[0].message}. Batch {batch_id} has different rows from the batch {batch_id} that this "
+            "query already appended. Either the query's checkpoint is an older copy, it is shared with another "
+            "query, or the source returned other rows. Restore the newer checkpoint; or start from a new "
+            "checkpoint positioned after the records already in the topic; or name another producer, which "
+            "stores repeated records twice (docs/operations.md: Repeated appends)"
         ),
     )
     return replace(report, failures=[first if f is changed[0] else f for f in report.failures])
@@ -152,7 +154,7 @@ class SinkOptions:
 
     cluster: str
     topic: str | None
-    """None: the column ``topic`` names it."""
+    """None: the column ``topic`` names the topic."""
     producer: str
     on_changed_replay: OnChangedReplay
     credentials: str | None = None
@@ -171,7 +173,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     if "/" in options.get("path", ""):
         raise InvalidCallError(
             f'{options["path"]!r} is a folder, not a topic: name the topic with start("topic"); toTable passes '
-            "the folder of a table instead, and not its options"
+            "a folder of a table instead of its options"
         )
     options = topic_option(options)
     options.setdefault("producer", "stream")
@@ -202,11 +204,11 @@ class RecordSink:
     """
 
     _instead: str
-    """Another way to append so large a batch."""
+    """Another way to append a batch that is too large."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Raises: InvalidCallError if neither the options nor the rows name a topic; InvalidRecordError for
-        columns of ``Cluster.records`` among others.
+        columns of ``Cluster.records`` mixed with others.
         """
         self._options = options
         self._bad_records = options.bad_records or left_out(schema)
@@ -263,7 +265,7 @@ class RecordSink:
         return self._options.topic
 
     def _plan(self, producer: str) -> None:
-        """Look at the partitions, if each task has all rows of one."""
+        """List the partitions, if each task has all rows of one partition."""
         if self._dealt is not None:
             self._planned = plan(
                 *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
@@ -287,7 +289,7 @@ class RecordSink:
         return append_rows(self._planned, task, who, chain([first], batches), self._records, self._rows)
 
     def _full(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches with rows, without columns that only the log gives; timestamps are instants in any time zone.
+        """Batches with rows, without columns that only the log fills in; timestamps are instants in any time zone.
 
         Raises: InvalidRecordError for a row with an offset, or of another topic.
         """
@@ -312,7 +314,7 @@ class RecordSink:
         return records_of(pa.Table.from_batches([rows])).to_batches()[0]
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> TaskRows:
-        """The rows for the driver. Raises: InvalidRecordError when they are too many."""
+        """The rows for the driver. Raises: InvalidRecordError when there are too many."""
         sink, size = pa.BufferOutputStream(), 0
         writer: pa.RecordBatchStreamWriter | None = None
         for batch in batches:
@@ -324,8 +326,8 @@ class RecordSink:
             if size > MOST_TASK_BYTES:
                 raise InvalidRecordError(
                     f"append to {self._options.topic}: a task of the batch has more than {MOST_TASK_BYTES} bytes, "
-                    "which is too much for the driver: write what cluster.records(topic, df, ...) makes, as it "
-                    f"is, or {self._instead}"
+                    "which is too much for the driver: write the result of cluster.records(topic, df, ...) "
+                    "unchanged, or {self._instead}"
                 )
         if writer is not None:
             writer.close()
@@ -366,7 +368,7 @@ class RecordSink:
                 rows = self._marked(rows)
             topic = self._topic
             batches = batches_of(rows, topic)
-            # Partitions appended by tasks are no earlier try: they were compared.
+            # Partitions to which tasks have appended are not an earlier try: they were compared.
             earlier = EarlierTries() if appended else None
             reports.append(
                 append_given(
@@ -395,7 +397,7 @@ class RecordSink:
         return reports
 
     def _marked(self, rows: pa.Table) -> pa.Table:
-        """The rows, with those without a valid partition marked as bad rows of partition 0."""
+        """The rows; rows without a valid partition are marked as bad rows of partition 0."""
         count = len(self._ports.metadata.image().topic(self._topic).partitions)
         marked = []
         for batch in rows.to_batches():
@@ -413,7 +415,7 @@ class RecordSink:
 
 @short_errors
 class StreamSink(RecordSink, DataSourceStreamArrowWriter):
-    """Appends the batches of a query. Spark makes one per batch, on the driver."""
+    """Appends the batches of a query. Spark creates one sink per batch, on the driver."""
 
     _instead = "use foreachBatch with cluster.stream_writer, or limit the source's batches"
 
@@ -425,7 +427,7 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
         """Append a task's rows, or return them for the driver to append.
 
-        Raises: InvalidRecordError when they are too many for the driver; see ``append_rows``.
+        Raises: InvalidRecordError when the rows are too many for the driver; see ``append_rows``.
         """
         task = present_task()
         if self._planned is None or task is None:

@@ -1,7 +1,7 @@
 """``spark.readStream.format("stratalog")``: the source of a stream for Spark's Python data source.
 
 Spark keeps one Python process per query on the driver, which plans (all methods of ``StreamReader`` except
-``read``), and calls ``read`` in tasks: the reader is sent there, without its open cluster.
+``read``), and calls ``read`` in tasks, to which the reader is sent without its open cluster.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def source_schema(options: SourceOptions) -> StructType:
 
 
 def check_limits(options: SourceOptions) -> None:
-    """Raises: InvalidCallError for a limit of a stream's batches that this version of Spark does not know."""
+    """Check that this version of Spark supports the limit of a stream's batches. Raises: InvalidCallError."""
     if options.max_rows is not None or options.max_bytes is not None:
         check_version(LIMITS, "a limit of a stream's batches", "a limit of a stream's batches")
 
@@ -68,7 +68,7 @@ def records_of_slice(part: Slice, columns: Sequence[str], schema: pa.Schema) -> 
 @short_errors
 class StreamReader(DataSourceStreamReader):
     """The source of a query. Offsets are ``stratalog.engine.reading.stream_offsets``. Spark does not pass the
-    start of a batch, so each one reads everything (``stream_limits`` has the source with limits).
+    start of a batch, so each batch reads everything (``stream_limits`` has the source with limits).
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader):
         return self._open()[0].initial().to_json()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
-        """The present end of the log. The first batch of a query that continues from its checkpoint may be
+        """The current end of the log. The first batch of a query that continues from its checkpoint may be
         empty.
         """
         source, _ = self._open()
@@ -113,24 +113,27 @@ class StreamReader(DataSourceStreamReader):
         return self._last.to_json()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the end of a processed batch to its group."""
+        """Commit the end of a processed batch to the group."""
         _, progress = self._open()
         if progress is not None:
             progress.report(StreamOffsets.from_json(end))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch. Only here is the start of the batch known, and checked."""
+        """The tasks of a batch. The start of the batch is only known here, so it is checked here."""
         self._open()[0].latest(StreamOffsets.from_json(start), None, None)
         return self._slices(start, end)
 
     def _slices(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         source, _ = self._open()
         tasks = source.plan(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
-        self._check_new_fields(source)  # again: the type may have grown between two looks, before the batch ended
+        # again: the type may have grown between the two calls, before the batch ended
+        self._check_new_fields(source)
         return [Slice(task) for task in tasks]
 
     def _check_new_fields(self, source: StreamSource) -> None:
-        """Raises: InvalidCallError when a topic's type has grown since the query began, unless that is allowed."""
+        """Check that no topic's type has grown since the query began, unless that is allowed. Raises:
+        InvalidCallError.
+        """
         if self._options.fail_on_new_fields:
             for topic in source.topics_seen:
                 records = record_schema(spark_type(topic.key_schema), spark_type(topic.value_schema))

@@ -1,5 +1,5 @@
 """``df.writeStream.foreachBatch(writer)``: appends the batches of a stream, of any size, from executors.
-``stream_sink`` describes how each record gets there once.
+``stream_sink`` describes how each record is appended exactly once.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ class StreamWriter:
         return printable(f"StreamWriter({said}): df.writeStream.foreachBatch(it)")
 
     def __getstate__(self) -> dict[str, object]:
-        """The writer for a session of Spark Connect, which runs it in a process beside the server, one per query;
-        that opens the cluster with the key of its own environment.
+        """The writer for a session of Spark Connect, which runs it in a separate process beside the server, one
+        per query. That process opens the cluster with the key of its own environment.
         """
         return {**self.__dict__, "_opened": None, "_query_id": None}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Append a batch.
 
-        Raises: errors that end the query; the next run appends its batch, once. See ``append``;
+        Raises: errors that end the query; the next run appends the batch, once. See ``append``;
             OperationFailedError.
         """
         tell_of_bad_records(self.append(batch, batch_id), f"batch {batch_id}")
 
     def append(self, batch: DataFrame, batch_id: int, *, check: bool = True) -> Report:
-        """Append a batch, and return the report: partitions that have it already are ``duplicate``.
+        """Append a batch, and return the report: partitions that already have the batch are ``duplicate``.
 
         Raises: OperationFailedError, unless ``check=False``; see ``append_frame``.
         """

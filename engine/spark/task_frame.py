@@ -1,7 +1,7 @@
 """A DataFrame of Python tasks, for roots whose credentials come from a provider, which Spark's own reader cannot
 use.
 
-Tasks on executors call the provider themselves. Those of a read plan read like the tasks of a stream: only the
+Tasks on executors call the provider themselves. The tasks of a read plan read like the tasks of a stream: only the
 offsets of the plan, but all columns; Spark filters and projects afterwards.
 """
 
@@ -82,7 +82,7 @@ def frame_by_tasks(
     read: Callable[[Work], Iterator[pa.RecordBatch]],
     schema: StructType,
 ) -> DataFrame:
-    """The results of ``read`` for each work, in batches of exactly ``schema``."""
+    """The results of ``read`` for each task, in batches of exactly ``schema``."""
     pickled = [cloudpickle.dumps(work) for work in works]  # type: ignore[no-untyped-call]
     if not pickled:
         return spark.createDataFrame([], schema)

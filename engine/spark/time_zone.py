@@ -1,4 +1,4 @@
-"""The time zone of a session: a time without a zone that a caller gives as text is in it, as in Spark's SQL."""
+"""The time zone of a session: text that gives a time without a zone is read in it, as in Spark's SQL."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from stratalog.partitions.errors import InvalidCallError
 _SETTING = "spark.sql.session.timeZone"
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
 _TIMES = ("startingtimestamp", "endingtimestamp")
-"""Options that are one time, in small letters."""
+"""Options whose value is one time, in lowercase."""
 
 
 def session_zone(spark: SparkSession) -> tzinfo:
-    """The time zone of a session. Raises: InvalidCallError for one that only Java knows."""
+    """The time zone of a session. Raises: InvalidCallError for a zone that only Java knows."""
     return zone_of(str(spark.conf.get(_SETTING)))
 
 
 def zone_of(name: str) -> tzinfo:
-    """A zone by the name that Spark has for it: a region, or an offset from UTC.
+    """The zone of a name in Spark's form: a region, or an offset from UTC.
 
     Raises: InvalidCallError for a name that Python does not know.
     """
@@ -36,7 +36,8 @@ def zone_of(name: str) -> tzinfo:
         return timezone(-offset if sign == "-" else offset)
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # of another kind for an unknown name, and for one that is no path
+    # an unknown name, and a name that is not a path, raise different errors
+    except (KeyError, ValueError, OSError):
         raise InvalidCallError(
             f"{_SETTING} is {name!r}, which Python's zone database lacks: give times with their zone, such as "
             "2013-06-01T00:00:00Z"
@@ -44,8 +45,8 @@ def zone_of(name: str) -> tzinfo:
 
 
 def zoned_options(options: Mapping[str, str], spark: SparkSession) -> dict[str, str]:
-    """Options of the format, with the session's zone in times that name none: Spark passes the zone on to no
-    Python source. Raises: see ``session_zone``.
+    """Options of the format, with the session's zone in times that name none. (Spark passes the zone to no Python
+    source.) Raises: see ``session_zone``.
     """
     return {
         name: time_of(text.strip(), name, session_zone(spark)).isoformat()

@@ -73,7 +73,7 @@ def _inside(frame: DataFrame, column: Column | str, wanted: DataType, name: str)
         column = F.col(identifier(column) if column in frame.columns else column)
     try:
         given = frame.select(column.alias("c")).schema[0].dataType
-    except PySparkException:  # the append reports it
+    except PySparkException:  # the append reports this error
         return
     yield from unknown_in_types(given, wanted, name, spark_parts, f"{name}.")
 
@@ -93,7 +93,7 @@ def _others(
 
 
 def _is_needed(frame: DataFrame, name: str, expressions: Sequence[Column]) -> bool:
-    """Whether an expression uses this column, so that Spark cannot analyze it without."""
+    """Whether an expression uses this column, so that Spark cannot analyze the expression without it."""
     if not expressions:
         return False
     others = [F.col(identifier(one)) for one in frame.columns if one != name]

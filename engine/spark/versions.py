@@ -21,14 +21,14 @@ from stratalog.partitions.errors import InvalidCallError
 Version = tuple[int, int]
 
 BY_ID: Version = (4, 1)
-"""The first version that can send rows to a task by its number (``DataFrame.repartitionById``)."""
+"""The first version that can send rows to a task by the task's number (``DataFrame.repartitionById``)."""
 SINK: Version = (4, 1)
 """The first version that passes the rows of a stream to a Python data source as Arrow batches."""
 LIMITS: Version = (4, 2)
 """The first version in which a stream of a Python data source has limits, and ends at the present log end
 (``AvailableNow``)."""
 _BLOCK = 1024
-"""Numbers whose partitions are computed at once."""
+"""How many numbers to compute partitions for at once."""
 
 
 def spark_version() -> Version:
@@ -38,7 +38,7 @@ def spark_version() -> Version:
 
 
 def check_version(needed: Version, what: str, instead: str) -> None:
-    """Raises: InvalidCallError when the version is older than the feature needs."""
+    """Check that the version is new enough for the feature. Raises: InvalidCallError."""
     if spark_version() < needed:
         raise InvalidCallError(
             f"{what} needs Spark {needed[0]}.{needed[1]} or later, but this is {pyspark.__version__}: {instead}"
@@ -53,7 +53,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFrame:
-    """A frame with as many partitions, in which task n has the rows whose ``column``, an INT, is n."""
+    """The frame with ``count`` partitions: task n has the rows whose ``column``, an INT, is n."""
     if spark_version() >= BY_ID:
         return frame.repartitionById(partitions, column)
     numbers = ",".join(map(str, keys_by_partition(partitions)))
@@ -62,7 +62,7 @@ def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFra
 
 @cache
 def keys_by_partition(partitions: int) -> tuple[int, ...]:
-    """For each partition a number that Spark's hash partitioning sends there."""
+    """For each partition, a number that Spark's hash partitioning sends to it."""
     keys: dict[int, int] = {}
     for start in count(0, _BLOCK):
         block = pa.array(range(start, start + _BLOCK), pa.int32())

@@ -1,8 +1,8 @@
 """Temporary views and table functions for ``spark.sql``: of topics, and of the cluster's state.
 
 Views of topics are native scans. The system tables (``create_system_views``) are Python table functions, each with
-a view that calls it without an argument: a query asks the cluster at that moment, in a task of one row, and an
-argument limits the work, which a filter cannot.
+a view that calls it without an argument: a query reads the cluster's state at that moment, in a task of one row.
+An argument limits the work; a filter cannot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stratalog.engine.spark.sql import identifier, literal
 from stratalog.partitions.errors import InvalidCallError
 
 GLOBAL_SCHEMA = "spark.sql.globalTempDatabase"
-"""Spark's setting for the schema of global temporary views. It is fixed when the application starts."""
+"""Spark's setting for the schema of global temporary views. The setting is fixed when the application starts."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -40,14 +40,16 @@ def create_global_view(spark: SparkSession, topic: str, frame: DataFrame) -> str
 
 
 def check_cases(topics: Collection[str]) -> None:
-    """Raises: InvalidCallError for topics whose names differ only in case, which are one name to SQL."""
+    """Check that no two topics have names that differ only in case, which are one name in SQL. Raises:
+    InvalidCallError.
+    """
     by_lower: dict[str, str] = {}
     for topic in topics:
         other = by_lower.setdefault(topic.lower(), topic)
         if other != topic:
             raise InvalidCallError(
-                f"topics {other!r} and {topic!r} differ only in case, and SQL takes them for one name: name "
-                "the topics that you want, or give one another name with create_view"
+                f"topics {other!r} and {topic!r} differ only in case, which SQL does not distinguish: name the "
+                "topics that you want, or use create_view to give one of them another name"
             )
 
 
@@ -55,20 +57,21 @@ def create_range_function(
     spark: SparkSession, name: str, frame: DataFrame, partitions: Mapping[str, Collection[int]]
 ) -> None:
     """Create a temporary table function ``name(topic, partition, start, end)``: the records ``[start, end)`` of
-    one partition of the frame, whose partitions by topic are ``partitions``. It reads the view ``<name>_records``,
-    created with it. A call with another topic or partition, or an invalid range, fails in Spark.
+    one partition of the frame. ``partitions`` has the frame's partitions by topic. It reads the view
+    ``<name>_records``, created with it. A call with another topic or partition, or an invalid range, fails in
+    Spark.
 
     It is a SQL function, which Spark inlines: a call is a filter on the scan of the view, and reaches Parquet. All
     files of the view are opened, and row groups and pages outside the range are skipped by statistics; for many
-    files and small ranges, bound the read itself (``start``, ``end``). SQL functions cannot raise, but a query of
-    one row can, which the optimizer removes from a valid call.
+    files and small ranges, bound the read itself (``start``, ``end``). SQL functions cannot raise. A query of one
+    row can; the optimizer removes it from a valid call.
 
     Raises: InvalidCallError for an invalid name.
     """
     view = f"{check_name(name)}_records"
     frame.createOrReplaceTempView(view)
     columns = ", ".join(f"r.{identifier(field.name)}" for field in frame.schema)
-    nothing = ", ".join("NULL" for _ in frame.schema)  # has the types of the view, without spelling them out
+    nothing = ", ".join("NULL" for _ in frame.schema)  # has the types of the view without spelling them out
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(topic STRING, partition INT, start BIGINT, end BIGINT) "
         f"RETURNS TABLE RETURN SELECT {columns} FROM {view} AS r "
@@ -80,7 +83,7 @@ def create_range_function(
 
 
 def _wrong(function: str, partitions: Mapping[str, Collection[int]]) -> str:
-    """An expression that describes the error in a call; NULL for a valid one."""
+    """An expression that describes the error in a call; NULL for a valid call."""
     topic, partition, start, end = (f"{function}.{each}" for each in ("topic", "partition", "start", "end"))
     topics = ", ".join(map(literal, partitions))
     other_partition = " ".join(
@@ -102,7 +105,7 @@ def _wrong(function: str, partitions: Mapping[str, Collection[int]]) -> str:
 
 
 def check_name(name: str) -> str:
-    """Check a name. Raises: InvalidCallError for one that SQL would not take unquoted."""
+    """Check a name. Raises: InvalidCallError for a name that SQL does not accept unquoted."""
     if not _PLAIN_NAME.fullmatch(name):
         raise InvalidCallError(f"{name!r} is not a name for a view or function: use only letters, digits and _")
     return name

@@ -1,15 +1,16 @@
-"""The engine's state machines beside the cluster image: the content of topics with ``cleanup.policy=snapshot``.
+"""The engine's state machines other than the cluster image: the content of topics with
+``cleanup.policy=snapshot``.
 
 Purpose
     A log of state is short, because a snapshot replaces its beginning. That works for any fold over a log
-    (``stratalog.snapshots.state_machine`` has the laws); these are the folds. The log alone decides: a driver
-    reads, appends, and then asks the fold whether its record counted. So no coordinator has to run, and the log
-    makes one history of any number of concurrent drivers.
+    (``stratalog.snapshots.state_machine`` has the laws); this package has the folds. The log alone decides: a
+    driver reads, appends, and then checks in the fold whether its record counted. So no coordinator has to run,
+    and the log puts the decisions of all concurrent drivers into one order.
 
         consumer_offsets    offsets of groups, committed or pending in transactions: __consumer_offsets, by group
         group_commits       checks the offsets of a commit: a call -> offsets, or an error
         transaction_state   transactional ids and their state: __transaction_state, by transactional id
-        transaction_steps   the decisions of a coordinator: present state + request -> next state
+        transaction_steps   the decisions of a coordinator: current state + request -> next state
         latest_by_key       the latest record of each key of a user's topic
         keyed               state machines with keys and values as rows of a log
         operations          the events of __operations: an event <-> a record

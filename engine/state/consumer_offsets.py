@@ -1,16 +1,16 @@
 """``__consumer_offsets``: the commits of groups, as a fold over one of its partitions. Pure.
 
-The position of a commit in the log decides whether it counts: one by a member whose epoch is below the greatest of
-the group does not, however late it came. The same holds for the record that deletes a dead group: it names the
-last commit that its driver has seen, and if the group has committed since, nothing is deleted. So no lock is
-needed between reading and appending.
+The position of a commit in the log decides whether it counts. A commit by a member does not count if a greater
+member epoch of the group is before it in the log. The same is true of the record that deletes a dead group: it
+names the last commit that its driver has seen, and if the group has committed since, nothing is deleted. So no
+lock is needed between reading and appending.
 
 A group is dead when its latest commit has expired, for whatever partition: while it lives it keeps the offsets of
 idle partitions (KIP-211).
 
-Offsets in a transaction are pending until this log has its end, too (KIP-98, "TxnOffsetCommit"). From there on
-they count, or do not, unless a later commit of the partition has overtaken them. The end has the raised producer
-epoch, as markers do: later records with an earlier epoch do not count.
+Offsets in a transaction are pending until this log also has the end of the transaction (KIP-98,
+"TxnOffsetCommit"). Then they count if it was committed, unless a later commit of the partition has overtaken them.
+The end has the raised producer epoch, as markers do: later records with an earlier epoch do not count.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class OffsetCommit(_OffsetsRecord, frozen=True, kw_only=True):
     commit_ms: int
     expires_ms: int
     member_epoch: int | None = None
-    """The epoch of the committing member; None: no member, never stale."""
+    """The epoch of the committing member; None: not a member, so never stale."""
     at: int = 0
-    """Its offset in the log; known in the state and its snapshots, not in the log itself."""
+    """The commit's offset in the log; set in the state and its snapshots, not in the log itself."""
 
 
 class OffsetTombstone(_OffsetsRecord, frozen=True):
-    """Delete the group's commit for the partition, whatever it is, and pending ones, for example of a deleted
-    topic. A null value in the log.
+    """Delete the group's commit for the partition, whatever it is, and pending commits for it, for example because
+    the topic was deleted. In the log it is a null value.
     """
 
     topic_id: str
@@ -84,7 +84,7 @@ class ForgetOffset(_OffsetsRecord, frozen=True):
     partition: int
     seen: int
     pending: bool = False
-    """Whether to delete pending offsets for the partition, too."""
+    """Whether to also delete pending offsets for the partition."""
 
 
 class ForgetGroup(_OffsetsRecord, frozen=True):
@@ -92,7 +92,7 @@ class ForgetGroup(_OffsetsRecord, frozen=True):
 
     seen: int
     pending: bool = False
-    """Whether to delete pending offsets of the group, too."""
+    """Whether to also delete pending offsets of the group."""
 
 
 class GroupMetadata(_OffsetsRecord, frozen=True):
@@ -112,8 +112,8 @@ class PendingOffset(_OffsetsRecord, frozen=True, kw_only=True):
 
 
 class EndTransaction(_ProducerRecord, frozen=True, kw_only=True):
-    """The end of the producer's transactions of epochs below ``producer_epoch``. The one of the epoch before it
-    was committed, or not.
+    """The end of the producer's transactions of epochs below ``producer_epoch``. ``committed`` says
+    whether the transaction of the epoch before that was committed.
     """
 
     committed: bool
@@ -122,7 +122,7 @@ class EndTransaction(_ProducerRecord, frozen=True, kw_only=True):
 
 
 class ForgetProducer(_ProducerRecord, frozen=True, kw_only=True):
-    """Drop the producer's entry, if its epoch still is this one."""
+    """Drop the producer's entry, if this is still its epoch."""
 
 
 class ProducerMetadata(_ProducerRecord, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ class GroupState:
     latest_commit: int
     """The offset in the log of its latest valid commit."""
     expires_ms: int
-    """When the last of its commits expires, and the group with it."""
+    """The time at which the last of its commits expires, and the group with it."""
     member_epoch: int | None = None
     """The greatest epoch of its commits; None if no member has ever committed."""
 
@@ -166,8 +166,8 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsets:
-    """The groups of one partition of ``__consumer_offsets`` at ``next_offset``, and the transactions with offsets
-    of them.
+    """The groups of one partition of ``__consumer_offsets`` at ``next_offset``, and the transactions that have
+    offsets of these groups.
     """
 
     groups: Mapping[str, GroupState] = field(default_factory=dict)
@@ -200,7 +200,9 @@ class ConsumerOffsets:
         return ConsumerOffsets(groups, offset, producers)
 
     def unstable(self, group: str) -> dict[TopicIdPartition, str]:
-        """The partitions for which open transactions have offsets of the group, and the producer ids of these."""
+        """The partitions for which open transactions have offsets of the group, and the producer ids of those
+        transactions.
+        """
         return {
             TopicIdPartition(topic_id, partition): producer_id
             for producer_id, producer in self.producers.items()
@@ -252,9 +254,9 @@ class ConsumerOffsets:
         return cls(groups, offset, producers)
 
     def expired(self, now_ms: int | None, topic_ids: Collection[str]) -> list[OffsetsRecord]:
-        """The records that delete expired groups, offsets of topics outside ``topic_ids``, which are deleted, and
-        producers with nothing left to decide. (Topic ids never return; ``topic_ids`` must include topics created
-        since this state.) ``now_ms`` None: the time is unknown, and nothing has expired.
+        """The records that delete expired groups, offsets of deleted topics (topics that are not in
+        ``topic_ids``), and producers with nothing left to decide. (Topic ids never return; ``topic_ids`` must
+        include topics created since this state.) ``now_ms`` None: the time is unknown, and nothing has expired.
         """
         found: list[OffsetsRecord] = [
             ForgetProducer(producer_id=name, producer_epoch=producer.epoch)
@@ -276,8 +278,9 @@ class ConsumerOffsets:
 def forget_offsets(
     name: str, group: GroupState, partitions: Iterable[TopicIdPartition], *, pending: bool = False
 ) -> list[OffsetsRecord]:
-    """The records that delete the group's commits for these partitions, as they were seen. Those without a commit
-    come first: the last commit deletes the group, after which nothing matches the seen state.
+    """The records that delete the group's commits for these partitions, as they were read. Partitions without a
+    commit come first, because deleting the last commit deletes the group, after which nothing matches the state
+    that was read.
     """
     return [
         ForgetOffset(group=name, topic_id=topic_id, partition=partition, seen=group.latest_commit, pending=pending)
@@ -286,8 +289,8 @@ def forget_offsets(
 
 
 def forget_group(name: str, group: GroupState, *, pending: bool = False) -> list[OffsetsRecord]:
-    """The records that delete the group as it was seen: one does so, and there is one per deleted key, so that the
-    snapshot policy counts the changes.
+    """The records that delete the group as it was read. One record would be enough; there is one per deleted key,
+    so that the snapshot policy counts the changes.
     """
     forgotten = ForgetGroup(group=name, seen=group.latest_commit, pending=pending)
     return [forgotten, *forget_offsets(name, group, group.offsets)]
@@ -297,8 +300,8 @@ _OfGroup = OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMe
 
 
 def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsRecord) -> Iterable[_OfGroup]:
-    """The records that take effect for groups by the record at ``offset``: itself, or pending ones. Changes
-    ``producers``.
+    """The records that take effect for groups because of the record at ``offset``: the record itself, or pending
+    ones. Changes ``producers``.
     """
     match record:
         case PendingOffset(producer_id=name, producer_epoch=epoch, commit=commit):
@@ -312,7 +315,7 @@ def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsR
         case EndTransaction(producer_id=name, producer_epoch=epoch):
             known = producers.get(name)
             if known is not None and epoch <= known.epoch:
-                return ()  # the end is known already
+                return ()  # the end is already known
             producers[name] = ProducerState(epoch, {}, record.expires_ms)
             counts = known is not None and record.committed and known.epoch == epoch - 1
             return [held for _, held in sorted(known.pending.items())] if known is not None and counts else ()
@@ -330,8 +333,8 @@ def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsR
 
 
 def _drop_pending(producers: dict[str, ProducerState], opened: Iterable[str], record: _OfGroup) -> None:
-    """Remove the pending offsets that the record drops, including all of the producers ``opened``. Changes
-    ``producers``.
+    """Remove the pending offsets that the record drops, including all pending offsets of the producers ``opened``.
+    Changes ``producers``.
     """
     dropped: tuple[str | int, ...]
     match record:
@@ -358,7 +361,7 @@ class _OffsetsDraft:
         self._member_epoch = None if group is None else group.member_epoch
 
     def done(self) -> GroupState | None:
-        """The group; None when it has no state left."""
+        """The resulting group; None when it has no state left."""
         if self._latest_commit is None:
             return None
         return GroupState(self._offsets, self._latest_commit, self._expires_ms, self._member_epoch)
@@ -387,11 +390,11 @@ class _OffsetsDraft:
 
     def _commit(self, offset: int, record: OffsetCommit) -> None:
         if is_stale(record.member_epoch, self._member_epoch):
-            return  # it does not count
+            return  # the commit does not count
         key = TopicIdPartition(record.topic_id, record.partition)
         present = self._offsets.get(key)
         if present is not None and present.at > record.at:
-            return  # a later commit has overtaken it while it was pending
+            return  # while the commit was pending, a later one has overtaken it
         self._offsets[key] = record
         self._latest_commit = offset
         self._expires_ms = max(self._expires_ms, record.expires_ms)
@@ -408,7 +411,7 @@ class _OffsetsDraft:
 
 
 def is_stale(member_epoch: int | None, present: int | None) -> bool:
-    """Whether a commit with this member epoch is too late for a group with the greatest epoch ``present``."""
+    """Whether a commit with this member epoch is too late for a group whose greatest epoch is ``present``."""
     return member_epoch is not None and present is not None and member_epoch < present
 
 
@@ -437,7 +440,7 @@ def encode(record: OffsetsRecord) -> tuple[bytes, bytes | None]:
 def decode(key: bytes | None, value: bytes | None) -> OffsetsRecord:
     """The record of a key and a value.
 
-    Raises: CorruptionError for a key and value that are no such record, or of a later version.
+    Raises: CorruptionError for a key and value that are not such a record, or are of a later version.
     """
     try:
         if value is not None:

@@ -1,7 +1,7 @@
 """Checks the offsets of a group's commit, as far as possible without looking at partitions. Pure.
 
-A commit that passes can be written and read again: an unreadable record would hide the offsets of every group in
-its partition.
+A commit that passes can be written and read back. This matters because an unreadable record would hide the offsets
+of every group in its partition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OffsetAndMetadata:
 
 
 def check_group(group: str) -> None:
-    """Raises: InvalidGroupIdError."""
+    """Check the group's name. Raises: InvalidGroupIdError."""
     check_name(group, "group", MAX_GROUP_LENGTH, InvalidGroupIdError)
 
 
@@ -51,7 +51,7 @@ def check_offsets(
     """Offsets to commit, or to fetch from, as ints, sorted by topic and partition; each at least ``least`` (None:
     the log shows which are out of range).
 
-    Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is no partition.
+    Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is not a partition.
     """
     if not isinstance(offsets, Mapping):
         raise InvalidCallError(f"{offsets!r} are not offsets: write them as {{(topic, partition): offset}}")
@@ -70,7 +70,7 @@ def _offset(given: OffsetAndMetadata | int, what: str, least: int | None) -> Off
     wanted = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
     epoch = wanted.leader_epoch
     if not isinstance(wanted.metadata, str):
-        raise InvalidCallError(f"{what}: metadata {wanted.metadata!r}: give a text")
+        raise InvalidCallError(f"{what}: metadata {wanted.metadata!r}: give a string")
     try:
         wanted.metadata.encode()
     except UnicodeEncodeError as error:
@@ -83,7 +83,7 @@ def _offset(given: OffsetAndMetadata | int, what: str, least: int | None) -> Off
 
 
 def check_metadata_size(offsets: Mapping[TopicPartition, OffsetAndMetadata], limit_bytes: int) -> None:
-    """Raises: OffsetMetadataTooLargeError."""
+    """Check the size of the metadata. Raises: OffsetMetadataTooLargeError."""
     for (topic, partition), given in offsets.items():
         if len(given.metadata.encode()) > limit_bytes:
             raise OffsetMetadataTooLargeError(

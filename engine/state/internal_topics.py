@@ -67,7 +67,7 @@ def transactions_topic(config: ClusterConfig) -> InternalTopic:
 
 def operations_topic(brokers: int, *, tiered: bool) -> InternalTopic:
     """``__operations`` for a cluster with this number of brokers; ``tiered``: whether it has a remote tier. It has
-    up to the usual number of replicas, so that a cluster of one broker has a history, too.
+    fewer replicas than usual if there are fewer brokers, so that a cluster of one broker also has a history.
     """
     return InternalTopic(
         OPERATIONS_TOPIC,
@@ -105,11 +105,11 @@ def without_metadata(topics: Sequence[str] | None) -> tuple[Sequence[str] | None
 
 
 def check_not_internal(topic: str, deed: str) -> None:
-    """Raises: InvalidTopicError when a user's call targets one of the engine's own topics."""
+    """Refuse a user's call that targets one of the engine's own topics. Raises: InvalidTopicError."""
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(
             f"topic {topic!r} is internal: the engine keeps its own state there, so you cannot {deed} it; "
-            "configs of the cluster apply to it unless the topic has its own"
+            "it follows the cluster's configs unless it has its own"
         )
 
 

@@ -1,4 +1,4 @@
-"""State machines whose records are keys and values, and their conversion to batches of a log. Pure."""
+"""State machines whose records are keys and values, with their conversion to batches of a log. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class StateFormat(Generic[M, R]):
         """The machine after the records of these batches (columns ``key`` and ``value``), the first of which is at
         ``offset``. Raises: CorruptionError for unknown records.
         """
-        # All records at once: a step costs the size of the machine, and a log may have one batch per record.
+        # Apply all records in one call: a call costs time proportional to the size of the machine, and a log may
+        # have one batch per record.
         return machine.apply(offset, (record for batch in batches for record in self._records(batch)))
 
     def _records(self, batch: pa.RecordBatch) -> Iterator[R]:
@@ -49,8 +50,8 @@ class StateFormat(Generic[M, R]):
     def to_batch(self, records: Iterable[R], now_ms: int) -> pa.RecordBatch:
         """The records as a batch of the record columns, with one timestamp.
 
-        Raises: InvalidCallError for a record that would not read back equal, and would make its partition
-            unreadable.
+        Raises: InvalidCallError for a record that would not read back equal, which would make its partition
+        unreadable.
         """
         rows = [self._row(record) for record in records]
         return pa.RecordBatch.from_arrays(

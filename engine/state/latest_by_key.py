@@ -66,7 +66,7 @@ class LatestByKey:
 
 
 class Reduced(NamedTuple):
-    """Two parts of a log, reduced by key."""
+    """The result of reducing two parts of a log by key."""
 
     table: pa.Table
     changed: int
@@ -98,8 +98,9 @@ def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
 
 
 def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
-    """The rows without tombstones whose timestamp is ``until_us`` or earlier (microseconds). The map from key to
-    value that they describe is the same."""
+    """The rows without tombstones whose timestamp is ``until_us`` or earlier (microseconds). The rows still
+    describe the same map from key to value.
+    """
     old = pc.less_equal(table.column("timestamp").cast(pa.int64()), until_us)
     gone = pc.and_(pc.is_null(table.column("value")), pc.fill_null(old, False))
     return table.filter(pc.invert(gone))

@@ -1,4 +1,4 @@
-"""The record of ``__operations``: an event of one operation that changed something. Pure.
+"""The record of ``__operations``: an event of one operation that has changed something. Pure.
 
 A destructive operation writes an event ``started`` before it acts; every operation writes ``ended`` after it. The
 columns are those of the topic's value; the key is the operation.
@@ -40,7 +40,7 @@ class Event:
     """One event."""
 
     time: datetime
-    """With a time zone."""
+    """The time, with a time zone."""
     operation: str
     """The name of the job: ``tier``, ``topics create``."""
     phase: str
@@ -59,15 +59,15 @@ class Event:
     arguments: str = "{}"
     """The given arguments as a JSON object."""
     totals: Mapping[str, int] = field(default_factory=dict)
-    """Figures by name; those of one topic are prefixed with its name and a slash."""
+    """Figures by name; the figures of one topic are prefixed with its name and a slash."""
     notes: Sequence[str] = ()
     """Failures, as ``item: CODE: message``, and the notes of the report."""
     duration: int | None = None
-    """In milliseconds."""
+    """The duration, in milliseconds."""
 
     @property
     def time_ms(self) -> int:
-        """Its time, in milliseconds since the epoch."""
+        """The event's time, in milliseconds since the epoch."""
         return (self.time - _EPOCH) // timedelta(milliseconds=1)
 
 
@@ -90,7 +90,7 @@ def to_batch(event: Event) -> pa.RecordBatch:
 
 def from_values(values: Iterable[Mapping[str, Any] | None]) -> Iterator[Event]:
     """The events of record values, as Python values from Arrow. A value without a required field comes from
-    another writer, and is left out.
+    another writer and is left out.
     """
     for value in values:
         if value is None or any(value[name] is None for name in _NEVER_NULL):

@@ -1,12 +1,12 @@
 """``__transaction_state``: transactional ids and the states of their transactions (KIP-98), as a fold. Pure.
 
-A record is the complete state of its transactional id, and names the log record that it rests on. It counts if
-that earlier record is still the id's present state, and the transition is legal. So if two drivers decide on the
-same state, the first in the log counts.
+A record is the complete state of its transactional id, and names the earlier log record on which it is based. It
+counts if that earlier record is still the id's current state, and the transition is legal. So if two drivers
+decide on the same state, the first in the log counts.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing, Empty, Dead
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing, Empty, Dead
-                     -> PrepareEpochFence -> PrepareAbort       (another producer of the id came meanwhile)
+                     -> PrepareEpochFence -> PrepareAbort       (another producer of the id has taken over)
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     transactional_id: str
     producer_id: str
     producer_epoch: int
-    """Grows by one with every producer that takes the id over, and with the decision to end a transaction: in the
-    states Prepare* it is the epoch of the markers."""
+    """Grows by one with every producer that takes the id over, and with each decision to end a transaction. In the
+    states Prepare* it is the epoch of the markers.
+    """
     state: State
     partitions: tuple[TopicIdPartition, ...] = ()
     timeout_ms: int
@@ -70,7 +71,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     rests_on: int | None = None
     """The log offset of the record that this decision was based on; None for the first."""
     at: int | None = None
-    """The log offset of this record, known after reading, and in snapshots."""
+    """The log offset of this record; set when it is read, and in snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class TransactionStates:
     """The transactional ids of one partition of ``__transaction_state`` at ``next_offset``."""
 
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
-    """By transactional id; none of them Dead."""
+    """By transactional id; none is Dead."""
     next_offset: int = 0
 
     def apply(self, offset: int, records: Iterable[TransactionRecord]) -> TransactionStates:
@@ -99,7 +100,7 @@ class TransactionStates:
                 case TransactionTombstone(name):
                     after.pop(name, None)
                 case Transaction(transactional_id=name) if not follows(record, after.get(name)):
-                    pass  # decided on an outdated state, or an illegal transition: it does not count
+                    pass  # decided on an outdated state, or an illegal transition: the record does not count
                 case Transaction(transactional_id=name, state=State.DEAD):
                     after.pop(name, None)
                 case Transaction(transactional_id=name):
@@ -124,7 +125,7 @@ class TransactionStates:
 
 
 def follows(record: Transaction, present: Transaction | None) -> bool:
-    """Whether a record of the log counts if ``present`` is the state of its transactional id."""
+    """Whether a record of the log counts if ``present`` is the current state of its transactional id."""
     if present is None:
         return record.rests_on is None and record.state is State.EMPTY
     return (
@@ -133,7 +134,7 @@ def follows(record: Transaction, present: Transaction | None) -> bool:
         and (
             record.producer_epoch >= present.producer_epoch
             if record.producer_id == present.producer_id
-            else record.state is State.EMPTY  # a new producer id: the epochs of the old one are used up
+            else record.state is State.EMPTY  # a new producer id, because the old one has no epochs left
         )
     )
 
@@ -152,7 +153,7 @@ def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
 def decode(key: bytes | None, value: bytes | None) -> TransactionRecord:
     """The record of a key and a value.
 
-    Raises: CorruptionError for a key and value that are no such record, or of a later version.
+    Raises: CorruptionError for a key and value that are not such a record, or are of a later version.
     """
     try:
         name = (key or b"").decode()

@@ -1,9 +1,9 @@
-"""The decisions of a transaction coordinator: present state + request -> next state, or an error. Pure.
+"""The decisions of a transaction coordinator: current state + request -> next state, or an error. Pure.
 
 Kafka's rules (KIP-98, KIP-360). None means that the state is already as requested.
 
-Each transaction has its own producer epoch (KIP-890): the decision to end it (by its producer, a newer one or the
-timeout) raises the epoch by one; the markers have the raised epoch, and the producer continues with it.
+Each transaction has its own producer epoch (KIP-890): the decision to end it (by its producer, a newer producer,
+or the timeout) raises the epoch by one; the markers have the raised epoch, and the producer continues with it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def init_producer(
     max_timeout_ms: int,
     now_ms: int,
 ) -> Transaction:
-    """A producer takes the transactional id over, with an epoch above all earlier ones, or for a new id as
-    ``producer_id`` (a new one) with epoch 0. An open transaction of its predecessor is fenced first
+    """A producer takes the transactional id over, with an epoch above all earlier ones. For a new id, the producer
+    is ``producer_id``, which is new, with epoch 0. An open transaction of its predecessor is fenced first
     (PrepareEpochFence): abort it, then call again.
 
     Raises: InvalidTransactionTimeoutError; ConcurrentTransactionsError while a transaction is being ended.
@@ -67,7 +67,7 @@ def init_producer(
             now_ms,
             producer_epoch=present.producer_epoch + 1,
         )
-    used_up = present.producer_epoch >= LAST_EPOCH  # its end needs one more
+    used_up = present.producer_epoch >= LAST_EPOCH  # the end of the transaction needs one more epoch
     return _step(
         present,
         State.EMPTY,
@@ -82,8 +82,8 @@ def init_producer(
 
 def goes_on(present: Transaction | None, last: Transaction, timeout_ms: int) -> bool:
     """Whether the producer that left its transactional id as ``last`` may begin the next transaction without
-    taking the id over again: no other producer has, and no transaction is being ended (KIP-890: a producer
-    continues with the epoch that the end of its transaction has raised).
+    taking the id over again: no other producer has taken it over, and no transaction is being ended (KIP-890: a
+    producer continues with the epoch that the end of its transaction has raised).
     """
     return (
         present is not None
@@ -102,7 +102,7 @@ def add_partitions(
     partitions: Iterable[TopicIdPartition],
     now_ms: int,
 ) -> Transaction | None:
-    """Add partitions to the transaction; the first ones begin it.
+    """Add partitions to the transaction; the first partitions begin it.
 
     Raises: InvalidProducerIdMappingError, also when the producer id has no epochs left; ProducerFencedError,
         ConcurrentTransactionsError.
@@ -113,7 +113,7 @@ def add_partitions(
     if present.producer_epoch > LAST_EPOCH:
         raise InvalidProducerIdMappingError(
             f"transactional id {transactional_id!r}: producer id {producer_id} has used up its epochs: "
-            "initialise the producer again, which gets a new id"
+            "initialize the producer again, which gives it a new id"
         )
     wanted = {*present.partitions, *partitions}
     if present.state is State.ONGOING and wanted == set(present.partitions):
@@ -132,8 +132,8 @@ def end(
     now_ms: int,
     partitions: Container[TopicIdPartition] | None = None,
 ) -> Transaction | None:
-    """Decide that the transaction commits or aborts (PrepareCommit, PrepareAbort). None: already decided so.
-    ``partitions`` are the only ones that the transaction tried to write to, so no others need a marker.
+    """Decide that the transaction commits or aborts (PrepareCommit, PrepareAbort). None: already decided that way.
+    ``partitions`` are the only partitions that the transaction tried to write to, so no others need a marker.
 
     Raises: InvalidProducerIdMappingError; ProducerFencedError, also when another driver has aborted it;
         InvalidTxnStateError without a transaction, or for an abort after the commit.
@@ -150,7 +150,7 @@ def end(
 
 
 def complete(present: Transaction, now_ms: int) -> Transaction:
-    """Every partition has its marker: the transaction is over. Raises: InvalidTxnStateError."""
+    """Complete a transaction: every partition has its marker. Raises: InvalidTxnStateError."""
     committed = present.state is State.PREPARE_COMMIT
     wanted = State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT
     return _step(present, wanted, now_ms, partitions=(), start_ms=None)
@@ -178,8 +178,8 @@ def forget(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction
 
 
 def overdue(present: Transaction, now_ms: int | None, expiration_ms: int, stamp_ms: int) -> Transaction | None:
-    """The effect of time on a transactional id: an overdue or fenced transaction is aborted, an unused id deleted.
-    None: no effect. ``now_ms`` None: the time is unknown, and nothing is overdue.
+    """The effect of time on a transactional id: an overdue or fenced transaction is aborted; an unused id is
+    deleted. None: no effect. ``now_ms`` None: the time is unknown, and nothing is overdue.
     """
     if present.state is State.PREPARE_EPOCH_FENCE:  # a driver died in this state
         return abort_fenced(present, stamp_ms)
@@ -200,7 +200,7 @@ def next_ms(present: Transaction, expiration_ms: int) -> int:
 
 
 def _step(present: Transaction, state: State, now_ms: int, **changes: object) -> Transaction:
-    """The next state, resting on the present one. Raises: InvalidTxnStateError for an illegal transition."""
+    """The next state, based on the current one. Raises: InvalidTxnStateError for an illegal transition."""
     if present.state not in VALID_PREVIOUS[state]:
         raise InvalidTxnStateError(
             f"transactional id {present.transactional_id!r} is {present.state}: it cannot become {state}"
@@ -214,7 +214,7 @@ def _of_producer(
     what = f"transactional id {transactional_id!r}"
     if present is None or present.producer_id != producer_id:
         held = "has no producer" if present is None else f"belongs to producer id {present.producer_id}"
-        raise InvalidProducerIdMappingError(f"{what} {held}, not to {producer_id}: initialise the producer first")
+        raise InvalidProducerIdMappingError(f"{what} {held}, not to {producer_id}: initialize the producer first")
     if present.producer_epoch != producer_epoch or present.state is State.PREPARE_EPOCH_FENCE:
         raise ProducerFencedError(
             f"{what}: its producer has epoch {present.producer_epoch}, but this one has {producer_epoch}: a "

@@ -26,6 +26,6 @@ An operation consists of its plan, its task and its row. The rest is the frame, 
 With a budget, use ``run.in_turns`` instead of ``run.each``. An operation that calls another one adds its failures
 and notes to its own (``run.absorb``). In a dry run, tasks change nothing, and ``run.commit`` only returns the
 answers. Tasks create files; those of ``retention`` also delete files that no log needs. A task may run twice
-without harm. Commits, to the metadata or to the remote table, run on the driver. A package imports only those
+without harm. Commits, to the metadata or to the remote table, run on the driver. A package imports only packages
 before it.
 """

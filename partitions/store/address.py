@@ -2,7 +2,7 @@
 
 An address may contain a secret by mistake: a login, a signature, a connection string. Each kind of address has a
 closed alphabet that excludes these; anything else is refused. An error never repeats a refused address. It names
-the place of the address, and its scheme if that is a known one.
+the place of the address, and its scheme if the scheme is known.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def parse_address(text: str, what: str) -> Address:
     """Parse the address of a folder, a file or object storage; ``s3a://`` becomes ``s3://``. ``what`` names its
     place in errors.
 
-    Raises: UnsupportedStoreError, which does not repeat it.
+    Raises: UnsupportedStoreError, which does not repeat the address.
     """
     _check_length(text, what)
     scheme = scheme_of(text)
@@ -131,7 +131,7 @@ def parse_address(text: str, what: str) -> Address:
 def parse_folder(text: str, what: str) -> str:
     """The path of a folder or a file on this machine, as given.
 
-    Raises: UnsupportedStoreError, which does not repeat it.
+    Raises: UnsupportedStoreError, which does not repeat the path.
     """
     _check_length(text, what)
     if (scheme := scheme_of(text)) is not None:
@@ -163,8 +163,8 @@ def parse_brokers(text: str, what: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """A text for the log and the history, without logins in addresses, values of secrets, and addresses that are
-    refused.
+    """A text for the log and the history, with logins in addresses, values of secrets, and refused addresses
+    removed.
     """
     if _LIKE_AN_ADDRESS.match(text) and not any(_takes(parse, text) for parse in (parse_address, parse_server)):
         return "(an address that is refused)"

@@ -1,5 +1,5 @@
 """Tests whether a storage keeps every rule that the replication protocol depends on, and describes each result. A
-kept rule is no proof, because each race runs only a few times. A broken rule is certain.
+kept rule is not proven, because each race runs only a few times. A broken rule is certain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RACES = 10
 ROUNDS = 10
 MANY = 200
 PART_BYTES = 1024
-"""Options for racers: large objects are uploads of parts, which may be small here."""
+"""Options for racers: large objects are multipart uploads, whose parts may be small here."""
 LARGE_BYTES = 16 * 1024 * 1024
 MOST_SKEW_S = 60
 
@@ -66,7 +66,7 @@ class Verdict:
 
 
 class StoreCheck:
-    """One check of one store, in a folder of its own."""
+    """One check of one store, in a separate folder."""
 
     def __init__(
         self, store: Store, other: Store, race: Race, clock: Clock, new_id: NewId, effort: Effort = THOROUGH
@@ -337,7 +337,7 @@ class StoreCheck:
 
     def _create(self, store: Store, name: str, data: bytes) -> None:
         try:
-            created = store.create(name, data) or store.read(name) == data  # an answer was lost
+            created = store.create(name, data) or store.read(name) == data  # True after a lost answer
         except OutcomeUnknownError:
             created = store.read(name) == data
         if not created:

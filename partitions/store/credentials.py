@@ -30,7 +30,7 @@ from stratalog.partitions.errors import InvalidCallError
 Provider = Callable[[str], Mapping[str, Any]]
 
 RENEWED_BEFORE_MS = 5 * 60 * 1000
-"""Credentials are renewed this long before they expire, or after half of their life if that is shorter."""
+"""Credentials are renewed this long before they expire, or after half of their lifetime if they live less long."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _ONE_OF = {
@@ -66,7 +66,7 @@ class NamedProvider:
     name: str
 
     def __post_init__(self) -> None:
-        if not is_function_name(self.name):  # the text may be a misplaced secret
+        if not is_function_name(self.name):  # the text may be a secret in the wrong place
             raise InvalidCallError(
                 "credentials must be the name of a function, package.module:function, not the credentials "
                 "themselves"
@@ -83,7 +83,7 @@ class GivenProvider:
     """A function that the caller passed. It is pickled as Spark's functions are."""
 
     id: str
-    """The identity of the function: copies of it on an executor are the same provider."""
+    """The identity of the function: copies of the function on an executor are the same provider."""
     function: Provider = field(compare=False, repr=False)
 
     @property
@@ -139,17 +139,18 @@ class Renewing:
             return present
         with self._lock:
             if self._present is not present and self._present is not None:
-                return self._present  # another thread has renewed them meanwhile
+                return self._present  # another thread has renewed the credentials meanwhile
             try:
                 self._present = self._asked(now_ms, present)
             except NoCredentialsFoundError:
                 if present is None or present.expires_ms is None or now_ms >= present.expires_ms:
                     raise
-                return present  # still valid; try again at the next call
+                return present  # the credentials are still valid; try again at the next call
             return self._present
 
     def renewed_since(self, number: int) -> bool:
-        """Called after the storage refused the credentials with that number. Returns whether there are new ones.
+        """Called after the storage has refused the credentials with that number. Returns whether there are new
+        credentials.
 
         Raises: NoCredentialsFoundError.
         """
@@ -165,7 +166,7 @@ class Renewing:
             values = dict(self._source.provider.ask(self._source.root))
             expiration = values.pop("expiration", None)
             expires_ms = None if expiration is None else _milliseconds(expiration)
-        except Exception as error:  # its text may contain a secret
+        except Exception as error:  # the error's text may contain a secret
             raise NoCredentialsFoundError(f"{self._source} failed ({type(error).__name__})") from None
         scheme = self._source.root.partition("://")[0]
         choices = _ONE_OF.get(scheme, ())

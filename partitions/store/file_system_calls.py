@@ -30,10 +30,10 @@ _HOST = "127.0.0.1"
 _NOT_OF_STORAGE = (TypeError, AttributeError, NameError, StratalogError)
 """Programming errors, for which a retry is useless."""
 CALLS_AT_ONCE = 32
-"""The number of calls of a synchronous file system that run at a time, not counting calls that hang."""
+"""The number of calls of a synchronous file system that run concurrently, not counting calls that hang."""
 MOST_HUNG = 64
-"""The number of calls of a synchronous file system that may still run after their deadline. Above it no call is
-made until one ends.
+"""The number of calls of a synchronous file system that may still run after their deadline. If there are more, no
+call is made until one ends.
 """
 
 
@@ -133,7 +133,7 @@ class FileSystemRequests(Requests):
         return of_this_process(key, lambda: open_file_system(self._root, self.options), self.credentials_number())
 
     def failure_of(self, error: Exception) -> FailedAttempt | None:
-        said = type(error).__name__  # its text may contain an address with a signature
+        said = type(error).__name__  # the error's text may contain an address with a signature
         if isinstance(error, _NOT_OF_STORAGE):
             return None
         if isinstance(error, CallsHangError):
@@ -157,9 +157,9 @@ def status_of(error: BaseException) -> int:
     """The HTTP status in a client's error or its cause; 0 if there is none."""
     for each in (error, error.__cause__):
         response = getattr(each, "response", None)
-        if isinstance(response, Mapping):  # botocore
+        if isinstance(response, Mapping):  # the form of botocore
             return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        for name in ("status_code", "status", "code"):  # azure, aiohttp, gcsfs
+        for name in ("status_code", "status", "code"):  # the forms of azure, aiohttp, gcsfs
             found = getattr(each, name, None)
             if isinstance(found, int):
                 return found
@@ -187,12 +187,14 @@ class SilentServer(BaseHTTPRequestHandler):
     do_POST = do_PUT  # noqa: N815
 
     def log_message(self, *_: object) -> None:
-        """Silence."""
+        """Logs nothing."""
 
 
 @contextmanager
 def silent_server() -> Iterator[tuple[str, Callable[[], int]]]:
-    """Its address, and the number of times that it received its most frequent request."""
+    """A context with the address of such a server, and the number of times that it has received its most frequent
+    request.
+    """
     came: Counter[str] = Counter()
     handler = type("SilentHere", (SilentServer,), {"came": came})
     with ThreadingHTTPServer((_HOST, 0), handler) as server:

@@ -179,7 +179,7 @@ class LocalStore:
         """See ``Store.list``. Any failure to read folders counts as a missing root."""
         folder = folder_prefix(prefix)
         if known is not None and not after:
-            with suppress(FolderInLogError):  # its content is listed, too
+            with suppress(FolderInLogError):  # the content of the folder is also listed
                 return self._listed_again(folder, known)
         if after:
             return self._listed(folder, lambda: look_behind(self._folder, folder, after), _of_looks).files
@@ -233,11 +233,11 @@ class LocalStore:
         check_exclusive_create(self, probe_name(self._new_id()))
 
     def now_ms(self) -> int | None:
-        """See ``Store.now_ms``: the time of a file that is created in the staging folder and deleted at once. None
-        if there is no such folder, or this process may not create a file there.
+        """See ``Store.now_ms``: the time of a file that is created in the staging folder and immediately deleted.
+        None if there is no such folder, or this process may not create a file there.
         """
         if not os.path.isdir(self._folder.path_of(STAGING_FOLDER)):
-            return None  # the volume may be unmounted: create nothing in its place
+            return None  # the volume may be unmounted: create nothing in the empty folder
         return self._time.now_ms(self._ask_for_time)
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
@@ -346,11 +346,11 @@ class LocalStore:
             os.close(origin)
 
     def _check_same(self, now: os.stat_result, listed: StoredObject, path: str) -> None:
-        """Raises: SourceChangedError if the open file is not the listed one."""
+        """Check that the open file is the listed one. Raises: SourceChangedError."""
         version = version_of(now.st_ino, now.st_mtime_ns, now.st_size)
         if (version != listed.version) if listed.version else (now.st_size != listed.size_bytes):
             self._doubts += 1
-            raise SourceChangedError(f"{path!r} was replaced since it was listed: list it again")
+            raise SourceChangedError(f"{path!r} has been replaced since it was listed: list it again")
 
     def _open_listed(self, listed: StoredObject) -> int:
         """A descriptor of the listed file.
@@ -363,7 +363,9 @@ class LocalStore:
                 try:
                     descriptor, now = self._folder.open_file(listed.name)
                 except FileNotFoundError as error:
-                    raise SourceChangedError(f"{path!r} was deleted since it was listed: list it again") from error
+                    raise SourceChangedError(
+                        f"{path!r} has been deleted since it was listed: list it again"
+                    ) from error
                 except SpecialFileError as error:
                     raise CorruptSegmentError(error.strerror) from error
         except CorruptSegmentError as error:

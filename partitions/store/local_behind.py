@@ -1,4 +1,4 @@
-"""The files of a log's folder behind a name, at a cost that does not grow with the folder."""
+"""Finds the files of a log's folder behind a name, at a cost that does not grow with the folder."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class LookBehind:
 
 
 def look_behind(root: RootFolder, folder: str, after: str) -> LookBehind:
-    """The files in a log's folder (with ``/`` at its end) whose names sort after ``after``, by name. Other files
-    are not asked for their status. Limits as in ``scan_folder``.
+    """The files in a log's folder (with ``/`` at its end) whose names sort after ``after``, by name. The status of
+    other files is not read. Limits as in ``scan_folder``.
 
     Raises: CrowdedFolderError, SpecialFileError, OSError.
     """

@@ -1,12 +1,12 @@
 """Opens the folders below a root as descriptors, without following links or entering other volumes.
 
-Any user with write access to a root can put a link, a FIFO or a device under one of our names. So each call opens
+Any user with write access to a root can put a link, a FIFO or a device under a name of the log. So each call opens
 a path from the root, folder by folder (``openat`` with ``O_NOFOLLOW``). A kept descriptor would follow a folder
 that was moved away, and would block unmounting. Only the address of the root itself is configuration, and may
 contain links and mounts.
 
-An error (``SpecialFileError``) names anything that is neither a file nor a folder; it stays unchanged. Files are
-opened without waiting for a writer, and only regular files are read.
+An error (``SpecialFileError``) names any object that is neither a file nor a folder; the object stays unchanged.
+Files are opened without waiting for a writer, and only regular files are read.
 
 Two gaps remain. Engines that read by path (Spark, delta-rs) follow a link that replaces a file after it was
 listed. And a folder of the same volume that is mounted below the root looks like any other; ``verify`` detects
@@ -41,7 +41,7 @@ _KINDS = {
 
 
 class SpecialFileError(OSError):
-    """Under one of our names, a root has an object of a kind that stratalog never creates."""
+    """Under a name of the log, a root has an object of a kind that stratalog never creates."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(errno.ELOOP, f"{path!r} is {what}: {LEFT_ALONE}")
@@ -53,12 +53,12 @@ def kind_of(mode: int) -> str:
 
 
 class RootFolder:
-    """The root folder of a store. Names of folders are relative to it; its own is ``""``."""
+    """The root folder of a store. Names of folders are relative to it; the name of the root is ``""``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._durable: set[str] = set()
-        """Folders whose names, and those of the folders above, this process has synced."""
+        """Folders that this process has synced into their parents, along with the folders above."""
 
     def path_of(self, name: str) -> str:
         """The path of a name on this machine, for messages."""

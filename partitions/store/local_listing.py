@@ -4,8 +4,8 @@ A name is created once, for a complete file, and every honest writer gives it th
 and I8). So a listing reuses the size and times of a file from an earlier listing while name and inode are
 unchanged; a scan of the folder returns both. A file system may reuse an inode for the next file. For data files,
 and for high watermarks, which are empty, this is safe: a file created again under its name has the same bytes, or
-a reader detects the change when it opens it. Registers decide about the log and are few, so each scan asks for
-their status.
+a reader detects the change when it opens it. Registers decide about the log and are few, so each scan reads their
+status.
 
 A scan is also unnecessary if the folder has not changed since the last one. The folder's *stamp* shows this: its
 own times, which the kernel updates for each name that is added or removed. The kernel's clock ticks at least every
@@ -15,8 +15,8 @@ time. (Git treats its index in the same way: Documentation/technical/racy-git.) 
 needs no second one (``two_scans``).
 
 Stamps count on file systems that only this kernel changes (``_LOCAL``); elsewhere each listing scans names twice.
-One gap remains: the clock is set back, and a change happens at exactly the nanosecond of an earlier one. A listing
-older than ``LOOK_AGAIN_S`` is never reused.
+One gap remains: the clock is set back, and then a change happens at exactly the nanosecond of an earlier change. A
+listing older than ``LOOK_AGAIN_S`` is never reused.
 
 Until then a listing misses a file that was changed in place, which stratalog never does. A reader that opens the
 file detects the change by its version, and so does a listing from scratch.
@@ -55,7 +55,7 @@ class _KnownFile:
     """One name of a folder."""
 
     inode: int
-    """The inode according to the folder."""
+    """The inode according to the folder entry."""
     object: StoredObject
     ours: bool
 
@@ -85,7 +85,7 @@ class LocalListing(tuple[StoredObject, ...]):
 
     scan: Scan
     asked_s: float
-    """The time since which statuses are reused, by the clock of the store."""
+    """The time since which statuses have been reused, by the clock of the store."""
     doubts: int
     """The store's count of changed files at that time."""
 

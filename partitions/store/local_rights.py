@@ -1,4 +1,6 @@
-"""Classifies refusals of a file system: a fault, a missing right of the caller, or a root that refuses writes."""
+"""Classifies refusals of a file system: a fault, a permission that the caller lacks, or a root that refuses
+writes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _RIGHTS: Mapping[str, Right] = {
     "list": "list",
     **dict.fromkeys(("delete", "sweep"), "delete"),
 }
-"""The required right by action; all other actions need the right to create."""
+"""The required permission by action; all other actions need the permission to create."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REMEDIES: Mapping[int, str] = {

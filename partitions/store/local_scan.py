@@ -22,7 +22,7 @@ MOST_STRANGERS_ELSEWHERE = 100_000
 use.
 """
 DEEPEST = 32
-"""The limit of nested folders; ours are four deep."""
+"""The limit of nested folders; the product's folders are four deep."""
 
 
 class CrowdedFolderError(OSError):
@@ -34,9 +34,9 @@ class CrowdedFolderError(OSError):
 
 
 Seen = tuple[str, int, int, int, str]
-"""The status of a name: size, mtime in nanoseconds, inode, and its kind if it is not a file."""
+"""The status of a name: size, mtime in nanoseconds, inode, and the kind if it is not a file."""
 Entry = tuple[str, os.DirEntry[str]]
-"""An entry of a scan: its path from the root. It is not a folder, or it is one of another volume."""
+"""An entry of a scan: its path from the root. It is not a folder, or it is a folder of another volume."""
 
 Listed = TypeVar("Listed", bound=Sized)
 
@@ -112,7 +112,7 @@ def check_crowd(root: RootFolder, folder: str, names: int, foreign: int) -> None
 
 
 def names_of(entries: Iterator[Entry]) -> frozenset[str]:
-    """Only the names; no file is asked for its status."""
+    """Only the names; the status of files is not read."""
     return frozenset(name for name, _ in entries)
 
 

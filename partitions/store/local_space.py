@@ -37,8 +37,8 @@ def folder_path(uri: str) -> str | None:
 
 
 def staging_in_the_way(uri: str) -> CorruptionError | None:
-    """The error if anything but a folder has the name of a root's staging folder, so that no driver can create a
-    file. None if there is no obstacle, or that is unknown.
+    """The error if an object that is not a folder has the name of a root's staging folder, so that no driver can
+    create a file. None if there is no obstacle, or if it is unknown.
     """
     path = folder_path(uri)
     if path is None:

@@ -68,7 +68,7 @@ class StagedFile:
             raise UnwritableStorageError(f"cannot create {self.target!r}: {why}", self.target) from error
 
     def seal(self) -> None:
-        """Make the bytes durable and close the file. No writes may follow."""
+        """Make the bytes durable and close the file. No write may follow."""
         if self._state != "open":
             return
         with translated("write", self.target):
@@ -123,8 +123,8 @@ class StagedFile:
                 if not again:
                     raise
             else:
-                # Also if the name exists: its creator may not have synced it yet, and our caller will rely on the
-                # file.
+                # Sync even if the name exists: its creator may not have synced it yet, and the caller will rely on
+                # the file.
                 try:
                     os.fsync(above)
                 except OSError as error:
@@ -135,7 +135,7 @@ class StagedFile:
         return self._give_name(again=False)  # another process has just removed the folder
 
     def _link(self, last: str, above: int) -> bool:
-        """Give the file a second name. False: the name is taken.
+        """Give the file its name by a hard link. False: the name is taken.
 
         Raises: OSError, UnsupportedStoreError without hard links, OutcomeUnknownError.
         """

@@ -1,13 +1,13 @@
 """The names that are added to a folder and removed from it, as the kernel reports them (``inotify``).
 
-A driver that appends asks again and again for the few names behind the end of a log, in a folder that may hold
-thousands of others. The kernel reports each change of a name, so that one scan is enough for many such questions.
+A driver that appends looks again and again for the few names behind the end of a log, in a folder that may hold
+thousands of others. The kernel reports each change of a name, so that one scan is enough for many such looks.
 
 A report is as good as a scan, because the kernel queues it before it unlocks the folder (``fsnotify_create``,
-``fsnotify_link`` and ``fsnotify_move`` in ``fs/namei.c``), and each new name needs that lock. So a process that
-creates a name and then reads the reports has one for every name that was created before its own. This holds for
-all processes of the kernel, in any container, but not for changes by another machine: the caller watches only file
-systems that this kernel alone changes.
+``fsnotify_link`` and ``fsnotify_move`` in ``fs/namei.c``), and each new name needs that lock. So if a process
+creates a name and then reads the reports, it gets a report for every name that was created before its own. This
+holds for all processes of the kernel, in any container, but not for changes by another machine: the caller watches
+only file systems that this kernel alone changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 MOST_FOLDERS = 256
-"""Folders that a process watches. The kernel has 8,192 watches for a user, or more."""
+"""The maximum number of folders that a process watches. The kernel allows 8,192 watches per user, or more."""
 _NONBLOCK, _CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
 _ADDED = 0x100 | 0x80
 """``IN_CREATE``, also of a hard link, and ``IN_MOVED_TO``."""
@@ -123,7 +123,9 @@ class Watches:
         return set(watched.names)
 
     def _drain(self) -> None:
-        """Read all reports. Without room for them the kernel drops some, and then no folder is known any more."""
+        """Read all reports. If its queue is full the kernel drops some, and then the content of no folder is
+        known.
+        """
         assert self._descriptor is not None
         while True:
             try:

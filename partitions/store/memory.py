@@ -22,7 +22,7 @@ _CLOCK = SystemClock()
 class MemoryStore:
     """Objects in a dictionary: every call is atomic and succeeds, and a listing is a snapshot.
 
-    Versions are numbers that grow by one with each object created, so runs repeat exactly.
+    Versions are numbers that grow by one with each created object, so that runs are deterministic.
     """
 
     def __init__(self, uri: str = "memory://unnamed", clock: Clock = _CLOCK) -> None:
@@ -59,7 +59,7 @@ class MemoryStore:
         with source.open(source_object) as reader:
             data = reader.read()
         if len(data) != source_object.size_bytes:
-            raise SourceChangedError(f"{source.uri_of(source_object.name)} was replaced since it was listed")
+            raise SourceChangedError(f"{source.uri_of(source_object.name)} has been replaced since it was listed")
         staged.file.write(data)
         self._tally.add(copies=1)
         return staged
@@ -88,7 +88,7 @@ class MemoryStore:
         with self._lock:
             found = self._objects.get(check_name(source_object.name))
         if found is None or source_object.version not in ("", found[0].version):
-            raise SourceChangedError(f"{self.uri_of(source_object.name)} was replaced since it was listed")
+            raise SourceChangedError(f"{self.uri_of(source_object.name)} has been replaced since it was listed")
         data = found[1]
 
         def fetch(start: int, end: int) -> bytes:

@@ -54,8 +54,8 @@ from stratalog.partitions.store.upload_writer import StagedParts, StagedWhole, U
 
 MOST_PARTS = 10_000
 INLINE_COPY_BYTES = 4 * 1024 * 1024
-"""Copies up to this size stay in memory until they get their name: two requests, instead of three or more for an
-upload. Callers stage many files before they commit them, so the limit is small.
+"""Copies up to this size stay in memory until they get their name. This takes two requests, instead of three or
+more for an upload. The limit is small because callers stage many files before they commit them.
 """
 
 _DEFAULTS = StoreOptions()
@@ -100,7 +100,8 @@ class Upload:
 class Objects(Protocol):
     """The objects of one bucket, by their whole keys: here ``StoredObject.name`` is the key. Each request is
     counted when it is sent. An unsuccessful answer is raised as ``Refusal``: 404 for a missing object, 412 for
-    another version, 416 for a range outside the object. All methods raise StorageError and StoreTimeoutError, too.
+    another version, 416 for a range outside the object. All methods may also raise StorageError and
+    StoreTimeoutError.
     """
 
     def check(self) -> None:
@@ -132,7 +133,7 @@ class Objects(Protocol):
         ...
 
     def abort(self, upload: Upload) -> None:
-        """Drop an uncompleted upload; it is not an error if it was dropped or completed already."""
+        """Drop an uncompleted upload; it is not an error if the upload has already been dropped or completed."""
         ...
 
     @property
@@ -165,7 +166,7 @@ class ObjectStore(ABC):
         """``uri``: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix`` or
         ``abfss://container@account.dfs.core.windows.net/prefix``.
 
-        Raises: UnsupportedStoreError if packages of the client are not installed; as ``resolved``.
+        Raises: UnsupportedStoreError if packages of the client are not installed; see ``resolved``.
         """
         self.options = resolved(uri, options)
         scheme, _, rest = uri.partition("://")
@@ -189,7 +190,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _in_one(self, name: str, data: bytes) -> StagedWholeCopy:
-        """Stage bytes that one request makes an object."""
+        """Stage bytes that one request will turn into an object."""
 
     @abstractmethod
     def _in_parts(self, name: str) -> StagedPartsCopy:
@@ -200,7 +201,7 @@ class ObjectStore(ABC):
 
     def create(self, name: str, data: bytes) -> bool:
         """See ``Store.create``. If an answer was lost, False may be due to this call's own success: before you
-        treat an existing name as another writer's, read it.
+        treat an existing object as another writer's, read it.
         """
         return self._in_one(check_name(name), data).commit()
 
@@ -221,7 +222,9 @@ class ObjectStore(ABC):
             with source.open(source_object) as reader:
                 data = reader.read()
             if len(data) != size:
-                raise SourceChangedError(f"{source.uri_of(source_object.name)} was replaced since it was listed")
+                raise SourceChangedError(
+                    f"{source.uri_of(source_object.name)} has been replaced since it was listed"
+                )
             return self._in_one(name, data)
         upload = self._in_parts(name)
         try:
@@ -326,9 +329,9 @@ class ObjectStore(ABC):
         return join(self.uri, name)
 
     def check(self) -> None:
-        """See ``Store.check``. Large objects get their names in another way than small ones, so both are tested.
-        This test cannot detect that a server lets two racers win: see ``StoreOptions``. The server must also
-        refuse bytes that do not match their checksum.
+        """See ``Store.check``. Large objects get their names in a different way than small ones, so both are
+        tested. This test cannot detect that a server lets two racers win: see ``StoreOptions``. The server must
+        also refuse bytes that do not match their checksum.
         """
         try:
             self._objects.check()
@@ -392,8 +395,8 @@ class ObjectStore(ABC):
         return self._objects.time.now_ms(self._ask_for_time)
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``: the uploads and staged objects under this prefix. Other roots may be
-        deeper, for an empty prefix all roots of the bucket, so uploads to folders that a root does not have are
+        """See ``Store.sweep_staging``: the uploads and staged objects under this prefix. Other roots may be below
+        this prefix (if it is empty, all roots of the bucket), so uploads to folders that a root does not have are
         not touched.
         """
         now_ms = agreed_ms(self._clock, self)

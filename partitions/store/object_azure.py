@@ -80,7 +80,7 @@ _SCOPE = "x-ms-encryption-scope"
 _BYTES = {"Content-Type": "application/octet-stream"}
 _TAKEN = frozenset({"BlobAlreadyExists", "PathAlreadyExists", "TargetConditionNotMet", "ConditionNotMet"})
 _CONFLICT = frozenset({"InvalidBlockList"})
-"""Another writer committed the name meanwhile, which dropped our blocks."""
+"""The error when another writer has committed the name meanwhile, which dropped this upload's blocks."""
 
 
 class AdlfsSendingOnce(AzureBlobFileSystem):  # type: ignore[misc]
@@ -109,7 +109,7 @@ def open_adlfs(options: StoreOptions) -> AzureBlobFileSystem:
     try:
         found = _settings(options.account, options.endpoint_url, options)
         return AdlfsSendingOnce(loop=loop(), skip_instance_cache=True, use_listings_cache=False, **found)
-    except ValueError as error:  # its text may repeat a secret
+    except ValueError as error:  # the error's text may repeat a secret
         raise NoCredentialsFoundError(f"they do not have Azure's format ({type(error).__name__})") from None
 
 
@@ -136,7 +136,7 @@ class AzureSession:
         query = "&".join(filter(None, (urlencode(request.params), self._signature)))
         headers = {"x-ms-version": API_VERSION, **request.headers}
         if "Range" in headers:
-            headers["x-ms-range"] = headers.pop("Range")  # the signed form
+            headers["x-ms-range"] = headers.pop("Range")  # the signed form of the header
         if request.method == "PUT":
             headers["Content-Length"] = str(len(request.body))
         sent = PipelineRequest(
@@ -146,14 +146,14 @@ class AzureSession:
             await self._transport.open()
             answer = await self._service._send_request(
                 sent, stream=True, **self._timeouts
-            )  # otherwise it would be parsed
+            )  # otherwise the client would parse it
             body = await answer.read()
         except ClientAuthenticationError as error:
             raise NoCredentialsFoundError(f"no identity could be found ({type(error).__name__})") from None
         except AzureError as error:
             cause = error.inner_exception
             if isinstance(cause, Exception) and not isinstance(cause, AzureError):
-                raise cause from None  # Azure does not distinguish a lost answer
+                raise cause from None  # Azure does not report a lost answer separately
             raise aiohttp.ClientError(type(error).__name__) from None
         status, code = answer.status_code, answer.headers.get("x-ms-error-code") or str(answer.status_code)
         if code in _TAKEN:
@@ -185,7 +185,7 @@ def _settings(account: str, server: str, options: StoreOptions) -> dict[str, Any
     """The arguments of adlfs. It looks up missing arguments in the environment, and prefers a connection string to
     all others.
 
-    Raises: NoCredentialsFoundError, as the provider; UnsupportedStoreError.
+    Raises: NoCredentialsFoundError, as the provider does; UnsupportedStoreError.
     """
     if options.credentials is None:
         shown: Mapping[str, Any] = _shown_by_environment(account)

@@ -48,7 +48,7 @@ class FsspecStore(ObjectStore):
 
     @property
     def requests(self) -> Requests:
-        """The requests to its bucket."""
+        """The requests to the store's bucket."""
         return self._objects.requests
 
     def _in_one(self, name: str, data: bytes) -> StagedObject:

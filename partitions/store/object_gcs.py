@@ -74,9 +74,7 @@ class GcsfsSendingOnce(GCSFileSystem):  # type: ignore[misc]
 
 def open_gcsfs(options: StoreOptions) -> GCSFileSystem:
     """gcsfs with resolved options. Raises: NoCredentialsFoundError."""
-    plain = (options.endpoint_url or "").startswith(
-        "http://"
-    )  # where others on the network could read credentials
+    plain = (options.endpoint_url or "").startswith("http://")  # others on the network could read credentials
     # Without a server gcsfs would look for an emulator, and then for Google's server with mutual TLS.
     told = GOOGLE if os.environ.get(EMULATOR) else None
     try:
@@ -169,7 +167,7 @@ def _not_renewed(error: google.auth.exceptions.GoogleAuthError) -> Exception:
 def _token(options: StoreOptions) -> Any:
     """The argument ``token`` of gcsfs.
 
-    Raises: NoCredentialsFoundError, as the provider.
+    Raises: NoCredentialsFoundError, as the provider does.
     """
     if options.credentials is None:
         return "google_default"
@@ -288,7 +286,7 @@ class GcsObjects(HttpObjects):
 
 
 def _code(status: int, body: bytes) -> str:
-    """The reason in an error's answer, or its status if there is none."""
+    """The reason in an error response, or its status if there is none."""
     if status < 300:
         return ""
     try:
@@ -298,7 +296,7 @@ def _code(status: int, body: bytes) -> str:
 
 
 def _only_if(version: str) -> dict[str, str]:
-    """The condition that this object still has the name: a bucket may keep deleted objects."""
+    """The condition that this object still has the name. (A bucket may keep deleted objects.)"""
     return {"generation": version, "ifGenerationMatch": version} if version else {}
 
 

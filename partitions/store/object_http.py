@@ -26,7 +26,7 @@ from stratalog.partitions.store.rules import Tally
 from stratalog.partitions.store.storage_time import StorageTime
 
 SLOWEST_BYTES_PER_S = 1_000_000
-"""The speed by which a request's deadline grows with its bytes, in addition to ``timeout_s``."""
+"""The speed at which a request's deadline grows with its bytes, in addition to ``timeout_s``."""
 DELETES_AT_ONCE = 32
 PIECE_BYTES = 256 * 1024
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientProxyConnectionError)
@@ -76,8 +76,8 @@ def body_of(request: HttpRequest) -> bytes | _Pieces | None:
 
 
 def send_once(session: aiohttp.ClientSession) -> None:
-    """Keep aiohttp from repeating a ``PUT`` after its connection was closed: the first may have taken effect, and
-    the second would find the name taken.
+    """Keep aiohttp from repeating a ``PUT`` after its connection was closed: the first request may have taken
+    effect, and the second would find the name taken.
     """
     session._retry_connection = False
 
@@ -129,7 +129,7 @@ class HttpRequests(Requests, ABC):
         if isinstance(error, TimeoutError | asyncio.TimeoutError):
             return FailedAttempt(f"no answer within {self.options.timeout_s:g} s", timed_out=True)
         if isinstance(error, aiohttp.ClientError | ConnectionError):
-            return FailedAttempt(type(error).__name__)  # its text may contain an address with a signature
+            return FailedAttempt(type(error).__name__)  # the error's text may contain an address with a signature
         return None
 
 
@@ -165,7 +165,7 @@ class HttpObjects(ABC):
 
     @abstractmethod
     def page_request(self, key_prefix: str, after: str, marker: str) -> HttpRequest:
-        """The request for a page of a listing; ``marker`` is that of the previous page."""
+        """The request for a page of a listing; ``marker`` is the marker of the previous page."""
 
     @abstractmethod
     def page_answer(self, response: HttpResponse) -> tuple[Sequence[StoredObject], str]:
@@ -173,7 +173,7 @@ class HttpObjects(ABC):
 
     @abstractmethod
     def put_request(self, key: str, data: bytes, of: bytes, *, exclusive: bool) -> HttpRequest:
-        """The request to create an object exclusively, or to replace one, with the checksum of the bytes
+        """The request to create an object exclusively, or to replace an object, with the checksum of the bytes
         ``of``.
         """
 

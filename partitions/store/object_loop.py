@@ -1,7 +1,7 @@
 """The event loop of fsspec's file systems: one thread per process, one file system per account.
 
-Callers wait, each with a deadline. A forked child starts a new loop: the parent's does not run there, and answers
-on shared connections would be mixed up.
+Callers wait, each with a deadline. A forked child starts a new loop: the parent's loop does not run in the child,
+and answers on shared connections would be mixed up.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def of_this_process(key: Hashable, make: Callable[[], T], number: int = 0) -> T:
-    """The result of ``make``, cached per ``key`` and ``number`` in this process; only that of the latest number is
-    kept.
+    """The result of ``make``, cached per ``key`` and ``number`` in this process; only the result for the latest
+    number is kept.
     """
     found = _ours.made.get(key)
     if found is None or found[0] != number:
@@ -55,7 +55,7 @@ def of_this_process(key: Hashable, make: Callable[[], T], number: int = 0) -> T:
 
 
 def wait_for(call: Coroutine[Any, Any, T], deadline_s: float, on: asyncio.AbstractEventLoop | None = None) -> T:
-    """The result of a call, run on the loop, or on the loop that it needs. Raises: TimeoutError after
+    """The result of a call, which runs on the loop, or on the loop that it requires. Raises: TimeoutError after
     ``deadline_s``, when the call is cancelled; errors of the call.
     """
     future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call, deadline_s), on or loop())
@@ -64,13 +64,13 @@ def wait_for(call: Coroutine[Any, Any, T], deadline_s: float, on: asyncio.Abstra
     except CancelledError:
         raise TimeoutError("the call was cancelled") from None
     except BaseException:
-        future.cancel()  # the wait was interrupted; otherwise the call is done, and this does nothing
+        future.cancel()  # if the wait was interrupted; otherwise the call has ended, and this does nothing
         raise
 
 
 def _forget() -> None:
-    """In a forked child. At Python's exit, file systems would close their connections on a loop that does not run
-    here, and wait forever.
+    """Runs in a forked child. Otherwise, at Python's exit, file systems would close their connections on a loop
+    that does not run in this process, and wait forever.
     """
     global _ours
     made = [each for _, each in _ours.made.values()]

@@ -1,9 +1,9 @@
 """The operations of the replication protocol on a storage root.
 
 Names are relative to the root, parts joined by ``/``. Objects are written once: a name is created atomically and
-exclusively, is never changed, and is free again after its deletion. Calls have a deadline and bounded retries
-inside, and then raise an error of ``stratalog.partitions.errors``: ``StorageError`` (no known change),
-``StoreTimeoutError``, ``OutcomeUnknownError``. Stores are thread-safe. Those of real storage can be pickled (a
+exclusively, is never changed, and is free again after its deletion. Calls have an internal deadline and bounded
+retries, and then raise an error of ``stratalog.partitions.errors``: ``StorageError`` (no known change),
+``StoreTimeoutError``, ``OutcomeUnknownError``. Stores are thread-safe. Stores of real storage can be pickled (a
 Spark task opens its own connections).
 """
 
@@ -67,14 +67,14 @@ class StoreCounts:
         return StoreCounts(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
 
     def snapshot(self) -> StoreCounts:
-        """A copy of the present counts."""
+        """A copy of the current counts."""
         return StoreCounts(*(getattr(self, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """The options of stores, without secrets, which come from the environment, a profile, the machine, or a
-    provider. ``resolving.resolved`` adds the values of the environment or a profile.
+    """The options of stores. They contain no secrets: these come from the environment, a profile, the machine, or
+    a provider. ``resolving.resolved`` adds the values of the environment or a profile.
     """
 
     endpoint_url: str | None = None
@@ -90,7 +90,7 @@ class StoreOptions:
     plain_http: bool = False
     """Whether connections without TLS to servers on other machines are allowed."""
     credentials: CredentialSource | None = None
-    """The provider that gives credentials; None: the environment, the profile, the machine."""
+    """The provider that gives credentials; None: they come from the environment, the profile or the machine."""
     timeout_s: float = 30.0
     retries: int = 5
     part_bytes: int = 16 * 1024 * 1024
@@ -98,7 +98,7 @@ class StoreOptions:
     """Whether *completing a multipart upload* with ``If-None-Match: *`` is atomic on this endpoint. None:
     on Amazon (no ``endpoint_url``) yes, elsewhere no; then a staged object is named by ``CopyObject``."""
     driver: str | None = None
-    """``fsspec``: a file system of fsspec sends the requests; None: our own clients do."""
+    """``fsspec``: a file system of fsspec sends the requests; None: stratalog's own clients do."""
     file_system: str | None = None
     """With ``driver``: a function that returns the file system, as package.module:function; None: s3fs, adlfs or
     gcsfs, depending on the address.
@@ -157,9 +157,9 @@ class StagedWriter(Staged, Protocol):
     """The stream for sequential writes; ``commit`` flushes and closes it, if the caller has not."""
 
     def replace(self) -> None:
-        """Replace the object of the name atomically: at any moment the name has the old or the new bytes. Only for
-        healing a damaged object with the bytes that its name promises; everything else is created exclusively.
-        Raises: StorageError; the replacement may have happened nevertheless.
+        """Replace the object of the name atomically: at any moment the name has the old or the new bytes. Use it
+        only to heal a damaged object with the bytes that its name promises; everything else is created
+        exclusively. Raises: StorageError; the replacement may have happened nevertheless.
         """
         ...
 
@@ -200,7 +200,7 @@ class Store(Protocol):
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         """Copy the bytes of the listed object in the fastest way that yields their checksum; invisible until
-        ``commit``. Raises: SourceChangedError if the object was deleted or replaced since it was listed.
+        ``commit``. Raises: SourceChangedError if the object has been deleted or replaced since it was listed.
         """
         ...
 
@@ -213,9 +213,9 @@ class Store(Protocol):
         ...
 
     def stat(self, name: str) -> StoredObject:
-        """The present object of that name, by one request, which counts as a read. It equals that of a listing
-        except for ``born``, and for the fractions of a second of ``modified_ms`` on object stores: compare these
-        only between two ``stat``.
+        """The current object of that name, by one request, which counts as a read. It equals the object of a
+        listing except for ``born``, and, on object stores, the fractions of a second of ``modified_ms``: compare
+        these only between two ``stat`` calls.
 
         Raises: see ``read``.
         """
@@ -224,8 +224,8 @@ class Store(Protocol):
     def open(self, source_object: StoredObject) -> BinaryIO:
         """A seekable reader of the listed object; on object stores every read is one ranged request.
 
-        Raises: SourceChangedError if the object was deleted or replaced since it was listed (at the latest at the
-        first read); CorruptSegmentError if the object of the name is not a file.
+        Raises: SourceChangedError if the object has been deleted or replaced since it was listed (raised at the
+        first read at the latest); CorruptSegmentError if the object of the name is not a file.
         """
         ...
 
@@ -250,7 +250,7 @@ class Store(Protocol):
         ...
 
     def names(self, prefix: str) -> frozenset[str]:
-        """The names that ``list`` would return, without the status of each file. Raises: see ``list``."""
+        """The names that ``list`` would return, without reading the status of each file. Raises: see ``list``."""
         ...
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
@@ -269,9 +269,9 @@ class Store(Protocol):
         ...
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """Remove staged objects of dead writers: those not written to for that long, by the clocks of both driver
-        and storage; none if the clocks disagree (``stratalog.partitions.agreed_time``). Returns their number.
-        ``dry_run`` only counts.
+        """Remove staged objects of dead writers: objects that have not been written to for that long, by the
+        clocks of both driver and storage; none if the clocks disagree (``stratalog.partitions.agreed_time``).
+        Returns their number. ``dry_run`` only counts.
 
         Raises: StorageError, StoreTimeoutError.
         """

@@ -1,4 +1,4 @@
-"""Concurrent creates of one name, in threads or in separate processes."""
+"""Runs concurrent creates of one name, in threads or in separate processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Barrier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Racer:
-    """One racer; it can be sent to another process if its store can."""
+    """One racer. It can be sent to another process if its store can."""
 
     store: Store
     number: int

@@ -1,4 +1,4 @@
-"""The server and the present credentials of a storage, for clients of other libraries.
+"""The server and the current credentials of a storage, for clients of other libraries.
 
 Such a client (delta-rs, pyiceberg) looks up missing options in its environment, by its own rules, and may find
 another server there. So its options come from a ``Reached``, which sets all of them.
@@ -27,7 +27,7 @@ class Reached:
     """Resolved options."""
     shown: Mapping[str, str] = field(repr=False)
     """The credentials, under a provider's names; ``application_credentials`` is the path of Google's file. Empty:
-    none, or on Google the identity of the machine.
+    no credentials, or on Google the identity of the machine.
     """
 
     @property
@@ -37,7 +37,7 @@ class Reached:
 
 
 def reached(uri: str, options: StoreOptions) -> Reached:
-    """The present connection to the bucket of ``uri``, an address of object storage.
+    """The current connection to the bucket of ``uri``, an address of object storage.
 
     Raises: StorageAuthenticationError, UnsupportedStoreError.
     """

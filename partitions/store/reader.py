@@ -28,7 +28,7 @@ class HeldObject:
     """One small listed object, read by one request and held in memory; a ``Readable`` of that object alone."""
 
     def __init__(self, store: Readable, listed: StoredObject) -> None:
-        """Raises: see ``Readable.open``; SourceChangedError if it is not as it was listed."""
+        """Raises: see ``Readable.open``; SourceChangedError if the object is not as it was listed."""
         self._store = store
         with store.open(listed) as source:
             self.data = read_range(source, 0, listed.size_bytes, store.uri_of(listed.name))

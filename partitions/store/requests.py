@@ -65,9 +65,9 @@ class Wording:
     unknown_caller: frozenset[str]
     """Codes for callers that the storage does not recognize."""
     not_allowed: frozenset[str]
-    """Codes for known callers that lack a right."""
+    """Codes for known callers that lack a permission."""
     actions: Mapping[Right, str]
-    """The required right by action, with its name in policies."""
+    """The required permission by action, with its name in policies."""
     credentials: str
     """A text that says where to put credentials."""
 
@@ -83,7 +83,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store in
 
     def as_error(self, what: str, right: Right, path: str) -> StorageError:
         """The error of the action ``what``. If the caller is refused, it is an authentication or authorization
-        error: the caller lacks ``right`` on ``path``.
+        error: the caller lacks the permission ``right`` on ``path``.
         """
         status, code, wording = self.answer.status, self.answer.code, self._wording
         if self.answer.full and right == "create":
@@ -146,7 +146,7 @@ class Requests(ABC):
 
     @abstractmethod
     def client(self) -> Any:
-        """The client for attempts: the one of this process, also after a fork."""
+        """The client for attempts: the client of this process, also after a fork."""
 
     @abstractmethod
     def failure_of(self, error: Exception) -> FailedAttempt | None:
@@ -180,7 +180,7 @@ class Requests(ABC):
         return 0 if source is None else renewing(source).current().number
 
     def _others_than(self, shown: int, failure: FailedAttempt) -> bool:
-        """Whether the provider has other credentials than those that the storage just refused."""
+        """Whether the provider has credentials other than those that the storage has just refused."""
         source = self.options.credentials
         refused = failure.status == 401 or failure.code in self.wording.unknown_caller or failure.code == "403"
         try:
@@ -215,7 +215,7 @@ class Requests(ABC):
                         renewed, tries = True, tries - 1
                         continue
                     raise Refusal(Answer(failure.status, failure.code, ambiguous), self.wording) from None
-                ambiguous = ambiguous or failure.status >= 500  # a server in between may have sent it
+                ambiguous = ambiguous or failure.status >= 500  # a server in between may have sent the request
             elif failure.passing:
                 ambiguous = ambiguous or failure.sent
             else:
@@ -239,8 +239,8 @@ def name_exclusively(
     requests: Requests, uri: str, attempt: Callable[[Any], Any], look: Callable[[], object]
 ) -> bool:
     """Run the request that gives an object its name. True: this call created it. False: the name is taken,
-    possibly by our own attempt whose answer was lost: the caller checks. ``look`` requests the object of that
-    name, and raises ``Refusal`` with 404 if there is none.
+    possibly by an attempt of this call whose answer was lost; the caller checks that. ``look`` requests the object
+    of that name, and raises ``Refusal`` with 404 if there is none.
 
     Raises: StorageError, OutcomeUnknownError.
     """
@@ -280,8 +280,8 @@ def _is_there(uri: str, look: Callable[[], object]) -> bool:
 
 
 def harmless(requests: Requests, place: str, action: str, attempt: Callable[[Any], T]) -> T:
-    """A request that may be repeated, and that cannot conflict with others: every refusal, or a missing answer, is
-    a StorageError.
+    """Run a request that may be repeated and cannot conflict with others. Every refusal, or a missing answer, is a
+    StorageError.
     """
     what = f"{action} {place}"
     try:

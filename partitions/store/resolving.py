@@ -28,7 +28,7 @@ EMULATOR = "STORAGE_EMULATOR_HOST"
 GOOGLE = "https://storage.googleapis.com"
 AZURE_DOMAIN = "core.windows.net"
 REGION_OF_OTHERS = "us-east-1"
-"""The region for an own server without one, because a signature needs a region."""
+"""The region for a custom server without a region, because a signature needs one."""
 
 _EMULATED = {
     "ACCOUNTNAME": "devstoreaccount1",
@@ -40,7 +40,7 @@ _EMULATED = {
 
 def resolved(uri: str, options: StoreOptions) -> StoreOptions:
     """``options`` with the server, the region and the account of the storage at ``uri``. A server of None is the
-    cloud's default. Options that were resolved already, maybe by another process, are returned unchanged.
+    cloud's default. Options that have already been resolved, perhaps by another process, are returned unchanged.
 
     Raises: UnsupportedStoreError for a server without encryption, or for a refused address, which it does not
     repeat.
@@ -63,7 +63,7 @@ def resolved(uri: str, options: StoreOptions) -> StoreOptions:
 def connection_string(environ: Mapping[str, str]) -> Mapping[str, str]:
     """The parts of Azure's connection string, by their names in capitals. They include secrets.
 
-    Raises: UnsupportedStoreError, without repeating it.
+    Raises: UnsupportedStoreError, without repeating the string.
     """
     said: dict[str, str] = {}
     for part in filter(None, environ.get(CONNECTION_STRING, "").split(";")):
@@ -85,7 +85,7 @@ def account_of(said: Mapping[str, str]) -> str | None:
 
 def another_account(account: str, other: str) -> UnsupportedStoreError:
     """The error of a connection string whose account is not ``account``."""
-    named = other if other.isalnum() else "another"  # the text may be a misplaced secret
+    named = other if other.isalnum() else "another"  # the text may be a secret in the wrong place
     return UnsupportedStoreError(
         f"the storage account is {account}, and that of {CONNECTION_STRING} {named}: remove one of them"
     )

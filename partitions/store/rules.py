@@ -33,8 +33,8 @@ STAGING_FOLDER = ".staging"
 
 LISTING_ATTEMPTS = 20
 TRANSFER_THREADS = 2
-"""The number of threads per object. Several objects are transferred at once: with four threads each, a tier run
-was slower, and the server busier.
+"""The number of threads per object. Several objects are transferred at once. With four threads each, a tier run
+was slower, and the server was busier.
 """
 
 _log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def folder_prefix(prefix: str) -> str:
 
 
 def byte_range(start: int, end: int | None, size_bytes: int) -> tuple[int, int]:
-    """The range ``[start, end)`` of ``Store.read``, clipped to an object of that size."""
+    """The range ``[start, end)`` of ``Store.read``, clipped to the object's size."""
     low = max(size_bytes + start, 0) if start < 0 else min(start, size_bytes)
     high = size_bytes if end is None else min(end, size_bytes)
     return low, max(low, high)
@@ -180,7 +180,7 @@ def copy_in_pieces(
     size = source_object.size_bytes
     starts = range(
         0, max(size, 1), piece_bytes
-    )  # an empty object has one empty piece, and opening it checks the object
+    )  # an empty object still has one piece, so that opening it checks the object
     pieces = [(i, start, min(start + piece_bytes, size)) for i, start in enumerate(starts)]
     run_pieces([partial(move, *piece) for piece in pieces])
     return passed.value

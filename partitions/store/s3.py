@@ -42,7 +42,7 @@ class S3Store(ObjectStore):
 
     _objects: Bucket
     _tells_what_it_copied = True
-    """Until a copied part comes without its checksum, which some servers do not tell."""
+    """Whether the server is still assumed to return checksums of copied parts. (Some servers do not.)"""
 
     def _open_objects(self, scheme: str, rng: random.Random) -> Bucket:
         return Bucket(_connection(self.options, self._clock, rng), self.bucket, self._tally)

@@ -42,7 +42,8 @@ class Bucket:
 
         def attempt(client: Any) -> None:
             self._tally.add(lists=1)
-            client.list_objects_v2(Bucket=self.name, MaxKeys=1)  # its refusal has a body with the reason
+            # the refusal of this request has a body with the reason
+            client.list_objects_v2(Bucket=self.name, MaxKeys=1)
 
         self.connection.repeatable(f"look for s3://{self.name}", attempt)
 
@@ -115,7 +116,7 @@ class Bucket:
             request = {"Quiet": True, "Objects": [{"Key": key} for key in batch]}
             errors = client.delete_objects(Bucket=self.name, Delete=request).get("Errors", [])
             for error in errors:
-                if error["Code"] in PASSING_CODES:  # one of a thousand: repeat the whole batch
+                if error["Code"] in PASSING_CODES:  # if one of a thousand fails, the whole batch is repeated
                     raise ClientError({"Error": {"Code": error["Code"]}}, "DeleteObjects")
             return [(error["Key"], error["Code"]) for error in errors if error["Code"] != "NoSuchKey"]
 
@@ -165,7 +166,8 @@ class Bucket:
             following = marked if page.get("IsTruncated", False) and marked else None
 
     def abort(self, upload: Upload) -> None:
-        """Drop an uncompleted upload and its parts; it is not an error if it was dropped or completed already.
+        """Drop an uncompleted upload and its parts; it is not an error if the upload has already been dropped or
+        completed.
 
         Raises: Refusal, StorageError, StoreTimeoutError.
         """

@@ -76,7 +76,7 @@ _ACTIONS: Mapping[Right, str] = {
     "create": "s3:PutObject",
     "delete": "s3:DeleteObject",
 }
-"""The required right by action, with its name in policies."""
+"""The required permission by action, with its name in policies."""
 
 _SHOW_CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) where this runs, executors included, "
@@ -143,7 +143,7 @@ class S3Connection(Requests):
 
 
 def _key_in(answer: Mapping[str, Any]) -> str | None:
-    """The SSE-KMS key of an answer, or another kind of encryption."""
+    """The SSE-KMS key in an answer, or the name of another kind of encryption."""
     return answer.get("SSEKMSKeyId") or answer.get("ServerSideEncryption")
 
 
@@ -172,7 +172,7 @@ def client_settings(options: StoreOptions) -> dict[str, Any]:
         "connect_timeout": min(options.timeout_s, CONNECT_TIMEOUT_S),
         "read_timeout": options.timeout_s,
         "max_pool_connections": POOL_CONNECTIONS,
-        # Retries are ours: only code that counts the attempts knows whether one got no answer.
+        # This package retries: only code that counts the attempts knows whether one of them got no answer.
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         # Some servers do not support trailing checksums; uploads send their CRC-32 in a header.
         "request_checksum_calculation": "when_required",
@@ -206,8 +206,8 @@ def _make_client(options: StoreOptions) -> Any:
 
 
 def _forget_clients() -> None:
-    """Run in a forked child: another thread of the parent may have held the lock, and its connections are not
-    ours.
+    """Run in a forked child: another thread of the parent may have held the lock, and the parent's connections
+    must not be used.
     """
     global _clients_lock
     _clients_lock = threading.Lock()

@@ -77,7 +77,7 @@ class S3fsClient:
         except TimeoutError:
             raise ReadTimeoutError(endpoint_url=self._options.endpoint_url) from None
         except EndpointConnectionError as error:
-            # aiobotocore raises it also for a connection that broke after the request was sent.
+            # aiobotocore raises this error also for a connection that broke after the request was sent.
             if isinstance(error.kwargs.get("error"), aiohttp.ClientConnectorError):
                 raise
             raise HTTPClientError(error="the connection broke") from None

@@ -79,5 +79,7 @@ class StagedPut:
                 crc32 = isal_zlib.crc32(data, crc32)
                 length += len(data)
         if length != self.size_bytes:
-            raise SourceChangedError(f"{self._source.uri_of(self._object.name)} was replaced since it was listed")
+            raise SourceChangedError(
+                f"{self._source.uri_of(self._object.name)} has been replaced since it was listed"
+            )
         return crc32

@@ -1,7 +1,7 @@
 """Sessions of botocore: its environment variables and profiles for S3, and the source of credentials.
 
-Each signature reads the provider's credentials, as with botocore's refreshable ones. botocore renews those 15
-minutes before their end, even short-lived ones; ``credentials`` has one rule for all clouds.
+Each signature reads the provider's credentials, as with botocore's refreshable credentials. botocore renews those
+15 minutes before they expire, even if they are short-lived; ``credentials`` has one rule for all clouds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def s3_session(options: StoreOptions) -> botocore.session.Session:
 def named_by_aws(options: StoreOptions) -> NamedByAws:
     """The endpoint and the region, in botocore's order of sources. AWS_REGION, which other clients use but
     botocore does not, comes after AWS_DEFAULT_REGION. An endpoint in the options takes precedence. A missing
-    profile has no values here; the first request reports it.
+    profile gives no values here; the first request reports it.
 
     Raises: UnsupportedStoreError for an endpoint whose address is refused, or files that cannot be read.
     """
@@ -79,7 +79,7 @@ def _server(url: str, what: str) -> str:
 
 
 def shown_to_s3(options: StoreOptions) -> Mapping[str, str]:
-    """The present credentials, under a provider's names. They are secrets: do not store them.
+    """The current credentials, under a provider's names. They are secrets: do not store them.
 
     Raises: NoCredentialsFoundError.
     """
@@ -94,7 +94,7 @@ def shown_to_s3(options: StoreOptions) -> Mapping[str, str]:
     return shown | ({"token": frozen.token} if frozen.token else {})
 
 
-@lru_cache(maxsize=16)  # a session reads files; its credentials renew themselves
+@lru_cache(maxsize=16)  # creating a session reads files; its credentials renew themselves
 def _session(options: StoreOptions) -> botocore.session.Session:
     return s3_session(options)
 
@@ -110,7 +110,7 @@ class _Resolver:
 
 
 class _Provided(botocore.credentials.Credentials):  # type: ignore[misc]
-    """The provider's present credentials."""
+    """The provider's current credentials."""
 
     method = "provider"
     account_id = None

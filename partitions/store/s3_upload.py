@@ -239,7 +239,8 @@ class StagedUpload:
             self._complete_aside()
             return name_by(self._place, lambda client: self._copy_to_name(client, IfNoneMatch="*"))
         except OutcomeUnknownError:
-            self._done = True  # the server may still be working on it: leave the bytes to ``sweep_staging``
+            # the server may still be completing the upload: leave the bytes to ``sweep_staging``
+            self._done = True
             raise
         finally:
             self.abort()

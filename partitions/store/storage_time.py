@@ -10,8 +10,8 @@ from email.utils import parsedate_to_datetime
 from stratalog.partitions.clock import SystemClock
 
 _FRESH_S = 60.0
-"""How long a reported time is continued by this machine's monotonic clock, which may stop while the machine
-sleeps. A storage that reported no time is not asked again for as long.
+"""How long a reported time is continued by this machine's monotonic clock. (That clock may stop while the machine
+sleeps.) A storage that has reported no time is not asked again for the same time.
 """
 
 _MACHINE = SystemClock()
@@ -26,12 +26,12 @@ class StorageTime:
         self._asking = threading.Lock()
 
     def told(self, now_ms: int) -> None:
-        """Record a time that the storage has just reported."""
+        """Record the time that the storage has just reported."""
         self._told = now_ms, _MACHINE.monotonic_s()
 
     def answered(self, headers: Mapping[str, str]) -> None:
-        """Record the time in the headers of an answer that has just arrived. For a cache's answer its age
-        counts.
+        """Record the time in the headers of an answer that has just arrived. For an answer from a cache, its age
+        is added.
         """
         date = headers.get("Date")
         if date is not None and "Age" not in headers:
@@ -39,8 +39,8 @@ class StorageTime:
                 self.told(round(parsedate_to_datetime(date).timestamp() * 1000))
 
     def now_ms(self, ask: Callable[[], object]) -> int | None:
-        """The storage's time; None if unknown. ``ask`` is called if no time was ``told`` recently, and makes the
-        storage report one.
+        """The storage's time; None if unknown. If no time was ``told`` recently, ``ask`` is called, which makes
+        the storage report one.
         """
         now_ms = self._going_on()
         if now_ms is None:

@@ -10,8 +10,8 @@ each page is consistent.
 One scan is not enough. Two appends may happen while it runs, and it shows only the second: a gap, and the file
 before it would seem to end where the second append begins. Or a merge ends meanwhile, and the appends are deleted
 before the scan reaches them: it shows neither. A second scan, begun after the first, shows everything that was
-created before that, including all files that the names of the first depend on. The two need not be equal, and with
-a busy producer they never are:
+created before that, including all files on which the names of the first scan depend. The two need not be equal,
+and with a busy producer they never are:
 
 - **Registers**, and all names that are not files of a log, must be equal in both. They are few and rarely created,
   and decisions depend on them: between the two scans no epoch began and no log start moved.

@@ -31,7 +31,7 @@ class StagedParts(StagedWhole, Protocol):
     """Bytes that are uploaded in parts, in any order, from any thread."""
 
     def put_part(self, index: int, data: bytes, crc32: int) -> None:
-        """Upload part ``index``, counted from zero, with that CRC-32."""
+        """Upload part ``index``, counted from zero, which has this CRC-32."""
         ...
 
 

@@ -212,7 +212,7 @@ def test_a_registry_that_is_none_is_named(tmp_path: Path) -> None:
     file.write_text(WIDE)
     for how, configs, said in (
         ("confluent-avro", {"schema.registry.url": "kafka:8081"}, "https://host:8081"),
-        ("confluent-avro", {"schema.registry.urls": "http://kafka:8081"}, "is no config of the registry"),
+        ("confluent-avro", {"schema.registry.urls": "http://kafka:8081"}, "is not a config of the registry"),
         ("avro", {"schema.registry.url": "http://kafka:8081"}, "is for confluent-avro"),
     ):
         with pytest.raises(InvalidCallError, match=said):
@@ -342,7 +342,7 @@ def test_values_of_protobuf(tmp_path: Path) -> None:
     [
         ("json", "LONG", None, "must have fields"),
         ("json", "a INTERVAL", None, "is unknown"),
-        ("json", "a MAP<INT, INT>", None, "keys of a JSON object are texts"),
+        ("json", "a MAP<INT, INT>", None, "keys of a JSON object are strings"),
         ("json", "_Undecoded INT", None, "reserved for bytes that are not decoded"),
         ("json", "a INT", "m", "message"),
         ("avro", "{", None, "not a readable Avro schema"),

@@ -92,7 +92,7 @@ def test_a_known_start_of_the_log_cuts_segments() -> None:
     plan = plan_partition("t", 0, [one, two], {}, LeaderEpochs(((0, 0),)), 7)
     assert [(piece.start, piece.end) for piece in plan.pieces] == [(7, 20), (30, 40)]
     assert [str(gap) for gap in plan.unclear] == [
-        "t-0 offsets [20, 30): no segment with a finished upload has them"
+        "t-0 offsets [20, 30): no segment with a finished upload has these offsets"
     ]
     behind = plan_partition("t", 0, [one], {}, LeaderEpochs(((0, 0),)), 50)
     assert (behind.start, behind.end, behind.pieces) == (50, 50, ())

@@ -213,7 +213,7 @@ def test_bounds_are_offsets_by_partition_or_for_all() -> None:
     with pytest.raises(LogGapError, match=r"plain-1 offsets \[2040, 2050\): the tier ends before them"):
         got(tier, "plain", 1, start=2000, end=2050)
     late = opened(MAIN, log_starts={("plain", 1): 600})
-    with pytest.raises(LogGapError, match=r"plain-1 offsets \[7, 600\): the tier begins behind them"):
+    with pytest.raises(LogGapError, match=r"plain-1 offsets \[7, 600\): the tier begins after them"):
         got(late, "plain", 1, start=7)
 
 

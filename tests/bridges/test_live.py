@@ -258,7 +258,7 @@ def test_a_topic_that_is_no_mirror_is_refused(live: LiveCluster) -> None:
     source.logs[0].append("a")
     mirrored(live, source)
     with_ports(end_mirror, ports_of(live.cluster))(["t"])
-    with pytest.raises(InvalidCallError, match="mirrors no topic of Kafka"):
+    with pytest.raises(InvalidCallError, match="is not a mirror of a Kafka topic"):
         plan(live, source)
 
 

@@ -68,7 +68,7 @@ def test_in_whatever_pieces_they_come_the_same_offsets_differ(seed: int) -> None
         one = chance.choice([RECORD, *others])._replace(offset=offset)
         kind = chance.random() if RANGE <= offset < 2 * RANGE else 1
         if kind < 0.01:
-            wanted[offset] = "is only there"
+            wanted[offset] = "is only in the source"
             sides[0].append(one)
         elif kind < 0.02:
             wanted[offset] = "is only here"

@@ -55,9 +55,9 @@ def test_a_comparison_says_where_keys_would_go_elsewhere(tmp_path: Path) -> None
     source, report = mirrored_by(live, CRC32)
     (note,) = report.notes
     assert note.startswith("t: ")
-    assert "of 30 sampled keys are in other partitions than partitioner = murmur2 chooses" in note
+    assert "of 30 sampled keys are not in the partitions that partitioner = murmur2 chooses" in note
     assert note.endswith(
-        "30 are in those that crc32 chooses: before mirror --end, run stratalog topics alter-configs "
+        "30 are in the partitions that crc32 chooses: before mirror --end, run stratalog topics alter-configs "
         "t --set partitioner=crc32"
     )
     live.cluster.topics.alter_configs("t", {"partitioner": CRC32})
@@ -68,7 +68,7 @@ def test_a_comparison_says_that_no_partitioner_fits(tmp_path: Path) -> None:
     home = int(partitions_of(KEYS, 5, MURMUR2)[0])
     _, report = mirrored_by(LiveCluster(tmp_path), MURMUR2, extra=(home + 1) % 5)
     assert report.notes == [
-        "t: 1 of 30 sampled keys are in other partitions than partitioner = murmur2 chooses: "
+        "t: 1 of 30 sampled keys are not in the partitions that partitioner = murmur2 chooses: "
         "after mirror --end new records of these keys go to other partitions, unless producers set the partition"
     ]
 

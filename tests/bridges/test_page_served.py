@@ -113,7 +113,7 @@ def test_looks_at_once_are_bounded_and_one_that_hangs_ends(
     for _ in range(lookups.MOST_AT_ONCE):
         with pytest.raises(StoreTimeoutError, match="try again"):
             look.records(asked)
-    with pytest.raises(BusyError, match="looks are running"):
+    with pytest.raises(BusyError, match="lookups are running"):
         look.records(asked)
     go.set()
 

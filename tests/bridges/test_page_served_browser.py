@@ -177,7 +177,7 @@ def test_a_link_with_a_token_opens_the_page_and_leaves_none_in_the_address(
         assert window.texts("h1") == ["stratalog"]
         window.type("#token", "not the token at all")
         window.press(ENTER)
-        until(lambda: window.texts("[role=alert]") == ["The token is not the right one."])
+        until(lambda: window.texts("[role=alert]") == ["The token is wrong."])
         window.open("about:blank")
         window.open(f"{server.url}#token={TOKEN}")
         until(lambda: window.texts("h1") == ["flights"])

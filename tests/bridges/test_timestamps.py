@@ -115,7 +115,7 @@ UNKNOWN: dict[str, tuple[Any, str]] = {
     "milliseconds": (1_700_000_000_000, "1700000000000, and a number does not say its unit"),
     "seconds": (1.5, "1.5, and a number does not say its unit"),
     "numpy": (np.int64(5), "5, and a number does not say its unit"),
-    "nanoseconds": (pd.Timestamp(1_500, unit="ns", tz="UTC"), ".*, and the log holds microseconds: round it"),
+    "nanoseconds": (pd.Timestamp(1_500, unit="ns", tz="UTC"), ".*, and the log stores microseconds: round it"),
 }
 
 

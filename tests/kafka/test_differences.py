@@ -123,7 +123,7 @@ def test_a_transaction_that_is_taken_over_is_marked_in_all_partitions_of_a_small
 
 
 def test_as_many_partitions_as_there_are_is_no_error(both: Both) -> None:
-    """A call that may be made again, after a failure of which it is not known whether it counted."""
+    """A call that may be made again, after a failure of which it is unknown whether it counted."""
 
     def script(log: Log) -> Trace:
         log.create_topic("t", 2)

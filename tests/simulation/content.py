@@ -122,7 +122,7 @@ def _footer(store: Store, stored: StoredObject, what: str) -> pq.FileMetaData:
         with store.open(stored) as source:
             data = source.read()
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{what} was deleted since it was listed") from error
+        raise SourceChangedError(f"{what} has been deleted since it was listed") from error
     return _footer_in(data, replace(stored, name=base_name(stored.name), version="", modified_ms=0))
 
 

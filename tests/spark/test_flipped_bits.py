@@ -252,7 +252,7 @@ def test_what_the_line_says_helps(spark: SparkSession, tmp_path: Path, tier: str
     data[in_page(file, "value") if where == "page" else -200] ^= 1
     file.write_bytes(data)
     with (
-        pytest.raises(CorruptSegmentError, match=r"run heal.* then read again"),
+        pytest.raises(CorruptSegmentError, match=r"run heal.* then plan the read again"),
         made.read_errors(),
     ):
         made.read("t").collect()

@@ -78,7 +78,7 @@ def test_a_void_column_is_null_as_in_spark_s_insert(cluster: Cluster, spark: Spa
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"kafka.bootstrap.servers": "b:9092"}, "the option cluster is the path of the cluster's file"),
+        ({"kafka.bootstrap.servers": "b:9092"}, "use the option cluster, the path of the cluster file"),
         ({"topik": "t"}, "unknown option 'topik'; did you mean 'topic'"),
         ({"topic": "nothing"}, "nothing"),
         ({"topic": "short"}, "'m'"),

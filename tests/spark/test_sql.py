@@ -161,7 +161,7 @@ def test_the_remote_table_is_an_external_table_under_spark_s_and_delta_s_catalog
         spark.conf.set(OWN_CATALOG, catalog)
         cluster.catalog.create_table("logs.trips", "trips")
         cluster.catalog.create_table("logs.trips", "trips", if_not_exists=True)
-        with pytest.raises(InvalidCallError, match="exists already"):
+        with pytest.raises(InvalidCallError, match="already exists"):
             cluster.catalog.create_table("logs.trips", "trips")
         count = "SELECT count(*) FROM spark_catalog.logs.trips WHERE control IS NULL"
         assert answer(spark, count)[0][0] >= 40  # type: ignore[operator]

@@ -92,7 +92,7 @@ class Copy:
             self.run(**options)  # type: ignore[arg-type]
         said = str(told.value)
         assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in said, said
-        assert "Restore the later checkpoint" in said, said
+        assert "Restore the newer checkpoint" in said, said
         assert self.found() == before
         return said
 

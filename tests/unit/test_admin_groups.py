@@ -148,21 +148,21 @@ def test_to_a_time_is_to_the_first_record_at_or_after_it(live: LiveCluster) -> N
 @pytest.mark.parametrize(
     ("where", "moved", "noted"),
     [
-        ({"to": 5}, {0: 5, 1: 2}, ["t-1: offset 5 is not within 0 and 2: it is set to 2"]),
+        ({"to": 5}, {0: 5, 1: 2}, ["t-1: offset 5 is not within 0 and 2: 2 is used instead"]),
         (
             {"shift_by": -100},
             {0: 0, 1: 0},
             [
-                "t-0: offset -96 is not within 0 and 10: it is set to 0",
-                "t-1: offset -99 is not within 0 and 2: it is set to 0",
+                "t-0: offset -96 is not within 0 and 10: 0 is used instead",
+                "t-1: offset -99 is not within 0 and 2: 0 is used instead",
             ],
         ),
         (
             {"shift_by": 10**30},
             {0: 10, 1: 2},
             [
-                f"t-0: offset {10**30 + 4} is not within 0 and 10: it is set to 10",
-                f"t-1: offset {10**30 + 1} is not within 0 and 2: it is set to 2",
+                f"t-0: offset {10**30 + 4} is not within 0 and 10: 10 is used instead",
+                f"t-1: offset {10**30 + 1} is not within 0 and 2: 2 is used instead",
             ],
         ),
     ],

@@ -80,7 +80,7 @@ def test_a_snapshot_is_taken_by_hand_and_makes_the_log_short(three: LiveCluster)
     assert int(str(report.totals["log_start"])) > 0
     assert all(int(str(row["deleted_files"])) > 0 for row in report.rows)
     again = three.cluster.quorum.snapshot()
-    assert "nothing was committed since snapshot" in again.notes[0]
+    assert "nothing has been committed since snapshot" in again.notes[0]
     assert three.driver().image == three.cluster.image
 
 
@@ -137,7 +137,7 @@ def test_a_wiped_voter_is_replaced(three: LiveCluster) -> None:
 
 def test_voters_are_added_and_removed_and_even_numbers_warn(three: LiveCluster) -> None:
     report = three.cluster.quorum.add_voter(4)
-    assert "4 voters: an even number survives no more losses than one voter fewer" in report.notes
+    assert "4 voters: an even number tolerates no more losses than one voter fewer" in report.notes
     with pytest.raises(
         InvalidCallError, match=r"names brokers \[1, 2, 3\] as voters, the metadata log \[1, 2, 3, 4\]"
     ):
@@ -158,7 +158,9 @@ def test_a_voter_is_not_what_nobody_knows(three: LiveCluster) -> None:
         three.cluster.quorum.add_voter(9)
     with pytest.raises(UnknownBrokerError, match="broker 9 is neither"):
         three.cluster.quorum.remove_voter(9)
-    with pytest.raises(InvalidCallError, match="broker 4 is no metadata voter: add it"):
+    with pytest.raises(
+        InvalidCallError, match="broker 4 is not a metadata voter; add it with `quorum add-voter 4`"
+    ):
         three.cluster.quorum.replace_voter(4)
     assert three.cluster.image == before
 
@@ -206,4 +208,4 @@ def test_the_job_describes_and_changes(three: LiveCluster, capsys: pytest.Captur
     assert job.main(["--cluster", file, "add-voter", "4"]) == 0
     assert job.main(["--cluster", file, "remove-voter", "4"]) == 0
     assert job.main(["--cluster", file, "replace-voter", "4"]) == 2
-    assert "broker 4 is no metadata voter" in capsys.readouterr().err
+    assert "broker 4 is not a metadata voter" in capsys.readouterr().err

@@ -436,3 +436,20 @@ def test_no_job_hides_a_module_of_the_standard_library() -> None:
     """spark-submit puts the folder of the script first on ``sys.path``."""
     scripts = {path.stem for path in Path(arguments.__file__).parent.rglob("*.py")}
     assert scripts & set(sys.stdlib_module_names) == set()
+
+
+@pytest.mark.parametrize("name", main.JOBS)
+def test_help_lists_the_own_options_of_a_job_before_those_of_every_job(name: str) -> None:
+    text = main.job_of(name).parser().format_help()
+    body = text[text.index("\noptions:") :]
+    assert "``" not in text
+    assert body.index("\ncommon options:") == body.rindex(":\n  --cluster FILE") - len("\ncommon options")
+    assert "\n\n" not in body[body.index("\ncommon options:") : body.index("  --json")]
+    own = [
+        action for action in main.job_of(name).parser()._actions if action.option_strings and action.dest != "help"
+    ]
+    common = {"cluster", "cluster_key_file", "credentials", "json", "master", "runner"}
+    usage = text.partition("\n\n")[0]
+    for action in own:
+        if action.dest not in common:
+            assert usage.index(action.option_strings[0]) < usage.index("--cluster FILE"), action.dest

@@ -122,7 +122,7 @@ def test_an_unmounted_root_is_fenced_and_unfenced_when_it_is_back(disks: LiveClu
         assert probed.image.brokers[2].fenced
         (note,) = probed.notes
         assert note.startswith("broker 2 is fenced: BROKER_NOT_AVAILABLE: ")
-        assert f"{disks.root(2)} holds no broker.json: is its volume mounted?" in note
+        assert f"{disks.root(2)} has no broker.json: is its volume mounted?" in note
         assert isrs(disks) == [{1, 3}] * 3
         assert all(disks.leader(partition=p) != 2 for p in range(3))
         with disks.unchanged():

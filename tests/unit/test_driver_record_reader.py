@@ -68,7 +68,7 @@ def test_a_file_that_is_gone_is_told_from_a_damaged_one(tmp_path: Path) -> None:
 def test_a_file_that_ends_too_early_leaves_no_gap() -> None:
     one = OnePartition()
     one.append(["a", "b"])
-    with pytest.raises(LogGapError, match="ends at offset 2, and no file holds the offsets from there to 3"):
+    with pytest.raises(LogGapError, match="ends at offset 2, and no file has the offsets from there to 3"):
         RecordReader().read("t-0", [piece_of(one, end=3)], 0, 10**6)
 
 

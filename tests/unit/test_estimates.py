@@ -231,7 +231,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.what)
 def test_a_run_sends_what_its_dry_run_says(scene: Scene, made: Buckets) -> None:
-    """As many requests at a PUT's price; a fifth fewer at a GET's at most; bytes of small files: half at least."""
+    """As many PUT-priced requests, at most a fifth fewer GETs, and at least half of small files' bytes."""
     scene.prepare(made.cluster)
     forget()
     said = scene.run(made.driver(), True).raise_for_failures().estimate
@@ -287,7 +287,10 @@ def test_a_run_has_no_estimate(tmp_path: Path) -> None:
 
 def test_a_report_shows_the_estimate() -> None:
     report = Report("tier", (), dry_run=True, estimate=Estimate(1_000, 10_000, 5))
-    line = "estimate: 1,000 requests at a PUT's price, 10,000 at a GET's, 5 bytes moved: 0.009000 dollars"
+    line = (
+        "estimate: 1,000 requests at the price of a PUT, 10,000 at the price of a GET, 5 bytes moved: "
+        "0.009000 dollars"
+    )
     assert line in str(report).splitlines()
     assert html.escape(line) in report._repr_html_()
     assert json.loads(report.to_json())["estimate"] == {

@@ -260,7 +260,7 @@ class TestTables:
     def test_a_key_of_encryption_that_nobody_would_name_is_refused(
         self, address: str, table: dict[str, str]
     ) -> None:
-        with pytest.raises(InvalidCallError, match="set the key of encryption at the"):
+        with pytest.raises(InvalidCallError, match="set the encryption key on the"):
             StorageTables().options(address, table)
         assert StorageTables().options("s3://b/x", {"driver": "fsspec", "kms_key_id": "key"}).kms_key_id == "key"
 

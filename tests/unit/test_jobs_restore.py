@@ -50,7 +50,7 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
     [
         ((), "one of the arguments --from --drill is required"),
         (("--from", "c", "--drill"), "not allowed with"),
-        (("--from", "c", "--yes"), "give it another id"),
+        (("--from", "c", "--yes"), "needs an id other than"),
         (("--from", "c"), "this cannot be undone, and there is no terminal to confirm it"),
         (("--from", "d", "--yes"), "has no restore point of cluster 'd'"),
         (("--from", "d", "--deep"), "--deep needs --drill"),

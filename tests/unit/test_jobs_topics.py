@@ -71,7 +71,7 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ((), "topic 't': give the type of its key, or of its value"),
+        ((), "topic 't': give the type of its keys or values"),
         (("--key", "@wide.json"), "topic 't': its key is binary, which cannot change"),
         (("--value", "@nothing.json"), "nothing.json cannot be read"),
     ],

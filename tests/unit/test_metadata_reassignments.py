@@ -162,7 +162,7 @@ def test_the_last_in_sync_replica_is_removed_by_force_only() -> None:
     before = metadata.t
     error = refusal(metadata.reassign(2, 3))
     assert isinstance(error, InvalidReplicaAssignmentError)
-    assert "without [1] no replica is in sync any more (ISR (1,))" in str(error)
+    assert "removing [1] would leave no in-sync replica (ISR (1,))" in str(error)
     assert metadata.t == before
     assert isinstance(metadata.reassign(2, 3, force=True), Altered)
     t = metadata.t

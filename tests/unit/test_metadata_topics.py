@@ -122,7 +122,7 @@ def test_a_retry_of_the_same_creation_is_recognised_by_its_topic_id() -> None:
 
 def test_another_creation_of_the_name_is_refused() -> None:
     with pytest.raises(
-        TopicAlreadyExistsError, match=f"'t' exists already, with id {an_id(99)}: choose .* if_not_exists"
+        TopicAlreadyExistsError, match=f"'t' already exists, with id {an_id(99)}: choose .* if_not_exists"
     ):
         Metadata().do(CreateTopic(name="t", topic_id=an_id(5)))
 
@@ -316,7 +316,7 @@ def test_one_bad_config_of_several_changes_nothing() -> None:
 def test_a_cluster_default_that_contradicts_a_topic_is_refused_naming_it() -> None:
     metadata = Metadata()
     metadata.do(AlterConfigs("t", {"local.retention.ms": "1000"}))
-    with pytest.raises(InvalidConfigError, match=r"topic 't': local.retention.ms = 1000 keeps more than"):
+    with pytest.raises(InvalidConfigError, match=r"topic 't': local.retention.ms = 1000 is larger than"):
         metadata.do(AlterConfigs(None, {"retention.ms": "10"}))
 
 

@@ -258,7 +258,7 @@ def test_without_a_voter_there_is_no_answer_and_nothing_is_made_up(disks: LiveCl
     disks.root(1).mkdir()
     door = with_parts(Cluster, opener=disks.open_root)
     for make in (door.plan_format, door.format):
-        with pytest.raises(InvalidCallError, match="no voter holds its metadata"):
+        with pytest.raises(InvalidCallError, match="no voter has its metadata"):
             make(disks.file)
         assert contents(disks.root(1)) == {}, "it may be where a volume is not mounted"
 

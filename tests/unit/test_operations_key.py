@@ -89,7 +89,7 @@ def test_who_does_not_have_the_key_appends_and_changes_no_metadata(tmp_path: Pat
     [
         ("", "is empty"),
         (" ,\n", "is empty"),
-        ("nobase64!atall!!", "secret 1 .* is no base64"),
+        ("nobase64!atall!!", "secret 1 .* is not valid base64"),
         (base64.b64encode(b"only 31 bytes, which are too few").decode()[:-4], "has 30 bytes, and 32 are needed"),
         (f"{TEXT} c2hvcnQ=", "secret 2 .* has 5 bytes"),
     ],
@@ -107,7 +107,7 @@ def test_a_key_that_is_none_is_refused_and_not_shown(
 
 @pytest.mark.parametrize("path", ["a\0b", "\ud800"])
 def test_a_key_file_whose_path_no_file_has_is_refused_as_such(path: str) -> None:
-    with pytest.raises(ClusterKeyError, match="no file has such a path") as refused:
+    with pytest.raises(ClusterKeyError, match="that is not a valid path") as refused:
         key_file(path)()
     assert str(refused.value).isprintable()
 

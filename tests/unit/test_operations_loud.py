@@ -205,7 +205,7 @@ def test_the_message_names_the_first_failures_and_what_to_do() -> None:
     assert str(told.value) == (
         "tier: t-0: KAFKA_STORAGE_ERROR: it is full; t-1: KAFKA_STORAGE_ERROR: it is full; "
         "t-2: KAFKA_STORAGE_ERROR: it is full (and 6 more); "
-        "finished work stays done: fix the cause, and run it again"
+        "finished work is kept: fix the cause, and run the operation again"
     )
 
 

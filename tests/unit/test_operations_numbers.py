@@ -137,9 +137,9 @@ def test_one_broker_is_named_as_several_are(live: LiveCluster) -> None:
         live.cluster.brokers.unfence,
     ):
         assert [row["broker"] for row in call(3).rows] == [3]  # type: ignore[operator]
-    with pytest.raises(InvalidCallError, match="broker 3 is in the cluster already"):
+    with pytest.raises(InvalidCallError, match="broker 3 is already in the cluster"):
         live.cluster.brokers.add(3)
-    assert live.cluster.brokers.add(3, if_not_exists=True).notes == ["broker 3 is in the cluster already"]
+    assert live.cluster.brokers.add(3, if_not_exists=True).notes == ["broker 3 is already in the cluster"]
 
 
 @pytest.mark.parametrize("partition", [-1, 2])

@@ -100,7 +100,7 @@ def test_nothing_changes_without_a_schema_and_in_a_dry_run(live: Typed) -> None:
     live.begin()
     ports = ports_of(live.cluster)
     with live.unchanged():
-        with pytest.raises(InvalidCallError, match="topic 't': give the type of its key, or of its value"):
+        with pytest.raises(InvalidCallError, match="topic 't': give the type of its keys or values"):
             alter_topic(ports.metadata, "t")
         assert alter_topic(ports.metadata, "t", value_schema=type_to_json(WIDE), dry_run=True) == (
             "value.in.b",

@@ -100,7 +100,7 @@ def test_a_second_cluster_is_not_made_over_a_log_that_is_lost() -> None:
     other = new_root(quorum, 2)
     wiped = new_root(quorum, 1)
     voter = Voter(1, wiped, format_root(wiped, CLUSTER, 1, quorum.new_id).directory_id)
-    with pytest.raises(InvalidCallError, match=r"broker 2 .* no voter holds its metadata"):
+    with pytest.raises(InvalidCallError, match=r"broker 2 .* no voter has its metadata"):
         bootstrap(CLUSTER, log_over(quorum, [voter]), [voter], {2: other})
     assert len(wiped.list("")) == 1
 

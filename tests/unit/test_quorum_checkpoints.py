@@ -218,7 +218,7 @@ def test_an_old_snapshot_of_the_log_is_followed_by_the_next() -> None:
     assert wait() is None, "the log is so old, and has none"
     snapshot(quorum)
     quorum.clock.sleep(5)
-    assert "nothing was committed since" in str(wait())
+    assert "nothing has been committed since" in str(wait())
     committed(log, 2)
     assert wait() is None
     policy = SnapshotPolicy(max_snapshot_interval_ms=0)

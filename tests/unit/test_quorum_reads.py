@@ -166,7 +166,7 @@ def test_an_outcome_that_the_lineage_no_longer_tells_stays_unknown() -> None:
         return created
 
     once(store, "create", data, much_happens)
-    with pytest.raises(OutcomeUnknownError, match=r"whether .* was committed is not known"):
+    with pytest.raises(OutcomeUnknownError, match=r"it is unknown whether .* was committed"):
         quorum.client(through=through).submit(RegisterBroker(1, an_id(1), "a", "x"))
     assert quorum.log().read().brokers[1].broker_epoch == 1
 

@@ -142,9 +142,9 @@ def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
     ("given", "said"),
     [
         ({"startngOffsets": "latest"}, "unknown option 'startngOffsets'; did you mean 'startingOffsets'"),
-        ({"kafka.bootstrap.servers": "x"}, "the option cluster is the path of the cluster's file"),
+        ({"kafka.bootstrap.servers": "x"}, "use the option cluster, the path of the cluster file"),
         ({"kafka.sasl.mechanism": "x"}, "is Kafka's: credentials come from the environment"),
-        ({"kafka.fetch.min.bytes": "x"}, "no Kafka client runs here, so leave it out"),
+        ({"kafka.fetch.min.bytes": "x"}, "no Kafka client runs here, so omit it"),
         ({"minOffsetsPerTrigger": "9"}, "use a longer trigger interval"),
         ({"startingOffsetsByTimestampStrategy": "later"}, "give error or latest"),
         ({"topic": " "}, "the option topic is missing"),
@@ -202,7 +202,7 @@ def test_a_batch_read_is_from_earliest_to_latest_unless_it_says_otherwise() -> N
         ({"endingOffsets": "last"}, "the option endingOffsets is 'last': give earliest, latest"),
         (
             {"endingTimestamp": "2013-06-01"},
-            "'2013-06-01', without a time zone, and Spark does not pass the session's on: write 2013-06",
+            "'2013-06-01', without a time zone, and Spark does not pass the time zone of the session: write",
         ),
         ({"endingTimestamp": "x"}, "the option endingTimestamp, milliseconds since 1970 or a time"),
         ({"endingTimestamp": "1", "endingOffsets": "latest"}, "endingOffsets and endingTimestamp are both given"),

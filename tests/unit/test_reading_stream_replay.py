@@ -112,7 +112,7 @@ def test_a_file_that_is_shorter_than_the_log_says_is_an_error(
     live.append(["a", "b", "c"])
     tasks = first_tasks(live)
     reading(monkeypatch, None)
-    with pytest.raises(LogGapError, match="ends at offset 1, and no file holds the offsets from there to 3"):
+    with pytest.raises(LogGapError, match="ends at offset 1, and no file has the offsets from there to 3"):
         values_of(tasks)
 
 

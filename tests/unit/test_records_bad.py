@@ -283,7 +283,9 @@ def test_an_append_that_fails_leaves_none_in_the_topic_of_bad_records(live: Live
     assert codes(report)["NOT_ENOUGH_REPLICAS"] == 2
     assert report.totals["bad_records"] == 2
     assert live.read("bad") == {}
-    assert any("bad records are appended to bad only after all others are in t" in note for note in report.notes)
+    assert any(
+        "bad records are appended to bad only after all good records are in t" in note for note in report.notes
+    )
 
 
 @pytest.mark.parametrize("named", [{}, {"producer": "p", "sequence": 3}], ids=["unnamed", "named"])

@@ -171,7 +171,7 @@ def test_nothing_to_commit_changes_nothing(live: LiveCluster) -> None:
         ("g", {("t", 0): OffsetAndMetadata(1, -1)}, InvalidCallError, "leader epoch -1: give a whole number"),
         ("g", {("t", 0): OffsetAndMetadata(1, None, "x" * 4097)}, OffsetMetadataTooLargeError, "4096 bytes"),
         ("g", {("t", 0): OffsetAndMetadata(1, None, "\ud800")}, InvalidCallError, "not valid Unicode"),
-        ("g", {("t", 0): OffsetAndMetadata(1, None, None)}, InvalidCallError, "give a text"),
+        ("g", {("t", 0): OffsetAndMetadata(1, None, None)}, InvalidCallError, "give a string"),
     ],
     ids=lambda value: str(value)[:30] if not isinstance(value, type) else value.__name__,
 )

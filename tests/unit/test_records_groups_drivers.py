@@ -171,7 +171,7 @@ def test_an_append_that_may_have_happened_says_so(tmp_path: Path) -> None:
             raise OutcomeUnknownError("the answer was lost")
 
     faults.after = fail
-    with pytest.raises(OutcomeUnknownError, match="may be in the log anyway"):
+    with pytest.raises(OutcomeUnknownError, match="may be in the log"):
         live.cluster.groups.commit("g", {("t", 0): 1})
     faults.none()
     live.cluster.groups.commit("g", {("t", 0): 1})

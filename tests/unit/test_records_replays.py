@@ -271,7 +271,7 @@ def test_not_appended_is_said_of_this_attempt_alone(live: LiveCluster) -> None:
     report = append(live, 0, "a")
     assert outcomes(report) == {0: "not appended"}
     assert report.notes[-1] == (
-        "'not appended' refers to this attempt: the next one will show whether an earlier one with "
+        "'not appended' refers to this attempt: the next attempt will show whether an earlier attempt with "
         "producer 'p', sequence 0 succeeded"
     )
     unnamed = live.driver().append_batches("t", {0: [batch(["b"])]}, check=False)
@@ -300,7 +300,7 @@ def test_what_is_not_remembered_any_more_is_unknown(live: LiveCluster) -> None:
     live.append(["b"]).raise_for_failures()
     report = live.driver().append_batches("t", {0: [batch(["a"])]}, producer=name, sequence=0, check=False)
     assert (outcomes(report), codes(report)) == ({0: "unknown"}, {"DUPLICATE_SEQUENCE_NUMBER"})
-    assert "it is not known whether it appended 0, which is too old" in report.failures[0].message
+    assert "it is unknown whether it appended sequence 0, which is too old" in report.failures[0].message
     assert not any("run it again" in note for note in report.notes)
 
 

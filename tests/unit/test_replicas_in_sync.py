@@ -263,4 +263,4 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(live: Disks) -> None:
     )
     report = live.cluster.replicate()
     assert report.ok, report
-    assert any("the topic was deleted meanwhile" in note for note in report.notes)
+    assert any("the topic was deleted during the operation" in note for note in report.notes)

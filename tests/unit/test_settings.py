@@ -216,7 +216,7 @@ def test_a_value_with_a_unit_is_answered_with_the_number(key: str, value: str, m
 def test_a_value_that_is_no_text_is_refused_and_told_how_to_be_written() -> None:
     number: Any = 1000
     with pytest.raises(
-        InvalidConfigError, match=r"topic 't': retention\.ms = 1000 is no text: write it as '1000'"
+        InvalidConfigError, match=r"topic 't': retention\.ms = 1000 is not a string; write it as '1000'"
     ):
         check_config(Scope.TOPIC, "retention.ms", number, "topic 't'")
 

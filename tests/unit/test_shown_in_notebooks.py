@@ -166,7 +166,7 @@ def test_a_look_that_takes_too_long_is_left_alone(live: LiveCluster, monkeypatch
     assert hangs is not health_room
     shown = overview.html("title", deadline_s=0.2)
     assert "no answer within 0.2 s" in shown
-    assert "an earlier overview has not ended" in overview.html("title", deadline_s=0.2)
+    assert "the previous overview is still running" in overview.html("title", deadline_s=0.2)
     goes_on.set()
     monkeypatch.undo()
     for _ in range(100):
@@ -381,7 +381,7 @@ def test_a_topic_may_be_there_already_with_the_same_shape(live: LiveCluster) -> 
         create("u", partitions=3, configs={"retention.ms": 5}, if_not_exists=True)
     with pytest.raises(StratalogError, match=r"replication_factor is 2, not 1; segment.ms is not set, not 9"):
         create("u", replication_factor=1, configs={"segment.ms": 9}, if_not_exists=True)
-    with pytest.raises(StratalogError, match="exists already, with id"):
+    with pytest.raises(StratalogError, match="already exists, with id"):
         create("u")
     assert live.cluster.image == before
 

@@ -340,7 +340,7 @@ def test_the_end_of_the_snapshot_is_a_position_in_range() -> None:
         PositionOutOfRangeError, match=rf"has {size} bytes, but the fetch starts at position {size + 1}"
     ):
         leader.source().chunk(size + 1, 100)
-    with pytest.raises(SnapshotNotFoundError, match="does not exist, or no longer exists"):
+    with pytest.raises(SnapshotNotFoundError, match="does not exist"):
         leader.source(LATER).chunk(0, 100)
 
 

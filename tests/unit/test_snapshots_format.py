@@ -297,7 +297,7 @@ def NO_TEXT(schema: pa.Schema) -> pa.RecordBatch:  # noqa: N802 - as those above
         ([RECORD, FOOTER], "the control record snapshot-header is missing"),
         ([RECORD, RECORD], "the control record snapshot-header is missing"),
         ([FOOTER, HEADER], "the control record snapshot-header is missing"),
-        ([NO_TEXT, FOOTER], "a name in its control records is not text"),
+        ([NO_TEXT, FOOTER], "a name in its control records is not a string"),
         ([HEADER, FOOTER, FOOTER], r"control records have the types \[3, 4, 4\]"),
     ],
 )

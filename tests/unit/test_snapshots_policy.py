@@ -46,9 +46,9 @@ SINCE: dict[str, Any] = {
         pytest.param({"log_bytes": 20 * MB - 1}, False, "between.snapshots = 20971520", id="too few bytes"),
         pytest.param({"changed_records": 4}, False, "4 of 10 records of snapshot 100-2", id="too few changes"),
         pytest.param({"changed_records": 0, "log_bytes": 1}, True, None, id="by hand"),
-        pytest.param({"next": SnapshotId(100, 2)}, False, "nothing was committed", id="nothing new"),
-        pytest.param({"next": SnapshotId(100, 2)}, True, "nothing was committed", id="nothing new, by hand"),
-        pytest.param({"next": SnapshotId(90, 3)}, True, "nothing was committed", id="never back"),
+        pytest.param({"next": SnapshotId(100, 2)}, False, "nothing has been committed", id="nothing new"),
+        pytest.param({"next": SnapshotId(100, 2)}, True, "nothing has been committed", id="nothing new, by hand"),
+        pytest.param({"next": SnapshotId(90, 3)}, True, "nothing has been committed", id="never back"),
         pytest.param(
             {"latest": EMPTY, "snapshot_records": 0, "changed_records": 0},
             False,
@@ -76,7 +76,7 @@ def test_both_conditions_are_needed(changes: dict[str, Any], by_hand: bool, reas
     [
         pytest.param({}, HOUR_MS, None, id="old enough, whatever its size and its changes"),
         pytest.param({"age_ms": HOUR_MS - 1}, HOUR_MS, "100 bytes of log since", id="not quite"),
-        pytest.param({"next": SnapshotId(100, 2)}, HOUR_MS, "nothing was committed", id="nothing new"),
+        pytest.param({"next": SnapshotId(100, 2)}, HOUR_MS, "nothing has been committed", id="nothing new"),
         pytest.param({"age_ms": 10**12}, 0, "100 bytes of log since", id="0: never"),
         pytest.param({"latest": EMPTY, "snapshot_records": 0}, HOUR_MS, None, id="the first"),
     ],

@@ -145,7 +145,7 @@ def test_other_rows_under_the_batch_are_refused_and_nothing_is_stored(query: Que
     before = query.stored()
     for batch in (2, 1):
         messages = [query.write(0, "b", batch=batch, of=sink), query.write(1, "new", batch=batch, of=sink)]
-        with pytest.raises(OperationFailedError, match="Restore the later checkpoint"):
+        with pytest.raises(OperationFailedError, match="Restore the newer checkpoint"):
             query.commit(*messages, batch=batch)
         assert query.stored() == before
 
@@ -190,7 +190,7 @@ def test_a_leader_that_changes_before_the_acknowledgement_ends_the_query(query: 
 
 
 def test_rows_that_were_dealt_out_otherwise_are_refused(query: Query) -> None:
-    with pytest.raises(OperationFailedError, match="without distributing them again"):
+    with pytest.raises(OperationFailedError, match="without redistributing them"):
         query.commit(query.write(0, "a", partition=1))
     assert query.stored() == [0, 0]
 

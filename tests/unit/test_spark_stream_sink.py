@@ -142,7 +142,7 @@ def test_the_sinks_options(given: dict[str, str], said: str) -> None:
 
 
 def test_the_folder_of_a_table_is_no_topic() -> None:
-    with pytest.raises(InvalidCallError, match=r'start\("topic"\); toTable passes the folder'):
+    with pytest.raises(InvalidCallError, match=r'start\("topic"\); toTable passes a folder'):
         sink_options({"cluster": "c", "topic": "t", "path": "file:/warehouse/trips"})
 
 
@@ -165,7 +165,7 @@ def test_a_batch_that_comes_again_with_other_rows_ends_the_query_and_says_what_t
     before = live.read()
     for batch_id, other in ((6, rows((0, "x"), (1, "6"))), (5, rows((1, "5"))), (0, rows((0, "x"), (1, "0")))):
         with pytest.raises(
-            OperationFailedError, match=r"OUT_OF_ORDER_SEQUENCE_NUMBER.*Restore the later checkpoint"
+            OperationFailedError, match=r"OUT_OF_ORDER_SEQUENCE_NUMBER.*Restore the newer checkpoint"
         ):
             sink(live).commit([written(live, other)], batch_id)
     sink(live).commit([written(live, rows((0, "0"), (1, "0")))], 0)  # the log's files tell that it is the same

@@ -227,7 +227,7 @@ def test_producers_of_other_epochs_are_fenced(epoch: int) -> None:
 
 @pytest.mark.parametrize("present", [None, transaction(producer_id="other")])
 def test_an_id_belongs_to_one_producer(present: Transaction | None) -> None:
-    with pytest.raises(InvalidProducerIdMappingError, match="initialise the producer first"):
+    with pytest.raises(InvalidProducerIdMappingError, match="initialize the producer first"):
         steps.end(present, "x", "p", 0, commit=True, now_ms=NOW)
 
 

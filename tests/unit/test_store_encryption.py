@@ -85,7 +85,7 @@ def test_a_key_that_logs_of_tables_would_not_have_is_refused(
     own = f'[brokers.storage]\n{key} = "k"\n'
     broker = load_cluster_file(cluster_file(tmp_path, own, f"{scheme}://box/remote", f"{scheme}://box/b1"))
     assert getattr(broker.brokers[0].storage, key) == "k"
-    with pytest.raises(InvalidCallError, match=rf"remote\.storage: {key} is not possible here, because delta-rs"):
+    with pytest.raises(InvalidCallError, match=rf"remote\.storage: {key} is not possible here: delta-rs"):
         load_cluster_file(cluster_file(tmp_path, f'[{table}]\n{key} = "k"', f"{scheme}://box/remote"))
 
 

@@ -172,7 +172,7 @@ class Shrunk(LocalStore):
 def test_a_source_that_ends_too_early_is_found_before_anything_is_sent(
     server: ScriptedServer, source: LocalStore
 ) -> None:
-    with pytest.raises(SourceChangedError, match="was replaced since it was listed"):
+    with pytest.raises(SourceChangedError, match="has been replaced since it was listed"):
         staged(remote(server.url), Shrunk(source.root))
     assert server.requests == []
 

@@ -305,7 +305,10 @@ def test_what_a_foreign_vacuum_has_deleted_is_missed_before_the_foreign_files_go
     compacted(part)
     delta(part).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     for call in (part.table.undo_rewrites, lambda: part.table.commit((), part.table.load().of_partition(0)[:1])):
-        with pytest.raises(RemoteObjectMissingError, match=r"OPTIMIZE at version 2.*3 of them, first 0/0.*heal"):
+        with pytest.raises(
+            RemoteObjectMissingError,
+            match=r"OPTIMIZE at version 2.*3 of the replaced segments no longer exist .the first is 0/0.*heal",
+        ):
             call()
     assert offsets(part) == list(range(12))
     assert spans(part) == [(0, 3), (3, 7), (7, 12)]

@@ -189,7 +189,7 @@ def test_a_wrong_call_changes_nothing(live: LiveCluster) -> None:
     with live.unchanged():
         with pytest.raises(InvalidCallError, match="name the topics whose replicas"):
             live.cluster.bootstrap(4, add=True)
-        with pytest.raises(InvalidCallError, match="one broker that replaces one other"):
+        with pytest.raises(InvalidCallError, match="one broker to replace another"):
             live.cluster.bootstrap([3, 4], instead_of=2)
         with pytest.raises(UnknownTopicOrPartitionError):
             live.cluster.bootstrap(4, "nobody", add=True)

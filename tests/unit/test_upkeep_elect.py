@@ -166,7 +166,7 @@ def test_the_last_member_of_the_isr_is_gone_and_a_clean_election_says_what_can_b
     live.topic()
     outdated(live)
     said = the_failure(live.cluster.elect(check=False))
-    assert "it has no leader: bring back a broker of its ISR, or elect uncleanly" in said
+    assert "it has no leader: bring back a broker of its ISR, or elect --unclean" in said
 
 
 def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is_lost(live: LiveCluster) -> None:
@@ -187,7 +187,7 @@ def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is
     report = live.cluster.elect("t", unclean=True)
     assert rows_of(report, "leader", "leader_epoch") == rows_of(plan, "leader", "leader_epoch")
     note = report.notes[-1]
-    assert f"loses all records that only broker {leader} had" in note
+    assert f"loses all records held only by broker(s) {leader}," in note
     assert "their number is unknown" in note
     assert report.totals == {"elected": 1, "lost_records_at_least": None}
     assert live.isr() == {ahead}
@@ -220,7 +220,7 @@ def test_lost_records_are_counted_by_the_high_watermark_that_any_replica_knows(l
     assert rows_of(report, "leader", "lost_records_at_least") == [(three, 2)]
     report = live.cluster.elect(unclean=True)
     assert rows_of(report, "leader", "lost_records_at_least") == [(three, 2)]
-    assert "loses at least 2 acknowledged records and all records that only broker" in report.notes[-1]
+    assert "loses at least 2 acknowledged records and all records held only by broker" in report.notes[-1]
     live.append(["g"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: ["a", "e", "g"]}
@@ -305,7 +305,7 @@ def test_what_is_tiered_is_not_lost_and_its_offsets_are_not_given_away_again(liv
     assert rows_of(plan, "lost_records_at_least") == [(None,)]
     assert plan.totals["lost_records_at_least"] is None
     report = live.cluster.elect(unclean=True).raise_for_failures()
-    assert "its local log starts over at offset 6" in report.notes[-1]
+    assert "its local log restarts at offset 6" in report.notes[-1]
     live.append(["x"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: [*"abcdef", "x"]}

@@ -161,7 +161,7 @@ def test_what_replicas_still_have_is_uploaded_again_after_a_foreign_vacuum(tmp_p
     assert lying(live) == set()
     report = live.cluster.tier(check=False)
     assert codes(report) == {"REMOTE_OBJECT_MISSING": 1}
-    assert "heal rebuilds them from replicas or from the foreign files" in the_failure(report)
+    assert "run heal to rebuild them from replicas or from the foreign files" in the_failure(report)
     live.cluster.heal().raise_for_failures()
     assert listed(live) == before
     live.fill("e")

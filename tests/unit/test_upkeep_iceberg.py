@@ -233,7 +233,7 @@ def test_a_run_that_died_before_it_is_made_up_for(
     assert len(DeltaTable(folder(live)).file_uris()) == 2
     report = getattr(live.cluster, later)("t").raise_for_failures()
     assert values(assert_same(live)) == "ab"
-    assert ("t: its Iceberg table was outdated, and is now updated" in report.notes) is (later == "vacuum")
+    assert ("t: its Iceberg table was outdated, and was updated" in report.notes) is (later == "vacuum")
 
 
 def test_a_job_that_is_late_does_not_take_the_table_back(

@@ -217,7 +217,7 @@ def test_the_last_replica_in_sync_is_not_removed_without_force(live: LiveCluster
     report = live.cluster.reassign(plan, check=False)
     said = the_failure(report)
     assert said.startswith("t-0: INVALID_REPLICA_ASSIGNMENT: ")
-    assert "no replica is in sync any more" in said
+    assert "would leave no in-sync replica" in said
     assert [row["state"] for row in report.rows] == ["refused", "done"]
     assert live.isr("t") == {last}
     report = live.cluster.reassign({("t", 0): (lame,)}, force=True)
@@ -367,7 +367,7 @@ def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path:
     remote_spot(live, 1).flip(40)
     leader = live.leader()
     refused = live.cluster.reassign({("t", 0): (3 - leader,)}, check=False)
-    assert "heal it before the replicas with its records" in the_failure(refused)
+    assert "heal it before you remove the replicas with its records" in the_failure(refused)
     assert replicas(live) == (leader,)
     live.cluster.heal().raise_for_failures()
     live.cluster.reassign({("t", 0): (3 - leader,)}).raise_for_failures()

@@ -243,7 +243,7 @@ def test_a_dry_run_changes_nothing(live: LiveCluster) -> None:
 
 def test_the_restored_cluster_needs_an_id_of_its_own(live: LiveCluster) -> None:
     heir = Heir(live)
-    with live.unchanged(), pytest.raises(InvalidCallError, match="give it another id"):
+    with live.unchanged(), pytest.raises(InvalidCallError, match="needs an id other than"):
         heir.restore("heir")
 
 

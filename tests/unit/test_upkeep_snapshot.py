@@ -173,7 +173,7 @@ def test_an_old_snapshot_is_followed_by_the_next_whatever_its_size(live: Keyed) 
     live.clock.sleep(1)
     assert rows_of(live.cluster.snapshot("t"), "outcome", "snapshot") == [("made", "1-1")]
     live.clock.sleep(3600)
-    assert rows_of(live.cluster.snapshot("t"), "why") == [("nothing was committed since snapshot 1-1",)]
+    assert rows_of(live.cluster.snapshot("t"), "why") == [("nothing has been committed since snapshot 1-1",)]
     live.put([("b", "1")])
     live.cluster.topics.alter_configs("t", {"metadata.log.max.snapshot.interval.ms": "0"})
     assert rows_of(live.cluster.snapshot("t"), "outcome") == [("not now",)]
@@ -186,7 +186,7 @@ def test_by_hand_it_needs_only_something_new(live: Keyed) -> None:
     assert rows_of(live.take(), "outcome") == [("made",)]
     with live.unchanged():
         (row,) = live.take().rows
-    assert row["why"] == "nothing was committed since snapshot 1-1"
+    assert row["why"] == "nothing has been committed since snapshot 1-1"
 
 
 def test_a_dry_run_says_what_would_be_made_and_changes_nothing(live: Keyed) -> None:

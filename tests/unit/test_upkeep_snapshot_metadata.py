@@ -78,7 +78,7 @@ def test_the_metadata_log_has_the_policy_of_the_cluster(live: Keyed) -> None:
     assert of_metadata(live.cluster.snapshot(METADATA))["outcome"] == "made"
     live.clock.sleep(3600)
     with live.unchanged():
-        assert "nothing was committed since" in str(of_metadata(live.cluster.snapshot(METADATA))["why"])
+        assert "nothing has been committed since" in str(of_metadata(live.cluster.snapshot(METADATA))["why"])
 
 
 def test_a_metadata_log_that_cannot_be_kept_is_a_failure_of_its_own(tmp_path: Path) -> None:

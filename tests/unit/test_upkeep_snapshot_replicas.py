@@ -198,7 +198,7 @@ def test_nobody_goes_where_no_snapshot_is_whole_that_stands_for_what_left_the_lo
     for broker in (1, 2, 3):
         checkpoint(live, broker).flip(700)
     report = live.driver().reassign({("t", 0): heirs}, check=False)
-    assert "it alone replaces the records below offset 1" in the_failure(report)
+    assert "only this snapshot replaces the records below offset 1" in the_failure(report)
     assert set(live.replicas().view.replicas) == {1, 2, 3}
 
 

@@ -186,7 +186,7 @@ def test_a_driver_with_a_wrong_clock_removes_nothing(tmp_path: Path, name: str) 
         report = remover.remove(live.driver(clock=WrongClock(live.clock, ahead_ms))).raise_for_failures()
         assert remover.held(live) == before
         if remover.notes:
-            assert [note for note in report.notes if "nothing is removed by time until the two agree" in note]
+            assert [note for note in report.notes if "nothing is deleted by time until the two agree" in note]
     live.clock.advance_ms(remover.after_ms + MINUTE_MS)  # files have the times of the machine
     remover.remove(live.driver(clock=WrongClock(live.clock, BEHIND)))
     assert remover.held(live) == before

@@ -1,8 +1,8 @@
-"""The page that lives: served over HTTP, read only, and fresh as long as somebody looks at it. From below:
+"""The live page: served over HTTP, read-only, and kept up to date while it is viewed. From below:
 
 samples      figures over time, in bounded memory
-access       who may ask: the name that a request gives the host, the token, the session of a browser
-answers      what each address answers, with its headers
-lookups      what is read only when a reader asks: records, and the versions of a remote table
-server       options, the looks at the cluster, and the running page
+access       decides which requests are allowed: by host name, token, and browser session
+answers      the response of each address, with its headers
+lookups      data that is read only on request: records, and the versions of a remote table
+server       options, reads of the cluster, and the running page
 """

@@ -1,9 +1,10 @@
 """Decides whether a request may see the page. Pure.
 
-On loopback only this machine reaches the page, and a browser on it might be led there by a foreign site (DNS
-rebinding): so the request must call the host by a loopback name. Beyond loopback TLS with clients' certificates
-has already decided, or the token does: as the header ``Authorization: Bearer TOKEN``, or once, for a cookie with
-a secret of this process. The token is never part of an address, nor of the cookie.
+On loopback, only this machine can reach the page. But a foreign site could make a browser on this machine send
+requests to it (DNS rebinding), so the request must name the host by a loopback name. Beyond loopback, either TLS
+has already checked the client's certificate, or a token is required: in each request as the header
+``Authorization: Bearer TOKEN``, or once, for a cookie with a secret of this process. The token is never part of an
+address or of the cookie.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ class Access:
     secure: bool
     """Whether the page is served by TLS."""
     host: str = "127.0.0.1"
-    """Where it listens."""
+    """The address at which the server listens."""
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     def calls_us(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request gives this host one of its own names. Any name beyond loopback."""
+        """Whether a request names this host by one of its own names. Beyond loopback, any name is accepted."""
         host = headers.get("host", "").lower()
         names = (*_NAMES, self.host)
         return not self.loopback or host in {*names, *(f"{name}:{self.port}" for name in names)}
 
     def is_foreign(self, headers: Mapping[str, str]) -> bool:
-        """Whether a page of another site has made its browser ask."""
+        """Whether a page of another site has made the browser send this request."""
         return headers.get("sec-fetch-site", "none") not in _FROM_HERE
 
     def shows_token(self, headers: Mapping[str, str]) -> bool:
@@ -53,13 +54,15 @@ class Access:
         """Whether a request may see the cluster."""
         if self.token is None or self.shows_token(headers):
             return True
-        # Not by SimpleCookie, which drops all cookies if another application's is malformed.
+        # Do not use SimpleCookie, which drops all cookies if that of another application is malformed.
         pairs = (cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";"))
         return any(name == self._cookie_name and _same(value, self.session) for name, _, value in pairs)
 
     @property
     def _cookie_name(self) -> str:
-        """A browser sends the cookies of a host to all of its ports."""
+        """The cookie's name includes the port, because a browser sends the cookies of a host to all of its
+        ports.
+        """
         return f"{COOKIE}_{self.port}"
 
     @property
@@ -70,7 +73,9 @@ class Access:
 
 
 def check_token(token: str | None) -> None:
-    """Raises: InvalidCallError, which does not show it, if it is too short, or no header can have it."""
+    """Check a token. Raises: InvalidCallError, which does not show the token, if it is too short, or cannot be in
+    a header.
+    """
     if token is None:
         return
     if len(token) < LEAST_CHARACTERS or not (token.isascii() and token.isprintable()) or " " in token:
@@ -81,5 +86,5 @@ def check_token(token: str | None) -> None:
 
 
 def _same(one: str, other: str) -> bool:
-    """In a time that does not tell how much of it is the same."""
+    """Compares in constant time, which does not reveal how much is equal."""
     return hmac.compare_digest(one.encode("utf-8", "surrogateescape"), other.encode())

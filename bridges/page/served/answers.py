@@ -2,8 +2,8 @@
 
 /             the page; without the right to see it, a page that asks for the token
 /session      with the token in its header: a cookie
-/content      the content of the page as JSON, or 304 if the reader has it
-/records      a look at records: topic, partition, and offset or time
+/content      the content of the page as JSON, or 304 if the reader has it /records some records: topic, partition,
+              and offset or time
 /table        the versions of a topic's remote table: topic
 """
 
@@ -45,7 +45,7 @@ _log = logging.getLogger("stratalog.page")
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """One request; the names of ``headers`` are in small letters."""
+    """One request; the names of ``headers`` are in lowercase."""
 
     path: str = "/"
     query: str = ""
@@ -55,7 +55,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class PageAnswer:
-    """One answer. ``zipped`` is the body by gzip, for a reader that takes it."""
+    """One answer. ``zipped`` is the body compressed with gzip, for readers that accept it."""
 
     status: HTTPStatus
     body: bytes = b""
@@ -67,7 +67,7 @@ class PageAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The page after one look, ready to send."""
+    """The page after one read of the cluster, ready to send."""
 
     tag: str
     content: bytes
@@ -77,7 +77,7 @@ class Shown:
 
     @classmethod
     def of(cls, tag: str, content: str, html: str) -> Shown:
-        """``tag`` is of this look alone."""
+        """``tag`` identifies this read of the cluster."""
         texts = content.encode(), html.encode()
         return cls(f'"{tag}"', *texts, *(gzip.compress(text, 4, mtime=0) for text in texts))
 
@@ -89,7 +89,7 @@ class Answers:
         self._access, self._shown, self._lookups = access, shown, lookups
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """As WSGI has it."""
+        """The WSGI interface."""
         headers = {
             name[5:].replace("_", "-").lower(): value
             for name, value in environ.items()
@@ -100,9 +100,11 @@ class Answers:
         )
         try:
             answer = self.answer(request)
-        except Exception:  # an error of ours ends this answer, and nothing else
+        except Exception:  # a bug in stratalog ends this response, and nothing else
             _log.exception("%s could not be answered", printable(request.path))
-            answer = _error(HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL", "the log of the process says why")
+            answer = _error(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL", "see the log of the process for the reason"
+            )
         body, more = answer.body, dict(answer.headers)
         if answer.zipped is not None:
             more["Vary"] = "Accept-Encoding"
@@ -119,10 +121,10 @@ class Answers:
         return [b"" if request.method == "HEAD" else body]
 
     def answer(self, request: PageRequest) -> PageAnswer:
-        """The answer to a request; errors that readers can cause are answers, too."""
+        """The answer to a request; errors that readers can cause are also answers."""
         access, headers = self._access, request.headers
         if request.method not in ("GET", "HEAD"):
-            refused = _error(HTTPStatus.METHOD_NOT_ALLOWED, "READ_ONLY", "the page only answers GET and HEAD")
+            refused = _error(HTTPStatus.METHOD_NOT_ALLOWED, "READ_ONLY", "the page answers only GET and HEAD")
             return PageAnswer(refused.status, refused.body, headers={"Allow": "GET, HEAD"})
         if not access.calls_us(headers):
             return _error(
@@ -133,13 +135,13 @@ class Answers:
         if request.path == "/":
             return self._page(headers)
         if access.is_foreign(headers):
-            return _error(HTTPStatus.FORBIDDEN, "FOREIGN_SITE", "another site may not ask")
+            return _error(HTTPStatus.FORBIDDEN, "FOREIGN_SITE", "requests from other sites are refused")
         if request.path == "/session":
             if not access.shows_token(headers):
-                return _error(HTTPStatus.UNAUTHORIZED, "UNAUTHORIZED", "the token is not the right one")
+                return _error(HTTPStatus.UNAUTHORIZED, "UNAUTHORIZED", "the token is wrong")
             return PageAnswer(HTTPStatus.NO_CONTENT, headers={"Set-Cookie": access.cookie})
         if request.path not in ("/content", "/records", "/table"):
-            return _error(HTTPStatus.NOT_FOUND, "NOT_FOUND", "there is no such address")
+            return _error(HTTPStatus.NOT_FOUND, "NOT_FOUND", "this address does not exist")
         if not access.allows(headers):
             return _error(HTTPStatus.UNAUTHORIZED, "UNAUTHORIZED", "the page needs its token: reload it")
         return self._content(headers) if request.path == "/content" else self._looked_up(request)
@@ -171,7 +173,9 @@ class Answers:
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """Raises: InvalidCallError for a query that is too long, or names something twice."""
+    """The parameters of a query. Raises: InvalidCallError for a query that is too long, or names a parameter
+    twice.
+    """
     if len(query) > MOST_QUERY:
         raise InvalidCallError(f"the address has more than {MOST_QUERY} characters")
     try:

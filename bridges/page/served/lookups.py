@@ -1,7 +1,7 @@
 """Lookups on request of a reader of the page: some records, and the versions of a remote table.
 
-A lookup has a limit of records, bytes, and seconds, and at most ``MOST_AT_ONCE`` run at once, so readers of the
-page never delay ``maintain``. Answers are plain data; every text in them is printable.
+A lookup has a limit of records, bytes, and seconds, and at most ``MOST_AT_ONCE`` run concurrently, so readers of
+the page never delay ``maintain``. Answers are plain data; every text in them is printable.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
 RECORDS = 20
 MOST_BYTES = 256 * 1024
 MOST_CHARACTERS = 4000
-"""The greatest number of characters of one key, value or header."""
+"""The maximum number of characters of one key, value or header."""
 MOST_HEADERS = 20
 TIMEOUT_S = 10.0
 MOST_AT_ONCE = 2
 VERSIONS = 20
 MOST_ENTRY_BYTES = 1024 * 1024
-"""The greatest size of an entry in the log of a table; that of some thousand files."""
+"""The maximum size of an entry in the log of a table; it is enough for some thousand files."""
 _ENTRY = re.compile(r"\d{20}\.json")
 Given = Mapping[str, str]
 
 
 class BusyError(Exception):
-    """Other readers' looks are running."""
+    """Too many lookups of other readers are running."""
 
 
 class Lookups:
-    """The looks of one server."""
+    """The lookups of one server."""
 
     def __init__(
         self,
@@ -69,10 +69,11 @@ class Lookups:
         self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     def records(self, given: Given) -> dict[str, Any]:
-        """At most ``RECORDS`` records of ``topic`` and ``partition`` from ``offset`` on, or from the first one at
-        or after ``time`` (ISO 8601). Without either, the last ones. ``next`` is the offset of the next look.
+        """At most ``RECORDS`` records of ``topic`` and ``partition`` from ``offset`` on, or from the first record
+        at or after ``time`` (ISO 8601). Without either, the last records. ``next`` is the offset for the next
+        lookup.
 
-        Raises: InvalidCallError; BusyError; StoreTimeoutError; as ``fetch``.
+        Raises: InvalidCallError; BusyError; StoreTimeoutError; see ``fetch``.
         """
         self._only(given, {"topic", "partition", "offset", "time"})
         topic, partition = self._named(given), _number(given, "partition")
@@ -158,9 +159,9 @@ class Lookups:
         return given["topic"]
 
     def _bounded(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The work in a thread of its own: a storage that hangs keeps the thread, and not its reader."""
+        """Runs the lookup in a separate thread. If storage hangs, it blocks that thread but not the reader."""
         if not self._free.acquire(blocking=False):
-            raise BusyError(f"{MOST_AT_ONCE} looks are running: try again in a few seconds")
+            raise BusyError(f"{MOST_AT_ONCE} lookups are running: try again in a few seconds")
         done: Future[dict[str, Any]] = Future()
 
         def run() -> None:
@@ -175,7 +176,9 @@ class Lookups:
         try:
             return done.result(self._timeout_s + 1)
         except TimeoutError as error:
-            raise StoreTimeoutError(f"the look took longer than {self._timeout_s:g} s: try again later") from error
+            raise StoreTimeoutError(
+                f"the lookup took longer than {self._timeout_s:g} s: try again later"
+            ) from error
 
 
 def _number(given: Given, name: str) -> int:
@@ -207,7 +210,7 @@ def _pair(header: Any) -> list[Any]:
 
 
 def _shown(value: Any) -> dict[str, Any] | None:
-    """A text, and how many characters of it are left out; None for null."""
+    """A text, and the number of its characters that are left out; None for null."""
     found = plain(value)
     if found is None:
         return None
@@ -216,12 +219,12 @@ def _shown(value: Any) -> dict[str, Any] | None:
 
 
 def _version(remote: Store, name: str) -> dict[str, Any]:
-    """One version of a table, of the name of its entry in the log."""
+    """One version of a table, given the name of its entry in the log."""
     version = int(name.rpartition("/")[2].removesuffix(".json"))
     unknown = {"version": version, "operation": None, "by": None, "when": None, "added": None, "removed": None}
     try:
         one = parse_commit(version, read_bounded(remote, name, MOST_ENTRY_BYTES), remote.uri_of(name))
-    except (CorruptionError, FileNotFoundError):  # larger than that, damaged, or cleaned meanwhile
+    except (CorruptionError, FileNotFoundError):  # larger than the limit, damaged, or cleaned up meanwhile
         return unknown
     return {
         "version": version,

@@ -1,4 +1,4 @@
-"""Samples: figures of each look at the cluster over time, in bounded memory. Pure."""
+"""Samples: figures of each read of the cluster over time, in bounded memory. Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ FIRST_STEP_MS = 10_000
 DISK, SIZE, REMOTE, LAG, WAITING = "Disk used", "On brokers", "In the remote tier", "Lag", "Not tiered"
 UNITS = {DISK: "ratio", SIZE: "bytes", REMOTE: "bytes", LAG: "records", WAITING: "bytes"}
 Name = tuple[str, str]
-"""A scope (empty: the cluster) and one of the titles."""
+"""The key of a series: a scope (empty: the cluster) and one of the titles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of one look."""
+    """One figure of one read of the cluster."""
 
     name: Name
     value: float
 
 
 class Samples:
-    """At most ``MOST_SERIES`` series of at most ``MOST_STEPS`` values each. When the steps are full, two become
-    one, so the series reach back to the first sample. A series that has no place is counted, and not kept.
+    """At most ``MOST_SERIES`` series of at most ``MOST_STEPS`` values each. When all steps are full, each two
+    become one, so the series reach back to the first sample. A series for which there is no room is counted but
+    not kept.
     """
 
     def __init__(self) -> None:
@@ -36,8 +37,9 @@ class Samples:
         self._left_out = 0
 
     def add(self, now_ms: int, figures: Iterable[Figure]) -> None:
-        """Keep the figures of a look. The last one in a step counts. A time before the first sample counts as
-        the latest: a clock that was set back does not lose the series."""
+        """Keep the figures of one read of the cluster. The last value in a step counts. If the clock was set back
+        before the first sample, the value goes into the latest step, so the series is kept.
+        """
         if self._from_ms is None:
             self._from_ms = now_ms
         while (now_ms - self._from_ms) // self._step_ms >= MOST_STEPS:

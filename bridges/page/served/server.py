@@ -37,20 +37,21 @@ _log = logging.getLogger("stratalog.page")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """Where to listen, and to whom. Raises: InvalidCallError, also for an address beyond this machine without a
-    token or certificates of clients."""
+    """The address to listen at, and the allowed readers. Raises: InvalidCallError, also for an address beyond this
+    machine without a token or certificates of clients.
+    """
 
     listen: str = LISTEN
     """``host:port``; port 0 picks a free one."""
     token: str | None = field(default=None, repr=False)
-    """Readers show it once; None: no token is asked for."""
+    """The token that readers must enter once; None: no token is required."""
     tls_cert: str | None = None
     tls_key: str | None = None
     """Files in PEM; without them the page is served as plain HTTP."""
     tls_client_ca: str | None = None
     """The CA of the certificates that readers must show."""
     every_s: float | None = 30.0
-    """Seconds between the page's own looks at the cluster; None: ``look`` is called."""
+    """Seconds between the server's own reads of the cluster; None: the caller calls ``look``."""
 
     def __post_init__(self) -> None:
         host, _ = host_and_port(self.listen)
@@ -61,14 +62,14 @@ class PageOptions:
             raise InvalidCallError(f"every_s = {self.every_s}: it must be above 0")
         if not is_loopback(host) and self.token is None and self.tls_client_ca is None:
             raise InvalidCallError(
-                f"{self.listen}: other machines reach this address, and the page shows records. Demand a token "
+                f"{self.listen}: other machines reach this address, and the page shows records. Require a token "
                 "(token, --page-token-file) or certificates of readers (tls_cert with tls_client_ca, "
                 "--page-tls-cert with --page-tls-client-ca), or listen at 127.0.0.1"
             )
 
 
 class PageServer(ClusterServer):
-    """The page of a cluster, served until it is closed; use it in a ``with``."""
+    """The page of a cluster, served until the server is closed; use it in a ``with``."""
 
     def __init__(
         self,
@@ -80,8 +81,9 @@ class PageServer(ClusterServer):
         options: PageOptions,
         history: Callable[[], Sequence[Row]],
     ) -> None:
-        """Listens when this returns, and has not looked at the cluster yet. Raises: InvalidCallError for an
-        address that cannot be used, or for files that are not certificates."""
+        """The server listens when this returns, and has not read the cluster yet. Raises: InvalidCallError for an
+        address that cannot be used, or for files that are not certificates.
+        """
         host, port = host_and_port(options.listen)
         tls = None
         if options.tls_cert is not None:
@@ -107,18 +109,18 @@ class PageServer(ClusterServer):
         access = Access(self._http.port, is_loopback(host), options.token, secure, shown_host)
         answers.app = Answers(access, self._current, Lookups(metadata, storage, execution.clock, memory))
         self.url = f"{'http' if tls is None else 'https'}://{shown_host}:{self._http.port}/"
-        """Where it listens; the token is not part of it."""
+        """The address of the page; it does not contain the token."""
         if self._every_s is not None:
             threading.Thread(target=self._look_again, name="page", daemon=True).start()
 
     @property
     def is_running(self) -> bool:
-        """Whether it still answers."""
+        """Whether the server still answers."""
         return self._http.is_running
 
     def look(self) -> HealthReport:
-        """Look at the cluster now; readers get what it finds. Returns its health. If it fails, the page says so
-        beside what it knew before.
+        """Read the cluster now; readers get the result. Returns the health of the cluster. If the read fails, the
+        page says so, and keeps showing the previous result.
 
         Raises: see ``Cluster.health``.
         """
@@ -154,7 +156,7 @@ class PageServer(ClusterServer):
             self._shown = None
 
     def _current(self) -> Shown:
-        """The page of the last look; it is made when it is first asked for."""
+        """The page of the last read of the cluster; it is made when it is first requested."""
         with self._looking if self._content is None else nullcontext():
             if self._content is None:
                 with suppress(StratalogError):
@@ -172,9 +174,9 @@ class PageServer(ClusterServer):
             try:
                 self.look()
             except StratalogError:
-                pass  # the page says it
+                pass  # the page shows the error
             except Exception:
-                _log.exception("the page could not look at the cluster")
+                _log.exception("the page could not read the cluster's state")
             self._closed.wait(self._every_s)
 
     def close(self) -> None:
@@ -183,7 +185,7 @@ class PageServer(ClusterServer):
         self._http.close()
 
     def wait(self) -> None:
-        """Wait until it is closed."""
+        """Wait until the server is closed."""
         self._closed.wait()
 
     def __repr__(self) -> str:
@@ -191,12 +193,12 @@ class PageServer(ClusterServer):
 
 
 class _Deferred:
-    """The application of a server whose port is known only when it listens."""
+    """The application of a server whose port is known only once it listens."""
 
     app: Answers | None = None
 
     def __call__(self, environ: Any, start_response: Any) -> Any:
-        if self.app is None:  # a request in the first instant
+        if self.app is None:  # a request arrived before the application was set
             start_response("503 Service Unavailable", [("Retry-After", "1")])
             return [b""]
         return self.app(environ, start_response)

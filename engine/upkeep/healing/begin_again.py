@@ -118,7 +118,7 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
     replicas = with_remote_asked(replicas)
     if replicas.remote is not None and replicas.remote.unknown:
         raise RemoteNotReadyError(
-            f"{view}: the remote tier does not answer, so it is not known whether it has the records that the "
+            f"{view}: the remote tier does not answer, so it is unknown whether it has the records that the "
             "replicas lack; try again when it answers"
         )
     if has_remote_records(replicas):

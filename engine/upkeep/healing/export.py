@@ -25,11 +25,13 @@ from stratalog.partitions.store import Store
 RECOVERED_KEY = b"stratalog.recovered"
 MANIFEST = "manifest.json"
 MOST_FOOTER_BYTES = 16 * 1024 * 1024
-"""The greatest Parquet footer of an exported file, because other writers may leave any file in the folder."""
+"""The maximum size of an exported file's Parquet footer. It is limited because other writers may leave any file in
+the folder.
+"""
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """The records of an exported file: ``[base_offset, next_offset)`` of one partition, as they were."""
+    """The records of an exported file: ``[base_offset, next_offset)`` of one partition, unchanged."""
 
     path: str
     cluster_id: str
@@ -51,7 +53,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int | None:
-    """Write the records to ``what.path``. Returns the bytes written; None if the file exists already. Raises:
+    """Write the records to ``what.path``. Returns the bytes written; None if the file already exists. Raises:
     InvalidCallError if the path has other content; CorruptSegmentError, StorageError.
     """
     staged = target.stage_writer(what.path)
@@ -99,8 +101,8 @@ def described(target: Store, path: str) -> Recovered | None:
 
 
 def write_manifest(target: Store, how: Iterable[str]) -> int:
-    """List every exported file of the folder in its manifest. Returns their number. ``how`` is the text on how to
-    use them. A run that finds a different manifest replaces it.
+    """List every exported file of the folder in its manifest. Returns the number of files. ``how`` is the text on
+    how to use them. A run that finds a different manifest replaces it.
     """
     names = [stored.name for stored in target.list("") if paths.base_name(stored.name).endswith(".parquet")]
     files = [found for name in names if (found := described(target, name)) is not None]

@@ -3,9 +3,9 @@ tier.
 
     1. probe the brokers, as every run does; verify every byte
     2. plan the repairs (``plan``); a partition with offsets without a good copy is not changed
-    3. make two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and no replica
-       is being added to a leader that is repaired in place. If a new leader meanwhile has records that were about
-       to be truncated, the partition is not changed
+    3. make two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and replicas
+      being added to a leader that is repaired in place are dropped. If a new leader has meanwhile received records
+      that were about to be truncated, the partition is not changed
     4. repair each damage: stage, check again, name, delete, check again (``files``), on the driver, because only
        the driver can check right before the change that the replica is still outside the ISR
     5. replicate: repaired replicas catch up and rejoin the ISR
@@ -15,7 +15,7 @@ tier.
     9. verify every byte of these partitions again: remaining damage is a failure
     10. store the remaining and the repaired damage, for ``health``
 
-Running it twice, at once or after a crash, is harmless.
+Running heal twice, concurrently or after a crash, is harmless.
 """
 
 from __future__ import annotations
@@ -195,13 +195,13 @@ class _HealRun:
                 why = (
                     "left the ISR to be healed"
                     if broker in damaged
-                    else "is no longer being added, because its leader is healed"
+                    else "was removed from the replicas being added, because its leader is being healed"
                 )
                 self.run.notes.append(f"{views[key]}: broker {broker} {why}")
         return {key: self.storage.replicas(view) for key, view in views.items()}
 
     def _take(self, views: dict[TopicIdPartition, PartitionView], answers: Sequence[PartitionAnswer]) -> None:
-        """The views after the commit."""
+        """Record the views after the commit."""
         image = self.metadata.image()
         for answer in answers:
             key = answer.key
@@ -209,9 +209,9 @@ class _HealRun:
             if isinstance(answer, RefusedPartition):
                 self.run.notes.append(f"{old} was not changed: {answer.error}")
             elif key[0] not in image.topics:
-                self.run.notes.append(f"{old} was not changed: the topic was deleted meanwhile")
+                self.run.notes.append(f"{old} was not changed: the topic was deleted during the operation")
             elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
-                self.run.notes.append(f"{old} was not changed: another driver changed it meanwhile")
+                self.run.notes.append(f"{old} was not changed: another driver changed it at the same time")
             else:
                 views[key] = view
 
@@ -249,7 +249,7 @@ class _HealRun:
         )
 
     def _check_aside(self, job: _Job) -> None:
-        """Raises: InvalidUpdateVersionError unless the replica may be changed."""
+        """Check that the replica may be changed. Raises: InvalidUpdateVersionError."""
         check_aside(self.metadata, job.replicas.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
 
     def _rejoin(self) -> None:
@@ -303,14 +303,14 @@ class _HealRun:
 
 
 def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int, int]]) -> None:
-    """Check that the new leader still lacks these offsets. Records that it got meanwhile may have been
-    acknowledged before its election: commit, then read. Raises: SourceChangedError if it has some of them; errors
-    of listing it.
+    """Check that the new leader still lacks these offsets. Records that it has received meanwhile may have been
+    acknowledged before its election, so this check reads after the commit. Raises: SourceChangedError if it has
+    some of them; errors of listing it.
     """
     if any(replicas.leader.log().log_end > start for start, _ in forgotten):
         raise SourceChangedError(
-            f"{replicas.leader} has meanwhile got records that were about to be truncated on other replicas; run "
-            "this again"
+            f"{replicas.leader} has since received records that other replicas were about to truncate; run heal "
+            "again"
         )
 
 

@@ -53,7 +53,7 @@ class Relic:
     discarded: Discarded
     next_offset: int | None
     former: bool = False
-    """Whether the folder is a former replica's."""
+    """Whether the folder belongs to a former replica."""
 
 
 class RelicRow(PartitionRow, frozen=True, kw_only=True):
@@ -74,8 +74,8 @@ class RelicRow(PartitionRow, frozen=True, kw_only=True):
 def discarded_files(
     work: DiscardedWork, failed: list[tuple[int, StratalogError]]
 ) -> Iterator[tuple[Replica, Lineage, Sequence[Discarded]]]:
-    """The files that each broker has discarded, or that a former replica has of other histories, with the lineage.
-    A replica that cannot be listed is added to ``failed``.
+    """The files that each broker has discarded, and the files of other histories that a former replica has, with
+    the lineage. A replica that cannot be listed is added to ``failed``.
     """
     lineage, began_ms = leaders_lineage(work.replicas)
     for broker in work.brokers:
@@ -119,8 +119,8 @@ def leaders_lineage(replicas: PartitionReplicas) -> tuple[Lineage, int]:
 
 
 def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
-    """The replica's log under the leader's lineage, even if it has not joined the leader's epoch yet: then it
-    shows what the replica will discard. Raises: see ``Replica.log``.
+    """The replica's log under the leader's lineage, even if the replica has not joined the leader's epoch yet: the
+    log then shows the records that the replica will discard. Raises: see ``Replica.log``.
     """
     log = replica.log()
     if log.lineage.latest_epoch < lineage.latest_epoch:
@@ -131,7 +131,7 @@ def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
 def _relic(replica: Replica, each: Discarded, *, former: bool) -> Relic:
     try:
         return Relic(replica.broker_id, each, replica.footer(each.file).next_offset, former)
-    except CorruptSegmentError:  # nothing depends on it; verify --deep reports it
+    except CorruptSegmentError:  # nothing depends on the file; verify --deep reports it
         return Relic(replica.broker_id, each, each.file.name.next_offset, former)
 
 

@@ -1,10 +1,10 @@
 """Plans the heal of a partition: the replicas that leave the ISR first, and the good files (``sources``) for each
-damaged one. Pure.
+damaged file. Pure.
 
-A damaged replica leaves the ISR before it is changed. A damaged leader resigns to an intact member. If there is
-none, and the leader is the last member after the damaged others have left, it stays and is repaired in place. A
-file that a merged segment covers becomes live when that segment, damaged everywhere, is removed. If some offsets
-have no good file, the partition is not changed.
+A damaged replica leaves the ISR before it is changed. A damaged leader resigns to an intact member. If there is no
+intact member, and the leader is the last member after the other damaged ones have left, it stays and is repaired
+in place. A file that a merged segment covers becomes live when that segment is removed because it is damaged
+everywhere. If some offsets have no good file, the partition is not changed.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ class HealPlan:
     leader: int
     """The leader after the damaged replicas have left the ISR."""
     resigns: bool
-    """Whether the present leader resigns to it."""
+    """Whether the current leader resigns to it."""
     leaving: tuple[int, ...]
     """The other replicas that leave the ISR or are no longer being added: the damaged ones, and, if the leader is
     repaired in place, all that were being added.
     """
     in_place: bool
-    """Whether a damaged leader stays: then it must be the last member when it is changed, and no replica is being
-    added.
+    """Whether a damaged leader stays. Then it must be the last member when it is changed, and no replica may be
+    being added.
     """
     repairs: tuple[Repair, ...]
     unmended: tuple[CorruptionError, ...] = ()
     """Damage that is not repaired, with the remedy."""
     forgotten: tuple[Offsets, ...] = ()
     """Offsets without a good copy at or above the new leader's log end. All members of the ISR have the committed
-    records, so these were never committed if the leader still lacks them: they are truncated, as in any
-    election.
+    records. So if the leader still lacks these offsets, they were never committed, and they are truncated, as in
+    any election.
     """
 
 
 def plan_heal(each: Audited) -> HealPlan | None:
-    """The plan to repair a partition; None if nothing is to be done.
+    """The plan to repair a partition; None if there is nothing to do.
 
     Raises: LogGapError for offsets without a good copy; LeaderNotAvailableError; CorruptionError if no member of
     the ISR can lead, or the only damage is a register that cannot be replaced.
@@ -225,23 +225,24 @@ class _CopySources(GoodFiles):
         return self._looks[self._leader].local_start
 
     def register_of(self, broker: int, damage: Damage, unread: Collection[int]) -> int | None:
-        """A broker with the register that a staying leader has lost; all registers of an epoch are equal. Raises:
-        CorruptionError if no broker has it.
+        """A broker with the register that a leader that stays has lost; all registers of an epoch are equal.
+        Raises: CorruptionError if no broker has it.
         """
         if not isinstance(damage, BadEpoch) or not damage.needed or broker != self._leader:
             return None
         own = max(damage.epoch, self._looks[broker].joined_epoch if broker in self._looks else 0)
         joined = {b: look.joined_epoch for b, look in self._looks.items() if b not in unread}
         fit = [b for b in self._view.replicas if damage.epoch <= joined.get(b, -1) <= own]
-        if fit:  # a replica without a later epoch surely has it; otherwise a later one replaces it
+        # a replica without a later epoch certainly has the register; otherwise a later register replaces it
+        if fit:
             return min(fit, key=joined.__getitem__)
         having = [b for b in self._view.replicas if b in joined and damage.epoch in self._looks[b].epochs]
-        if having:  # it joined an epoch that this leader never joined, and kept the register
+        if having:  # the replica joined an epoch that this leader never joined, and kept its register
             return having[0]
         raise CorruptionError(
             f"{self._view.topic}-{self._view.partition}: the register of epoch {damage.epoch} on broker {broker} "
-            "is damaged or missing; it leads, and no other replica has joined that epoch: restore the register "
-            "from a backup"
+            "is damaged or missing; this broker leads, and no other replica has joined that epoch: restore the "
+            "register from a backup"
         )
 
     def _cover(
@@ -254,15 +255,15 @@ class _CopySources(GoodFiles):
         candidates += [copy for copy in live if copy.place == broker and copy.held.name in own]
 
         def preference(copy: Copy) -> tuple[bool, bool, int, int]:
-            """The preference: first the same file, then files that exist already."""
+            """The order of preference: first the same file, then other existing files."""
             return copy.held.name != name, copy.place != broker, self.rank(copy.place), -copy.held.end
 
         found, holes = cover(candidates, start, end, preference)
         return [copy for copy in found if copy.place != broker], holes
 
     def _may(self, copy: Copy, name: DataName | None, in_place: bool) -> bool:
-        """The last member of an ISR gets the same file that it had, or committed records: from the remote tier, or
-        below the high watermark of the replica with the copy.
+        """Whether a copy may be used: the last member of an ISR gets only the same file that it had, or committed
+        records. Those come from the remote tier, or are below the high watermark of the replica with the copy.
         """
         if not in_place or name is None or copy.place is None or copy.held.name == name:
             return True

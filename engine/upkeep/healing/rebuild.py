@@ -51,7 +51,7 @@ class RebuildJob:
         return f"{self.each.replicas} in the remote tier"
 
     def row(self, outcome: str) -> HealRow:
-        """Its row in the report."""
+        """The job's row in the report."""
         return HealRow(
             topic=self.each.replicas.view.topic,
             partition=self.each.replicas.view.partition,
@@ -132,7 +132,7 @@ def _add(
     table = storage.remote_table(topic)
     expired = expired_segments(table.load(), passed)
     if table.commit([one for _, uploads in added for one in uploads], expired, Histories(lineages, now)).fenced:
-        raise FencedLeaderEpochError("the leader has changed meanwhile; heal again")
+        raise FencedLeaderEpochError("the leader has changed; heal again")
 
 
 def _rebuild(
@@ -171,7 +171,9 @@ def _rebuild(
 def _rebuild_from_table(
     metadata: MetadataClient, storage: Storage, job: RebuildJob, topic: TopicImage
 ) -> Uploaded:
-    """Raises: CorruptionError if the leader's log cannot be read; see ``rebuild_from_records``."""
+    """Rebuild from the records in the table. Raises: CorruptionError if the leader's log cannot be read; see
+    ``rebuild_from_records``.
+    """
     replicas, looked, remote = job.each.replicas, job.each.looked, job.each.remote
     (lost,) = job.plan.lost
     if remote is None or looked is None or looked.leader_log is None:
@@ -211,7 +213,7 @@ def _segments(piece: RebuiltObject, segment_bytes: int) -> Iterator[RebuiltObjec
 
 
 def _decided_run(source: Replica, piece: RebuiltObject) -> Run:
-    """The run with the outcomes of its transactions. Raises: CorruptionError if the replica lacks them."""
+    """The run with the outcomes of its transactions. Raises: CorruptionError if the replica lacks the outcomes."""
     chain = (*piece.links, *piece.behind)
     transactions = transactions_of(_as_log(chain), source.footer)
     for link in piece.links:
@@ -223,7 +225,9 @@ def _decided_run(source: Replica, piece: RebuiltObject) -> Run:
 
 
 def _as_log(chain: tuple[Link, ...]) -> ReplicaLog:
-    """Files that may have left their log, as one run: tiered records are decided and committed."""
+    """Files that may have left their log, as one run of records. (Tiered records are committed, and their
+    transactions are decided.)
+    """
     end = chain[-1].end
     return ReplicaLog(
         listing=Listing((), (), (), (), ()),

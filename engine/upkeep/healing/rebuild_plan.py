@@ -1,10 +1,10 @@
 """Plans which files of replicas replace a damaged or missing object of the remote tier. Pure.
 
 Any good file of a replica can be used (``sources``) until it is deleted. The same file is best; otherwise the
-records come from other files, in any pieces, and from several replicas if none has all. A file is never cut at its
-end, because its producer state is valid there. If a file extends beyond the segment, the next remote segments are
-rebuilt together with it. If it extends beyond the remote log (a late zombie's merge), the rest of it becomes a
-remote segment first.
+records come from other files, in any pieces, and from several replicas if no replica has all of them. A file is
+never cut at its end, because its producer state is valid there. If a file extends beyond the segment, the next
+remote segments are rebuilt together with it. If it extends beyond the remote log (a late zombie's merge), the rest
+of it becomes a remote segment first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RebuiltObject:
     broker_id: int
     links: tuple[Link, ...]
     behind: tuple[Link, ...]
-    """The replica's later files, which have markers of transactions."""
+    """The replica's later files, which may have the markers of its transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class RebuildPlan:
     """
 
     lost: tuple[RemoteSegment, ...]
-    """None if the table does not list the offsets, because an older copy of it was restored."""
+    """None if the table does not list the offsets, because an older copy of the table was restored."""
     pieces: tuple[RebuiltObject, ...]
     from_table: bool = False
     """Whether the records exist only in files with which another program has replaced the segment."""
     rest: tuple[RebuiltObject, ...] = ()
-    """The part of the pieces beyond the end of the remote log, if any: it is tiered first, and the pieces replace
-    it, too.
+    """The part of the pieces beyond the end of the remote log, if any: it is tiered first, and the pieces then
+    replace that segment too.
     """
 
     @property
@@ -164,8 +164,8 @@ class _ObjectSources(GoodFiles):
     def reaching_over(
         self, segments: Sequence[RemoteSegment], log_start: int, committed: int
     ) -> RebuildPlan | None:
-        """The plan for all of these segments, the last ones, from committed files that extend beyond the end of
-        the remote log.
+        """The plan for all of these segments, which are the last ones, from committed files that extend beyond the
+        end of the remote log.
         """
         start, end = max(segments[0].base_offset, log_start), segments[-1].next_offset
         for until in sorted({h.end for files in self._held.values() for h in files if end < h.end <= committed}):

@@ -3,8 +3,8 @@
     1. tasks: find files of other histories on the replicas of a partition, verify every byte, and export them
     2. driver: the manifest
 
-The log is not changed. To restore the records, append them again as new ones. Exported files are never changed, so
-it is safe to run recover again.
+The log is not changed. To restore the records, append them again as new records. Exported files are never changed,
+so it is safe to run recover again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RecoverWork(DiscardedWork):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An exported file; ``bytes`` is None if it existed already."""
+    """An exported file; ``bytes`` is None if the file already existed."""
 
     what: Recovered
     bytes: int | None
@@ -72,7 +72,7 @@ class ExportedRow(PartitionRow, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _FoundFiles:
-    """A verified file of another history; the log lacks its records ``[start, end)``."""
+    """A verified file of another history; the log lacks the file's records ``[start, end)``."""
 
     replica: Replica
     file: DataFile

@@ -1,4 +1,4 @@
-"""The good files of a partition, and those that together have a range of offsets. Pure.
+"""The good files of a partition, and the choice of files that covers a range of offsets. Pure.
 
 A file is good if this run has read every byte of it, and it belongs to the leader's history. It may also be a file
 that a merge has replaced, or that is below the log start.
@@ -44,8 +44,8 @@ class GoodFiles:
 def cover(
     copies: Iterable[Copy], start: int, end: int, preference: Callable[[Copy], Any]
 ) -> tuple[list[Copy], list[Offsets]]:
-    """Copies that together have ``[start, end)``: at each offset the one with the least ``preference``, up to its
-    end; and the offsets that no copy has.
+    """Copies that together have ``[start, end)``: at each offset the copy with the least ``preference``, up to the
+    end of that copy. Also the offsets that no copy has.
     """
     candidates = list(copies)
     found: list[Copy] = []

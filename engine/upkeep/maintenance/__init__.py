@@ -6,6 +6,6 @@
     scrub      a deep verify in pieces, once in scrub.interval.ms, which heals damage
     maintain   the steps, and a run
 
-A step is another operation of ``stratalog.engine.upkeep``, over all topics, with the same safety when it runs
-concurrently or twice. Nothing here writes to a log.
+A step is another operation of ``stratalog.engine.upkeep``, over all topics. It is as safe to run concurrently or
+twice as that operation. Nothing here writes to a log.
 """

@@ -35,7 +35,7 @@ class Budget:
 
 
 class Spending:
-    """The use of a budget since this object was created."""
+    """The spending of a budget since this object was created."""
 
     def __init__(self, storage: Storage, clock: Clock, budget: Budget, within: Spending | None = None) -> None:
         """``within``: another budget that also applies."""
@@ -55,8 +55,8 @@ class Spending:
         return any(left <= 0 for left in self._left())
 
     def pieces(self, items: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:
-        """The items in order, in pieces, until a limit is reached, at least one piece. The first piece has one
-        item if there is a limit, otherwise all. ``most``: the greatest number of items per piece.
+        """The items in order, in pieces, until a limit is reached; at least one piece. The first piece has one
+        item if there is a limit, otherwise all items. ``most``: the maximum number of items per piece.
         """
         position, size, dearest = 0, 1 if self.limited else len(items), [0.0, 0.0, 0.0]
         while position < len(items) and not (position and self.over()):

@@ -47,7 +47,7 @@ class DueWork:
         self._kept = kept
         self._now = now
         self.swept: LookMark | None = None
-        """When the look at all brokers began."""
+        """The time at which the listing of all brokers began."""
 
     @cached_property
     def looks(self) -> dict[TopicIdPartition, Look]:
@@ -58,7 +58,7 @@ class DueWork:
 
     @cached_property
     def entries(self) -> dict[TopicIdPartition, Entry]:
-        """The list of the remote log manager, if any topic is tiered."""
+        """The schedule of the remote log manager, if any topic is tiered."""
         if all(of.config is not None and not of.config.remote_storage_enable for of in self._topics.values()):
             return {}
         return dict(load_schedule(self._storage, self._image).schedule.entries)
@@ -78,7 +78,7 @@ class DueWork:
         ]
 
     def is_now(self, step: str) -> bool:
-        """Whether a step must run now, due or not."""
+        """Whether a step must run now, whether due or not."""
         return step in self._now
 
     def wait_ms(self, step: str) -> int:
@@ -128,8 +128,8 @@ class DueWork:
         return sum(map(self._is_elected, self._topics))
 
     def to_scrub(self) -> list[TopicIdPartition]:
-        """The partitions whose bytes are due to be read, those with remaining damage first; all, if the step must
-        run now.
+        """The partitions whose bytes are due to be read, partitions with known damage first. All partitions if the
+        step must run now.
         """
         times, now_ms = self._kept.present, self._clock.now_ms()
         if not self.is_now("scrub"):
@@ -155,7 +155,7 @@ class DueWork:
         return found
 
     def _urgency(self, step: str, key: TopicIdPartition) -> int:
-        """The least is the most urgent."""
+        """The sort key of a partition: the lowest is the most urgent."""
         match step:
             case "replicate":
                 of = self._topics[key.topic_id]

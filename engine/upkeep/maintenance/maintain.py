@@ -1,6 +1,6 @@
 """Maintain: runs the due steps, with one listing of each broker, within a budget.
 
-probe       every run: fences missing roots, unfences those that are back
+probe       every run: fences missing roots, unfences roots that are back
 replicate   every run: elects missing leaders, replicates, finishes abandoned transactions
 elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
 merge       every log.retention.check.interval.ms
@@ -14,17 +14,16 @@ vacuum      every vacuum.interval.ms
 scrub       every byte once in scrub.interval.ms, at most scrub.max.bytes per run; heals
 
 1. One sweep (``sweep``) finds the partitions that have changed since a step had nothing to do for them. Each step
-receives only these, and lists them itself. Without changes a step costs nothing.
-2. replicate comes first in every run, as only it protects acknowledged records from the loss of a disk. Partitions
-below min.insync.replicas come first, then those with a replica outside the ISR.
-3. The other due steps follow, the one that began longest ago first; if all steps run, in the order above. Within a
-step, the partitions come first that have waited longest to be tiered, and that have the most files. Equal
-partitions are shuffled in each run, so that two concurrent runs share the work.
-4. A step works in pieces. The budget is checked between two pieces of any step; within a piece of replicate,
-merge, compact, tier and retain, also after each few files of a partition. The next run continues with the rest.
-5. After each step its start time is stored, whether it reached its end, its failures, and the partitions for which
-it has nothing more to do. A failed step does not stop others, and is retried when it is due again, as are
-partitions for which a run by hand failed.
+receives only these, and lists them itself. Without changes a step costs nothing. 2. replicate comes first in every
+run, as only it protects acknowledged records from the loss of a disk. Partitions below min.insync.replicas come
+first, then partitions with a replica outside the ISR. 3. The other due steps follow, the step that began longest
+ago first; if all steps run, in the order above. Within a step, the partitions that have waited longest to be
+tiered, or have the most files, come first. Equal partitions are shuffled in each run, so that two concurrent runs
+share the work. 4. A step works in pieces. The budget is checked between two pieces of any step; within a piece of
+replicate, merge, compact, tier and retain, also after each few files of a partition. The next run continues with
+the rest. 5. After each step its start time is stored, whether it reached its end, its failures, and the partitions
+for which it has nothing more to do. A failed step does not stop others, and is retried when it is due again, as
+are partitions for which a run by hand failed.
 
 This state is stored on the cluster's own storage, and is a hint (``stratalog.engine.driver.stored_schedule``): two
 concurrent runs, here or elsewhere, may do a step twice, which is harmless. If one of them has deleted a file that
@@ -77,7 +76,9 @@ from stratalog.partitions.paths import METADATA_TOPIC
 
 STEPS = ("replicate", "elect", "merge", "compact", "tier", "retain", "snapshot", "vacuum", "scrub")
 _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
-"""The limits of a piece that threads of this process do faster than executors: partitions and bytes."""
+"""The limits, in partitions and bytes, up to which threads of this process finish a piece faster than
+executors.
+"""
 
 _THROTTLED_S = 10.0
 """The longest wait for the throttle of a reassignment, so that other steps are not delayed."""
@@ -92,7 +93,9 @@ class StepRow(Row, frozen=True, kw_only=True):
     step: str
     outcome: str
     items: int | None = None
-    """For a step over partitions, those for which it was due; otherwise the rows of its own report."""
+    """For a step over partitions, the number of partitions for which it was due; otherwise the number of rows in
+    its report.
+    """
     requests: int | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None
@@ -116,8 +119,8 @@ def maintain(
 ) -> Report:
     """Run the steps in ``only`` (empty: all) that are not in ``exclude``. Steps named in ``only`` run now, for all
     partitions; without ``only``, or with ``due``, only due steps run. When ``budget`` is used up, nothing begins
-    except one piece of ``replicate`` and one of another step. One row per step: its outcome, its ``items``, its
-    cost, and the seconds until it is due again. Failures and notes are those of the steps.
+    except one piece of ``replicate`` and one piece of another step. One row per step: its outcome, its ``items``,
+    its cost, and the seconds until it is due again. Failures and notes are those of the steps.
 
     ``dry_run`` writes nothing, and reads only what shows which steps are due, and for how many partitions.
 
@@ -216,7 +219,7 @@ class _Maintenance:
         outcome = "failed" if failures else "done" if ended else "cut off"
         due_in_ms = self._due.wait_ms(name) if ended else 0
         counts = measure.counts
-        if counts.requests:  # otherwise the next step that does work, or the end of the run, stores it
+        if counts.requests:  # otherwise the next step that does work stores it, or the end of the run
             self.keep(once=True)
         if name == "replicate":  # part of every run, so the next step can store its start
             self._kept.remember(replace(begun, cut_off=frozenset()))
@@ -285,7 +288,7 @@ class _Maintenance:
                 return len(done(lambda: vacuum(metadata, storage, execution)).rows), failures, None
             case "scrub":
                 return len(done(self._scrub).rows), failures, None
-        if name == "tier" and self._due.any_copies_to_remote:  # also if nothing is due
+        if name == "tier" and self._due.any_copies_to_remote:  # even if nothing is due
             done(lambda: Report(name, (), describe_first(metadata, storage, self._image)))
         due = self._due.partitions(name)
         reached, cut_off, opened = list[TopicIdPartition](), False, set[object]()
@@ -320,7 +323,8 @@ class _Maintenance:
     ) -> Report:
         metadata, memory = self._metadata, self._memory
         over = self._spending.over if self._spending.limited else None
-        # Listings of an earlier step, if made since the sweep, may show this step that it has nothing to do.
+        # If an earlier step has listed a partition since the sweep, that listing may show that this step has
+        # nothing to do.
         since = None if self._due.is_now(name) else self._due.swept
         match name:
             case "replicate":
@@ -339,7 +343,7 @@ class _Maintenance:
                 return self._make_snapshots(storage, execution, piece, False)
 
     def _for(self, piece: Sequence[TopicIdPartition]) -> tuple[Storage, Execution]:
-        """The storage and the execution for a piece: executors if the piece is worth it."""
+        """The storage and the execution for a piece: executors if the piece is large enough."""
         small = sum(self._due.looks[key].size_bytes for key in piece) <= _SMALL_BYTES
         if len(piece) <= _FEW and small and self._execution.tasks.processes > 1:
             now = self._execution
@@ -349,7 +353,7 @@ class _Maintenance:
     def _told(self, name: str, report: Report) -> list[Failure]:
         """The failures of a step; a change by another run is a note."""
         changed = [failure for failure in report.failures if failure.code == SourceChangedError.code]
-        told = [*report.notes, *(f"{one.item}: {one.message}; left to the next run" for one in changed)]
+        told = [*report.notes, *(f"{one.item}: {one.message}; left for the next run" for one in changed)]
         self._run.notes += [f"{name}: {note}" for note in told]
         return [failure for failure in report.failures if failure.code != SourceChangedError.code]
 
@@ -363,8 +367,8 @@ class _Maintenance:
         return log_ends(self._image, self._due.looks, self._due.entries)
 
     def keep(self, *, once: bool = False) -> None:
-        """Store the state for the next run, with one copy (``once``) while this run continues; adds a note if that
-        fails.
+        """Store the state for the next run. While this run continues, one copy is enough (``once``). Adds a note
+        if that fails.
         """
         why = self._kept.keep(once=once)
         if why is not None:
@@ -373,7 +377,7 @@ class _Maintenance:
             )
 
     def _take_rewrites_back(self, opened: Collection[object]) -> Report:
-        """Revert rewrites of the tables of topics that the step itself has not ``opened``."""
+        """Revert rewrites of the tables of topics that the step has not itself ``opened``."""
         topics = [topic for topic in self._due.copied_topics if topic.name not in opened]
         known = self._kept.present.tables
         with self._execution.run("tier") as run:
@@ -429,7 +433,7 @@ class _Maintenance:
 
 def _out_of_service(image: ClusterImage) -> list[Failure]:
     """A failure for each broker that is fenced, except by hand: no step can keep up its replicas."""
-    why = "it is out of service (see the notes), so its replicas are not kept up: health names the remedy"
+    why = "it is out of service (see the notes), so its replicas are not updated: health names the remedy"
     return [
         Failure(f"broker {broker_id}", BrokerUnreachableError.code, why)
         for broker_id, broker in sorted(image.brokers.items())
@@ -438,6 +442,6 @@ def _out_of_service(image: ClusterImage) -> list[Failure]:
 
 
 def _without_unavailable(report: Report) -> Report:
-    """A preferred leader outside the ISR is not a failure here; it is elected when it is back."""
+    """A preferred leader outside the ISR is not a failure here; the leader is elected when it is back."""
     failures = [one for one in report.failures if one.code != PreferredLeaderNotAvailableError.code]
     return replace(report, failures=failures)

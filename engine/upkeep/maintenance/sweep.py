@@ -43,7 +43,9 @@ class Look:
     size_bytes: int
     """The size of these files."""
     log_end: int
-    """A lower bound of the log end, from names there; only the footer of an append has its end."""
+    """A lower bound of the log end, from the names in the leader's folder. (Only the footer of an append has its
+    exact end.)
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class LogEndRow(PartitionRow, frozen=True, kw_only=True):
 def log_ends(
     image: ClusterImage, looks: Mapping[TopicIdPartition, Look], tiered: Mapping[TopicIdPartition, Entry]
 ) -> Report:
-    """The ends of all logs, local and remote, in a sweep, for the history, which computes lag from them."""
+    """The ends of all logs, local and remote, as a sweep shows them. The history computes lag from these."""
     run = OperationRun("sweep")
     run.add(
         LogEndRow(
@@ -145,7 +147,7 @@ def walk(
 
 
 def where(broker: BrokerImage) -> str:
-    """The folder of a broker's replicas, below its root."""
+    """The folder that holds a broker's replicas, below its root."""
     return broker.incarnation_folder or broker.directory_id
 
 
@@ -164,7 +166,7 @@ def _folder(objects: Iterable[StoredObject]) -> _Folder:
 
 
 def _reaches(name: str) -> int:
-    """The offset that the log surely reaches, from the name of a data file or high watermark."""
+    """The offset that the log certainly reaches, from the name of a data file or high watermark."""
     match paths.parse_name(name):
         case paths.DataName(base_offset=base, next_offset=end):
             return base if end is None else end

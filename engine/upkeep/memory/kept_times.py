@@ -13,7 +13,7 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import MAINTENANCE, METADATA_TOPIC
 
 METADATA_LOG = TopicIdPartition(METADATA_TOPIC, 0)
-"""The key of the metadata log, besides those of partitions."""
+"""The key of the metadata log, which is among the keys of partitions."""
 
 
 class KeptTimes:
@@ -43,7 +43,7 @@ class KeptTimes:
 
     def keep(self, *, once: bool = False) -> str | None:
         """Store the changes of this run for the next one, if there are any; ``once``: one copy is enough for now.
-        Returns the reason if that failed.
+        Returns the reason if that fails, else None.
         """
         enough = once or not self._kept_once
         if not self._changes and enough:

@@ -34,7 +34,7 @@ def remember_look(
 
 
 def _sound(image: ClusterImage, found: Mapping[TopicIdPartition, Sequence[Failure]]) -> frozenset[str]:
-    """The names of partitions, and of whole topics, without damage."""
+    """The names of undamaged partitions, and of topics that are undamaged as a whole."""
     sound = {key for key, failures in found.items() if not failures}
     names = set()
     for topic in image.topics.values():

@@ -36,8 +36,9 @@ def remembered(
     some: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """The report of ``act``, a run of ``step`` over the topics (None: all). ``some``: only over the partitions
-    with rows in the report. Adds a note if failures cannot be stored. A dry run or a wrong call stores nothing.
+    """The report of ``act``, a run of ``step`` over the topics (None: all). ``some``: the run was only over the
+    partitions with rows in the report. Adds a note if failures cannot be stored. A dry run, or an invalid call,
+    stores nothing.
 
     Raises: errors of ``act``.
     """
@@ -45,7 +46,7 @@ def remembered(
         return _with_memory(act(), metadata, storage)
     try:
         report = act()
-    except (InvalidCallError, SourceChangedError):  # a wrong call, or a call with an unknown outcome
+    except (InvalidCallError, SourceChangedError):  # an invalid call, or a call with an unknown outcome
         raise
     except StratalogError as error:
         _remember(
@@ -80,10 +81,10 @@ def _remember(
     passed = {SourceChangedError.code} | (DAMAGE if step == VERIFY else frozenset())
     failed = [one for one in failures if one.code not in passed]
     try:
-        image = metadata.last_known.image  # a hint, as the operation has read it, without a request
+        image = metadata.last_known.image  # a hint, because the operation has just read it; sends no request
         kept = KeptTimes(storage, image)
         tried = _tried(image, topics, some)
-        if changed:  # it neither failed nor succeeded there, so earlier failures remain
+        if changed:  # the operation neither failed nor succeeded for them, so earlier failures remain
             every = _tried(image, list(image.topic_ids), None) if tried is None else tried
             tried = {one for one in every or () if one not in changed}
         run = Ran(step, failed, tried, clock.now_ms())

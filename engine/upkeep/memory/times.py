@@ -40,7 +40,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The result of a check of partitions."""
+    """The result of a check of some partitions."""
 
     found: Mapping[TopicIdPartition, Sequence[Failure]]
     """The damage of each checked partition; none if it is intact."""
@@ -76,8 +76,8 @@ class Times:
     failing: Mapping[str, Trouble] = field(default_factory=dict)
     """The failures of each step or job that no later run has resolved."""
     damaged: Mapping[TopicIdPartition, Trouble] = field(default_factory=dict)
-    """Partitions, and the metadata log, with damage that the last check found and did not repair. In later times,
-    ``NO_TROUBLE`` means that it found none.
+    """Partitions, and the metadata log, with damage that the last check found and did not repair. In ``later``
+    times, ``NO_TROUBLE`` means that the check found no damage.
     """
     tables: Mapping[str, int] = field(default_factory=dict)
     """A version of each remote table without foreign rewrites, by topic id."""
@@ -103,7 +103,7 @@ class Times:
 
     def after(self, looked: Looked, present: Iterable[TopicIdPartition]) -> Times:
         """These times after a check. A check that reads no bytes does not clear damage in bytes, nor damage on a
-        broker that did not answer. Clearing damage also clears the failures of steps that it caused.
+        broker that did not answer. Clearing damage also clears the failures that the damage caused in steps.
         """
         damaged = {}
         for key, failures in looked.found.items():
@@ -149,8 +149,8 @@ def _updated(earlier: Mapping[K, Trouble], later: Mapping[K, Trouble]) -> dict[K
 
 
 def wait_ms(last_ms: int | None, interval_ms: int, now_ms: int) -> int:
-    """The time until work is due again that was last done then; 0: it is due. It is also due for a time in the
-    future, set before a clock jumped back.
+    """The time until work is due again, given when it was last done; 0 if it is due. A time in the future, from
+    before a clock was set back, also makes it due.
     """
     if last_ms is None or last_ms > now_ms:
         return 0
@@ -164,7 +164,7 @@ class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     version: int
     steps: dict[str, Int64]
     scrubbed: dict[str, list[tuple[Int64, Int64]]]
-    """Partitions and times by topic id."""
+    """Partitions, and their times, by topic id."""
     cut_off: list[str]
     settled_steps: list[str]
     settled: dict[str, list[tuple[Int64, Int64, list[Int64]]]]

@@ -1,4 +1,6 @@
-"""Trouble: failures that are stored until a run succeeds there, or a check finds the damage repaired. Pure."""
+"""Trouble: failures that are stored until a run succeeds for the same items, or a check finds the damage repaired.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Told(NamedTuple):
     message: str
 
     def is_of(self, subjects: Collection[str]) -> bool:
-        """Whether its item is one of these partitions or topics, or a replica of one. Names have no spaces."""
+        """Whether the failed item is one of these partitions or topics, or a replica of one of them. Names have no
+        spaces.
+        """
         return self.item.partition(" ")[0] in subjects
 
 
@@ -47,13 +51,13 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     failures: Int64
     """The number of failures in the last run."""
     told: tuple[Told, ...] = ()
-    """The first of them."""
+    """The first of these failures."""
     deep: bool = False
-    """Whether every byte had to be read to find them."""
+    """Whether finding these failures required reading every byte."""
 
     @property
     def is_there(self) -> bool:
-        """Whether anything failed."""
+        """Whether there is any failure."""
         return self.failures > 0
 
     def again(self, later: Trouble) -> Trouble:

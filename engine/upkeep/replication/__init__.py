@@ -6,10 +6,10 @@ syncing        replicate's work on one partition, and on all within a budget
 merge          small appends into segments
 compact        the last record of each key stays (cleanup.policy=compact)
 keep_short     merge the logs to which a driver has appended, and delete replaced files
-elect          preferred leaders, leaders by hand, unclean ones
-candidates     possible leaders, and the loss with each
+elect          preferred leaders, leaders by hand, unclean leaders
+candidates     possible leaders, and the records that each would lose
 short_local_logs  replicas that hold much less locally than others, because the rest is tiered
-reassign       replicas to other brokers; reassignments: the state of those in progress
+reassign       replicas to other brokers; reassignments: the reassignments in progress
 letting_go     checks before a replica is removed
 bootstrap      rebuilds a broker that lost its storage (KIP-1023)
 """

@@ -3,9 +3,9 @@
     1. format roots if necessary, and register them: a new root is another incarnation (KIP-903)
     2. if requested, commit additional replicas of topics on these brokers, or the replacement of another broker
     3. replicate to them: from the earliest pending upload offset on, where
-       ``follower.fetch.last.tiered.offset.enable`` is set and that is possible; then they join the ISR
-    4. while the remote is not ready for one of them, 3 again, a few times, with growing pauses (KIP-1023,
-       "ReplicaFetcher Changes": "the partition can be retried after some time")
+       ``follower.fetch.last.tiered.offset.enable`` is set and that is possible; then the replicas join the ISR
+    4. while the remote tier is not ready for one of them, repeat step 3, a few times, with growing pauses
+       (KIP-1023, "ReplicaFetcher Changes": "the partition can be retried after some time")
 The next ``replicate`` continues if the run ends early.
 """
 
@@ -65,9 +65,9 @@ def bootstrap(
     dry_run: bool = False,
 ) -> Report:
     """Format and register these brokers' roots if necessary, then bring their replicas of the topics (None: all)
-    into the ISR. ``add``: they get replicas of all partitions of the topics. ``instead_of``: the broker replaces
-    that other one, which then has no replicas. With ``trust_copy`` nothing is formatted, and the roots are
-    registered as the originals of which they are copies.
+    into the ISR. ``add``: the brokers get replicas of all partitions of the topics. ``instead_of``: the broker
+    replaces this other broker, which then has no replicas. With ``trust_copy`` nothing is formatted, and the roots
+    are registered as the originals of which they are copies.
 
     The report has, per partition: ``copied_bytes``; ``avoided_bytes``, the local bytes of the leader that a
     follower starting at the leader's first local offset would also have copied; ``remote_bytes``, in the remote
@@ -85,7 +85,7 @@ def bootstrap(
         if change is not None:
             _assign(metadata, topics, change, run)
         rows = _replicate(metadata, storage, execution, memory, topics, brokers, run)
-    remote_bytes = _remote_bytes(metadata, storage, topics, run.aside())  # a failure would repeat
+    remote_bytes = _remote_bytes(metadata, storage, topics, run.aside())  # the error would occur again
     kind = BootstrapPlanRow if dry_run else BootstrapRow
     run.add(
         kind(**msgspec.structs.asdict(row), remote_bytes=remote_bytes.get((row.topic, row.partition), 0))
@@ -104,7 +104,7 @@ def _change(
     add: bool,
     instead_of: int | None,
 ) -> ReplicaChange | None:
-    """Raises: InvalidCallError, UnknownBrokerError; nothing is changed then."""
+    """The target replicas. Raises: InvalidCallError, UnknownBrokerError; then nothing is changed."""
     for broker in brokers:
         entry(storage.file, broker)
     chosen_topics(metadata.image(), topics)
@@ -114,7 +114,7 @@ def _change(
         return ReplicaChange(add=tuple(brokers)) if add else None
     if add or len(brokers) != 1 or instead_of in brokers:
         raise InvalidCallError(
-            f"brokers {list(brokers)} instead of {instead_of}: give exactly one broker that replaces one other"
+            f"brokers {list(brokers)} instead of {instead_of}: give exactly one broker to replace another"
         )
     return ReplicaChange(move={instead_of: brokers[0]})
 
@@ -173,7 +173,7 @@ def _rows(report: Report) -> dict[TopicPartition, ReplicateRow]:
 
 
 def _after(before: ReplicateRow | None, now: ReplicateRow, later_s: float) -> ReplicateRow:
-    """Two runs as one; the second began ``later_s`` seconds after the first."""
+    """The combined result of two runs; the second began ``later_s`` seconds after the first."""
     joined_s = None if now.joined_s is None else round(now.joined_s + later_s, 3)
     if before is None:
         return msgspec.structs.replace(now, joined_s=joined_s)

@@ -1,10 +1,11 @@
 """Finds candidates for an unclean election: the stored replicas of a partition whose ISR is lost.
 
-A leader must have the log from the log start on, or find it in the remote tier or a snapshot. So a replica that
-ends below one of the three can lead only after it has started over there (KIP-405: a leader "with missing local
-segments" continues from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a
-replica is the latest snapshot or replicated log"). Its records that the tiered history lacks are then discarded,
-because the remote tier has every offset once, and all its records were acknowledged.
+A leader must have the log from the log start on, or find the rest in the remote tier or a snapshot. So a replica
+that ends below the log start, the end of the remote log or the end of the snapshot can lead only after it has
+started over there (KIP-405: a leader "with missing local segments" continues from the remote; KIP-630, "Changes to
+Leader Election": "the latest epoch and end offset for a replica is the latest snapshot or replicated log"). If the
+replica has records that the tiered history lacks, they are then discarded: the remote tier has every offset once,
+and all of its records were acknowledged.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class CandidateWork(PartitionWork):
 
     remote: RemoteTail | None
     snapshots: bool
-    """Whether a snapshot replaces the log up to its end (cleanup.policy=snapshot)."""
+    """Whether a snapshot replaces the log below the snapshot's end (cleanup.policy=snapshot)."""
 
     def stores_used(self) -> Iterable[Store]:
         remote = [] if self.remote is None else [self.remote.store]
@@ -66,13 +67,14 @@ class Candidates:
     unable: tuple[tuple[int, str], ...]
     """Brokers that cannot lead, with the reason."""
     high_watermark: int
-    """The greatest high watermark that any replica has."""
+    """The greatest high watermark of any replica."""
 
     def best(
         self, replicas: PartitionReplicas, leader: int | None = None, *, short_local_logs_last: bool = False
     ) -> Candidate:
-        """The best candidate (or ``leader``, if given): the greatest by the epoch of the last record, then by the
-        log end, then (``short_local_logs_last``) one without a short local log, then the preferred one.
+        """The best candidate (or ``leader``, if given): the candidate with the greatest epoch of its last record;
+        then by the log end; then, with ``short_local_logs_last``, one without a short local log; then the
+        preferred one.
 
         Raises: EligibleLeadersNotAvailableError.
         """
@@ -127,7 +129,9 @@ def list_candidates(work: CandidateWork) -> Candidates:
 
 
 def _candidate(replica: Replica, log: ReplicaLog, log_start: int, tiered: AuxiliaryState | None) -> Candidate:
-    """Raises: CorruptionError kinds if the replica has lost data, so that it cannot lead."""
+    """A replica as a candidate. Raises: CorruptionError kinds if the replica has lost data, so that it cannot
+    lead.
+    """
     join = None
     if tiered is not None and tiered.lineage.latest_epoch > log.joined_epoch:
         join = tiered.lineage
@@ -148,7 +152,9 @@ def _candidate(replica: Replica, log: ReplicaLog, log_start: int, tiered: Auxili
 
 
 def _candidate_of_snapshot(replica: Replica, log: ReplicaLog, ahead: Snapshot) -> Candidate:
-    """For a replica whose snapshot is ahead of its log: the log starts and ends at the snapshot's end."""
+    """The candidate for a replica whose snapshot is ahead of its log: its log then starts and ends at the
+    snapshot's end.
+    """
     end, epoch = ahead.snapshot_id.end_offset, ahead.snapshot_id.epoch
     join = ahead.lineage if epoch > log.joined_epoch else None
     return Candidate(replica.broker_id, epoch, end, 0, join, (end, encode(ahead.producers)))
@@ -156,8 +162,8 @@ def _candidate_of_snapshot(replica: Replica, log: ReplicaLog, ahead: Snapshot) -
 
 def prepare(replicas: PartitionReplicas, candidate: Candidate) -> None:
     """Make the replica join and start over, if necessary, before it is elected, because a leader that began lower
-    would use offsets twice. If it is then not elected, it has lost only records that are tiered or below the log
-    start.
+    would use offsets twice. If the replica is then not elected, it has lost only records that are tiered or below
+    the log start.
     """
     replica = replicas.replica(candidate.broker_id)
     if candidate.join is not None:

@@ -1,8 +1,8 @@
 """Compact: remove the records whose key has a later one (cleanup.policy=compact), at unchanged offsets.
 
-    1. each leader tells what is dirty, or that its last rule is not carried out everywhere (``compaction``)
-    2. one commit gives the partitions that are due their next rule of removal (``partitions.removal``)
-    3. each leader rewrites its files by the rule, and its followers copy them
+    1. each leader reports its dirty files, or that its last rule has not been applied everywhere (``compaction``)
+    2. one commit gives the partitions that are due their next removal rule (``partitions.removal``)
+    3. each leader applies the rule to its files, and its followers copy them
 
 A run that ends after the commit leaves the rest of the work to the next run.
 """
@@ -68,7 +68,7 @@ class Dirty:
     wanted: WantedRule | None = None
     """The next rule, if one is due."""
     goes_on: bool = False
-    """Whether the present rule is not carried out everywhere."""
+    """Whether the current rule has not been applied everywhere."""
     why: str | None = None
     """The reason why nothing is due."""
 
@@ -229,7 +229,7 @@ def compact(
                 run.fail(one.item, one.error)
             done = {work.replicas.view.key: result for work, result in finished}
             run.notes += [
-                f"{work.replicas}: removed records without a key, from before the topic was compacted: "
+                f"{work.replicas}: removed records without a key, written before compaction was enabled: "
                 f"{result.keyless:,}"
                 for work, result in finished
                 if result.keyless

@@ -45,14 +45,15 @@ _WAITS = (
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The chosen leader of a partition, and the loss."""
+    """The chosen leader of a partition, and the records that are lost."""
 
     view: PartitionView
     leader: int
     candidate: Candidate | None = None
     lost_at_least: int | None = None
     """The number of acknowledged records that no reachable replica has, by the greatest high watermark on any of
-    them. None without such a high watermark; one that only the last members of the ISR had is lost.
+    them. None without such a high watermark. (A high watermark that only the last members of the ISR had is
+    unknown.)
     """
 
     def __str__(self) -> str:
@@ -60,7 +61,7 @@ class _Chosen:
 
     @property
     def election(self) -> Election:
-        """The request of the election. An unclean one is valid only for the examined view."""
+        """The request of the election. An unclean election is valid only for the examined view."""
         view, unclean = self.view, self.candidate is not None
         epoch = view.partition_epoch if unclean else None
         return Election(view.topic_id, view.partition, self.leader, unclean, partition_epoch=epoch)
@@ -87,11 +88,11 @@ def elect(
     leader: int | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Elect the preferred replica, or ``leader``, wherever another one leads. With ``unclean``, only partitions
-    without a leader are considered: each gets the replica that holds most, even if
+    """Elect the preferred replica, or ``leader``, wherever another replica leads. With ``unclean``, only
+    partitions without a leader are considered: each gets the replica that holds most, even if
     ``unclean.leader.election.enable`` is false.
 
-    A broker whose root accepts no files is elected only uncleanly; each broker is tested by creating a file.
+    A broker whose root accepts no files can only be elected uncleanly; each broker is tested by creating a file.
 
     With ``leader.election.short.local.log.last.enable`` the preferred leader is the first replica without a short
     local log (``short_local_logs``).
@@ -104,7 +105,7 @@ def elect(
     """
     with execution.run("elect", dry_run=dry_run) as run:
         image = metadata.image()
-        _views(image, topics, partitions, leader)  # a wrong call changes nothing
+        _views(image, topics, partitions, leader)  # an invalid call must change nothing
         if not dry_run:
             image = probe_first(metadata, storage, run)
         views = _views(image, topics, partitions, leader)
@@ -195,8 +196,8 @@ def _views(
 
 
 def _that_take_files(storage: Storage, chosen: Sequence[_Chosen], run: OperationRun) -> list[_Chosen]:
-    """The elections whose new leader accepts writes. Others are failures, because their leader would resign at the
-    next append.
+    """The elections whose new leader accepts writes. Other elections are failures, because their leader would
+    resign at the next append.
     """
     asked = {
         one.leader: one.view.brokers[one.leader]
@@ -269,7 +270,7 @@ def _commit(
 ) -> list[_Chosen]:
     """One commit for all. Returns the elections that took place."""
     elections = [one.election for one in chosen]
-    if preferred:  # the name identifies it, because it has a separate error
+    if preferred:  # the partition's name identifies it, because it has a separate error
         elections = [
             Election(one.view.topic_id, one.view.partition) if one.leader == one.view.replicas[0] else one.election
             for one in chosen
@@ -281,8 +282,8 @@ def _commit(
 def _hint(one: _Chosen) -> str:
     if one.view.leader is None and one.candidate is None:
         return (
-            "; it has no leader: bring back a broker of its ISR, or elect uncleanly and lose the records that "
-            "only that broker had"
+            "; it has no leader: bring back a broker of its ISR, or elect --unclean and lose the records that "
+            "only the ISR had"
         )
     return ""
 
@@ -305,16 +306,16 @@ def _row(one: _Chosen, after: ClusterImage, unclean: bool, dry_run: bool) -> Ele
 
 
 def _note(one: _Chosen, image: ClusterImage) -> str:
-    """The loss of an unclean election, as far as it is known."""
+    """A note about the loss of an unclean election, as far as it is known."""
     present = image.partition(one.view.topic_id, one.view.partition)
     members = sorted({*present.isr, *(lost.broker_id for lost in present.lost)})
     lost = [] if one.lost_at_least is None else [f"at least {one.lost_at_least} acknowledged records"]
     if members:
-        lost.append(f"all records that only broker {', '.join(map(str, members))} had, the last member of the ISR")
+        lost.append(f"all records held only by broker(s) {', '.join(map(str, members))}, the last ISR members")
     of_it = "" if one.lost_at_least is not None else " (their number is unknown)"
     begin = ""
     if one.candidate is not None and one.candidate.start_over is not None:
-        begin = f"; its local log starts over at offset {one.candidate.start_over[0]}"
+        begin = f"; its local log restarts at offset {one.candidate.start_over[0]}"
     return (
         f"{one.view}: unclean election of broker {one.leader} loses "
         f"{' and '.join(lost) or 'the records that no replica has'}{of_it}; if that storage comes back, verify "

@@ -3,16 +3,15 @@
 An append leaves two names in the folder of each replica. When the new names are a quarter of those that remained
 after the last run, and enough for a merge, the partition is due: a thread of this driver shortens its log, under
 the view of the acknowledged append. So the cost is proportional to the appends, however many files wait for their
-deletion. Any number of drivers may do this at once, and the next run uses the results of one that died.
+deletion. Any number of drivers may do this concurrently. If one dies, the next run uses its results.
 
-To shorten a log is bounded work: it makes segments of at most ``segment.merge.inline.bytes``. Larger ones are left
-to ``merge``, and everything that needs the remote tier to ``retain``.
+Shortening a log is bounded work: it makes segments of at most ``segment.merge.inline.bytes``. It leaves larger
+segments to ``merge``, and everything that needs the remote tier to ``retain``.
 
 1. On each replica, delete the appends that a segment has hidden for ``file.delete.delay.ms``, after reading all
-bytes of that segment there, and superseded high watermarks. This comes first, as a merge that hides them again
-would restart their delay.
-2. Merge on the leader, below the high watermark.
-3. Sync the members of the ISR, which copy the segments.
+bytes of that segment on that replica; also delete superseded high watermarks. This comes first, because a merge
+that hides the appends again would restart their delay. 2. Merge on the leader, below the high watermark. 3. Sync
+the members of the ISR, which copy the segments.
 
 A failure here does not fail the append; the logger ``stratalog.engine.upkeep`` has each code once. The next
 appends make the partition due again, and so do ``merge`` and ``retain``.
@@ -68,7 +67,7 @@ class Shortened:
     names: int = 0
     """The number of names of records and high watermarks left in the leader's folder."""
     failed: tuple[StratalogError, ...] = ()
-    """Errors of followers, and of damaged segments, whose replaced files stay."""
+    """Errors of followers, and of damaged segments; the files that those replaced stay."""
 
 
 def shorten(work: ShortenWork) -> Shortened:
@@ -86,7 +85,7 @@ def shorten(work: ShortenWork) -> Shortened:
     done.segments = merge_partition(work).segments
     if done.segments:
         done.names += done.segments
-        # Members that it does not reach are not reported: this view may be old, and the next append finds out.
+        # Members that cannot be reached are not reported: this view may be old, and the next append detects them.
         replicate(replicas, SerialRunner())
     return done
 
@@ -109,7 +108,7 @@ _FRACTION = 4
 _MOST_PARTITIONS = 100_000
 """The number of logs whose remaining names are stored."""
 _AT_THE_END_S = 30.0
-"""How long due work continues when the process exits."""
+"""How long due work may continue when the process exits."""
 
 _log = logging.getLogger("stratalog.engine.upkeep")
 
@@ -169,8 +168,8 @@ class KeptShort:
         with self._lock:
             self._due |= due
             if self._worker is None:
-                # Not a daemon thread, so that a process that appends once does its share of the work before it
-                # ends.
+                # This is not a daemon thread, so that a process that appends once does its share of the work
+                # before it ends.
                 self._worker = threading.Thread(target=self._work, name="stratalog-keep-short", daemon=False)
                 self._worker.start()
 
@@ -194,7 +193,7 @@ class KeptShort:
             return due
         for view, end in ended:
             last = self._last.get(view.key, _NONE)
-            if end.names < last.names:  # it was listed since, and is still short
+            if end.names < last.names:  # the log has been listed since, and is still short
                 last = self._last[view.key] = _LastTime(end.names, last.left)
             if end.names - last.names >= max(2 * config.segment_merge_min_files, last.left // _FRACTION):
                 due[view.key] = _Due(image, view, end.names)
@@ -202,7 +201,7 @@ class KeptShort:
 
     @cached_property
     def _working(self) -> Storage:
-        """The storage for this work. Its stores stay open, as cached knowledge about files belongs to a store."""
+        """The storage for this work. The stores stay open, because knowledge about files is cached per store."""
         return replace(self._storage, stores=self._open_stores())
 
     def _work(self) -> None:
@@ -220,7 +219,7 @@ class KeptShort:
                 self._last.clear()
             self._last[due.view.key] = _LastTime(
                 due.names, due.names
-            )  # also after a failure, so that not every append tries again
+            )  # also recorded after a failure, so that not every append tries again
             try:
                 self._shorten(due)
             except Exception:
@@ -258,7 +257,7 @@ class KeptShort:
 def keep_short(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, opener: OpenStore
 ) -> None:
-    """From now on the driver keeps the logs short that it appends to."""
+    """From now on, the driver keeps the logs to which it appends short."""
     memory.behind_appends = KeptShort(metadata, storage, clock, lambda: open_stores(storage.file, clock, opener))
 
 

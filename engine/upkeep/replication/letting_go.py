@@ -3,8 +3,8 @@
 without new replicas   now: one member of the ISR that stays, every byte, and the snapshot that replaces the
                        records below its local start, if there is one
 with new replicas      now: that snapshot of the leader. Then, directly before the last new replica joins the ISR
-                       and the same commit removes others, one replica that joins or stays: its bytes were
-                       checked when they were copied, which may be long ago
+                       and the same commit removes others, one replica that joins or stays: its bytes were checked
+                       when they were copied, but that may have been long ago
 of tiered topics       at both times also the remote segments with records that only the removed replicas have
                        locally, as a new replica may begin where the remote log ends
 """
@@ -80,7 +80,7 @@ def plan_stand(
     if topic_config_of(image, topic).remote_storage_enable:
         looking = OperationRun(
             run.operation, notes=run.notes
-        )  # lost objects matter only if replicas depend on them
+        )  # lost objects only matter if replicas depend on them
         remote = remote_parts(storage, topic, looking).get(view.partition)
     comes = not set(target) <= set(present.original)
     staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
@@ -100,8 +100,8 @@ def check_joins(
     joins: Mapping[TopicIdPartition, tuple[PartitionReplicas, Collection[int]]],
     run: OperationRun,
 ) -> Iterator[tuple[TopicIdPartition, StratalogError]]:
-    """Read the files that replace the removed replicas, when these new replicas join the ISR and so complete a
-    reassignment. Returns errors by partition: for the new replica that is at fault, or for all.
+    """Read the files that replace the removed replicas, when these new replicas are about to join the ISR and
+    complete a reassignment. Returns errors by partition: for the new replica that is at fault, or for all.
     """
     completing = {key: join for key, join in joins.items() if _completes(join[0].view, join[1])}
     if not completing:
@@ -129,9 +129,9 @@ def check_stands(
     keys: Iterable[TopicIdPartition],
     plan: Callable[[TopicIdPartition, ClusterImage], StandWork | None],
 ) -> Iterator[Outcome[TopicIdPartition, tuple[CorruptionError, ...]]]:
-    """``check_stand`` for these partitions, by ``plan``; skipped if that is None. A missing remote object may have
-    expired since the table was read, so everything is read again; it counts as missing if the table still lists
-    it.
+    """Run ``check_stand`` for these partitions, by ``plan``; skip those for which it is None. A missing remote
+    object may have expired since the table was read, so everything is read again; it counts as missing if the
+    table still lists it.
     """
     left = [*keys]
     for look in range(_LOOKS):
@@ -185,8 +185,8 @@ def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
 
 
 def _start_of_leader(replicas: PartitionReplicas) -> int | None:
-    """The leader's local start, below which new replicas copy nothing. None if the leader's log cannot be read
-    because of damage: it resigns to an intact replica while new replicas copy, and all files are read before a
+    """The leader's local start, below which new replicas copy nothing. None if the leader's log is too damaged to
+    read. Such a leader resigns to an intact replica while new replicas copy, and all files are read before a
     replica is removed.
     """
     try:
@@ -198,7 +198,7 @@ def _start_of_leader(replicas: PartitionReplicas) -> int | None:
 
 
 def _read_whole(replicas: PartitionReplicas, replica: Replica) -> int:
-    """The local start of a replica after every byte of it was read."""
+    """Read every byte of a replica; returns its local start."""
     with errors_of(replica):
         log = replica.log()
         check_whole(replica, log)
@@ -221,4 +221,4 @@ def _check_remote(work: StandWork, remote: RemoteRetention, start: int) -> None:
                     raise RemoteObjectMissingError(f"{segment.path} does not match its entry in the remote table")
                 verify_remote(remote.store, segment, remote.objects[index])
             except CorruptionError as error:
-                raise type(error)(f"{error}; heal it before the replicas with its records are removed") from error
+                raise type(error)(f"{error}; heal it before you remove the replicas with its records") from error

@@ -1,4 +1,4 @@
-"""Merge: small appends into segments, on the leaders; followers copy the segments with the next sync.
+"""Merge: small appends into segments, on the leaders; followers copy the segments in the next sync.
 
 Every page is checked when it is read. A leader with damaged storage resigns, and its successor merges.
 """
@@ -45,7 +45,7 @@ class MergeWork(BoundedWork):
     clock: Clock
     dry_run: bool = False
     since: LookMark | None = None
-    """A look after this mark may be used to decide that there is nothing to merge."""
+    """A listing made after this mark may be used to decide that there is nothing to merge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class MergeResult:
     written_bytes: int
     left: int
     next_ms: int
-    """The time (ms) before which nothing can be merged in an unchanged log, if nothing was."""
+    """The time (ms) before which nothing can be merged in an unchanged log, if nothing was merged."""
     why: str | None
     """The reason why nothing was merged."""
 
@@ -90,9 +90,9 @@ class MergeRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def merge_partition(work: MergeWork) -> MergeResult:
-    """Merge one partition. Files that another run has merged in the meantime are planned anew."""
+    """Merge one partition. If another run has merged files in the meantime, the merge is planned anew."""
     if work.since is not None:
-        with suppress(StratalogError):  # the following look reports the error
+        with suppress(StratalogError):  # the next listing reports the error
             planned = _merge_once(replace(work, dry_run=True))
             if not planned.segments:
                 return planned
@@ -162,8 +162,8 @@ def plan(
 def _remote_ends(
     storage: Storage, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
 ) -> dict[str, dict[int, int]]:
-    """The ends of remote logs by topic id and partition. While the remote tier is down, this is the last end that
-    a tier run saw, because appends continue and their files must be merged. If the actual end is later, a segment
+    """The ends of remote logs by topic id and partition. While the remote tier is down, the last end that a tier
+    run saw is used, because appends continue and their files must be merged. If the actual end is later, a segment
     may cross it, and is cut there before its upload (protocol, section 4, "Merge").
     """
     ends: dict[str, dict[int, int]] = {topic.topic_id: {} for topic in topics}
@@ -198,7 +198,7 @@ def merge(
     since: LookMark | None = None,
 ) -> Report:
     """Merge due files in the topics (None: all; only the partitions in ``only``, if given). Partitions that this
-    process has looked at after ``since`` are listed again only if there is something to merge. ``over`` is checked
+    process has listed after ``since`` are listed again only if there is something to merge. ``over`` is checked
     after the first segment of each partition, and again after each further few: when it returns True, the rest is
     left, and ``totals["cut_off"]`` is the number of unfinished partitions.
 
@@ -235,8 +235,9 @@ def merge(
 
 
 def _send(sends: Planned, image: ClusterImage, work: MergeWork, planned: MergeResult) -> None:
-    """A merge reads the footer and the columns of each file, lists the leader again, looks at its root, and writes
-    a segment of at most the size of the files."""
+    """Estimate the requests of a merge: it reads the footer and the columns of each file, lists the leader again,
+    checks its root, and writes a segment of at most the size of the files.
+    """
     if not planned.segments:
         return
     reads = 1 + columns_of(image.topics[work.replicas.view.topic_id])

@@ -13,8 +13,9 @@ from stratalog.partitions.runner import Done, Failed
 
 
 def prove(metadata: MetadataClient, storage: Storage, states: Sequence[Progressed]) -> None:
-    """Advance the high watermark if every member of the maximal ISR was seen to hold more, and a linearizable read
-    made afterwards shows that the partition is unchanged."""
+    """Advance the high watermark if every member of the maximal ISR was seen to hold more, and a later
+    linearizable read shows that the partition is unchanged.
+    """
     candidates = [state for state in states if proven(state) > state.high_watermark]
     if not candidates:
         return
@@ -34,8 +35,9 @@ def prove(metadata: MetadataClient, storage: Storage, states: Sequence[Progresse
 
 
 def proven(state: Progressed) -> int:
-    """The offset up to which every member of the maximal ISR was seen to hold the log; 0 if one was not seen, or
-    they are too few to commit."""
+    """The offset up to which every member of the maximal ISR was seen to hold the log; 0 if a member was not
+    listed, or there are too few members to commit.
+    """
     if state.log_end == 0 or not state.has_min_isr:
         return 0
     ends = [state.log_end]

@@ -2,7 +2,7 @@
 (Kafka's KIP-455).
 
     1. tasks: read the existing files that will replace the removed replicas (``letting_go``)
-    2. commit the target replicas of all partitions in one commit; new ones are *joining*
+    2. commit the target replicas of all partitions in one commit; new replicas are *joining*
     3. replicate the topics to the new replicas, checking every byte in transit
     4. the commit that adds the last new replica of a partition to its ISR completes the reassignment; the files
     that replace the removed replicas were read before
@@ -10,7 +10,7 @@ An interrupted run needs no repair: ``replicate`` continues it, and ``cancel`` r
 ``vacuum`` deletes folders without an owner.
 
 A throttle is committed with step 2 (``follower.replication.throttled.rate``), so that every driver's ``replicate``
-obeys it, even after this run has ended. It is removed when no partition is being reassigned any more.
+obeys it, even after this run has ended. It is removed when no partition is being reassigned.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Planned:
 
 
 class ReassignRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition of the plan, with the outcome if it was carried out. Brokers are separated by spaces."""
+    """A partition of the plan, with the outcome if the plan was carried out. Brokers are separated by spaces."""
 
     replicas_before: str
     replicas: str
@@ -83,7 +83,7 @@ class CancelRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def plan_replicas(metadata: MetadataClient, topics: Sequence[str] | None, change: ReplicaChange) -> ReplicaPlan:
-    """The plan of the change for the topics (None: all), on the present cluster; nothing is changed.
+    """The plan of the change for the topics (None: all), on the cluster as it is now; nothing is changed.
 
     Raises: see ``stratalog.engine.metadata.reassignment_plan.plan_change``.
     """
@@ -201,7 +201,7 @@ def _commit(
     run: OperationRun,
     throttled_rate: int | None = None,
 ) -> list[_Planned]:
-    """Step 2. Returns the partitions that were changed; the others are refused."""
+    """Step 2. Returns the partitions that were changed; the others become failures."""
     requests = tuple(Reassignment(*key, target=target, force=force) for key, target in targets.items())
     command = AlterPartitionReassignments(requests, throttled_rate)
     done = run.commit(metadata, command, {key: planned[key] for key in targets})
@@ -219,7 +219,7 @@ def _copy(
     image: ClusterImage,
     run: OperationRun,
 ) -> ClusterImage:
-    """Steps 3 and 4; returns the image after them."""
+    """Steps 3 and 4. Returns the image after them."""
     waiting = {key: now for key in planned if (now := _now(image, key)) is not None and now.target}
     if not waiting:
         return image
@@ -281,7 +281,7 @@ def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: boo
 
 
 def _now(image: ClusterImage, key: TopicIdPartition) -> PartitionImage | None:
-    """The partition now; None if the topic was deleted meanwhile."""
+    """The partition as it is now; None if the topic has been deleted meanwhile."""
     topic = image.topics.get(key[0])
     return None if topic is None else topic.partitions[key[1]]
 

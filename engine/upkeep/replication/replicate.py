@@ -1,10 +1,10 @@
 """Replicate: copies leaders' logs to followers, advances the high watermark, maintains the ISR.
 
-0. probe the roots: fence missing ones, register new ones; elect missing leaders if that is allowed
+0. probe the roots: fence missing brokers, register new roots; elect missing leaders if that is allowed
 1. tasks: sync every follower of a partition to its leader
 2. leaders whose storage has lost or changed data resign in favour of an intact member of the ISR; the bad file is
    replaced, and another round follows under the new leader. If the whole ISR is behind the remote log, its leader
-   continues from the end of that (``behind_remote``)
+   continues from the end of the remote log (``behind_remote``)
 3. members that are damaged, or behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
 4. one linearizable read; for unchanged partitions, the high watermark advances to the offset that every member of
    the maximal ISR has; not while the ISR is below ``min.insync.replicas`` (KIP-966)
@@ -12,7 +12,7 @@
    of the protocol's Expand), one commit for all partitions each; if the second one removes other replicas, the
    files that replace them are read first (``letting_go``)
 6. partitions whose view has changed meanwhile, or whose ISR is now large enough, start again from 1
-7. record in the metadata which partitions have records, or twice as many offsets as known, in one commit
+7. record in the metadata which partitions have records, or twice as many offsets as recorded, in one commit
 8. finish abandoned transactions, with ``__transaction_state``
 """
 
@@ -165,7 +165,8 @@ def _finish_transactions(
 
 def _is_settled(state: Progressed) -> bool:
     """Whether nothing is left to do: all replicas are in the ISR, and their records are committed. (A fenced
-    replica may return before anybody notices that it was away.)"""
+    replica may return before any run notices that it was away.)
+    """
     view = state.replicas.view
     committed = state.high_watermark == state.log_end or not state.has_min_isr
     unfinished = view.adding or state.failures or state.cut_off or state.again
@@ -183,7 +184,7 @@ def plan(
     throttled_s: float | None = None,
 ) -> list[SyncWork]:
     """One piece of work per partition, with the unfenced followers. A topic whose remote log cannot be read is a
-    failure, and only followers that must start in that log wait for it; a topic with a damaged remote log is
+    failure, but only followers that must start in that log have to wait; a topic with a damaged remote log is
     skipped.
 
     Raises: UnknownTopicOrPartitionError.
@@ -294,7 +295,7 @@ def _again(
             continue
         if key[0] not in image.topics:
             state.begin(state.replicas)
-            state.notes.append(f"{state.replicas}: the topic was deleted meanwhile")
+            state.notes.append(f"{state.replicas}: the topic was deleted during the operation")
             continue
         view = image.view(*key)
         if view != work.replicas.view:
@@ -305,8 +306,9 @@ def _again(
 
 
 def _blame_registers(metadata: MetadataClient, storage: Storage, states: Iterable[Progressed]) -> None:
-    """For a view that seems stale but is not: report a replica with a register of an epoch that was never
-    committed."""
+    """Report a replica with a register of an epoch that was never committed, for a view that seems stale but is
+    not.
+    """
     for state in states:
         errors = [state.leader_error, *(missed.error for missed in state.missed.values())]
         if not any(isinstance(error, FencedLeaderEpochError) for error in errors):
@@ -349,13 +351,16 @@ def _replace_leaders(
 
 
 def _forget_stale(metadata: MetadataClient, states: Iterable[Progressed]) -> None:
-    """Discard damage found under a stale view, which proves nothing: another broker may lead, and hold more.
-    Partitions with such a view are looked at again."""
+    """Discard damage that was found under a stale view. It proves nothing, because another broker may lead and
+    hold more. Partitions with such a view are processed again.
+    """
     image = metadata.image()
     for state in states:
         if not is_current(image, state.replicas.view):
             state.failures.clear()
-            stale = f"{state.replicas}: another driver changed the partition meanwhile; run the command again"
+            stale = (
+                f"{state.replicas}: another driver changed the partition at the same time; run the command again"
+            )
             state.fail(state.replicas, InvalidUpdateVersionError(stale))
 
 
@@ -385,12 +390,12 @@ def _shrink(
         for broker in leaving[key]:
             error = state.missed[broker].error
             state.notes.append(f"{state.replicas}: broker {broker} left the ISR: {error}")
-            # It gets copies of its lost files, now that it is outside the ISR.
+            # The replica can get copies of its lost files now that it is outside the ISR.
             state.again = state.again or isinstance(error, CorruptionError)
 
 
 def _now_at_leader(storage: Storage, clock: Clock, view: PartitionView) -> int:
-    """The time by which members lag: the leader's storage also dates its files."""
+    """The time by which lag is measured: that of the leader's storage, which also dates its files."""
     store = None if view.leader is None else storage.stores.get(view.leader)
     now_ms = None if store is None else store.now_ms()
     return clock.now_ms() if now_ms is None else now_ms
@@ -411,7 +416,7 @@ def _expand(
         for key, state in states.items()
         if not state.again
     }
-    # 1. *adding*: from here on an append needs them, too.
+    # 1. *adding*: from here on an append needs these followers too.
     wanted = [adding(states[key].replicas.view, brokers) for key, brokers in newcomers.items() if brokers]
     added = propose(metadata, storage, states, wanted)
     # 2. Copy everything that was appended before that.
@@ -423,7 +428,8 @@ def _expand(
             again.append(replace(work, replicas=states[key].replicas, followers=tuple(newcomers[key])))
     if again:
         sync_all(execution, again, states)
-    # 3. In the ISR: those that were reached again. The files that replace removed replicas were read before.
+    # 3. Add the followers that were reached again to the ISR. The files that replace removed replicas were read
+    #    before.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
     joins = {key: (states[key].replicas, brokers) for key, brokers in reached.items()}
     for key, error in check_joins(metadata, storage, execution, joins, run):
@@ -435,7 +441,7 @@ def _expand(
     for key in propose(metadata, storage, states, wanted):
         state = states[key]
         state.joined_s = execution.clock.monotonic_s() - began_s
-        # The next round proves a high watermark that was held back while the members were too few.
+        # The next round proves a high watermark that could not advance while there were too few members.
         held_back = key in too_few and state.log_end > state.high_watermark
         state.again = state.again or (held_back and state.has_min_isr)
 

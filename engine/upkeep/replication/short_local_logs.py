@@ -2,10 +2,10 @@
 upload offset (KIP-1023). If one leads, reads of the records that it lacks go to the remote tier; a follower serves
 only the records that it holds (``stratalog.engine.replicas.nearest``).
 
-With ``leader.election.short.local.log.last.enable`` they are the last choice among possible leaders ("having
-slightly relaxed criteria wherein other followers are preferred for leadership", KIP-1023, "Motivation"). This only
-affects speed, so it applies only to elections that an operator or a job requests. An election by the metadata
-alone, because a broker was fenced, does not know the storage; the next ``elect`` corrects it.
+With ``leader.election.short.local.log.last.enable`` such replicas are the last choice among possible leaders
+("having slightly relaxed criteria wherein other followers are preferred for leadership", KIP-1023, "Motivation").
+This only affects speed, so it applies only to elections that an operator or a job requests. An election by the
+metadata alone, because a broker was fenced, does not know the storage; the next ``elect`` corrects it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.partitions.identity import TopicIdPartition
 
 
 def has_short_local_log(held: int, others: Iterable[int]) -> bool:
-    """Whether a replica with ``held`` records in its local log holds less than half as many as another one.
+    """Whether a replica with ``held`` records in its local log holds less than half as many as another replica.
     (Replicas that drop records by the same rules differ by a few segments.)
     """
     return 2 * held < max(others, default=0)
@@ -31,7 +31,8 @@ def has_short_local_log(held: int, others: Iterable[int]) -> bool:
 
 def short_local_logs_last(order: Sequence[int], held: Mapping[int, int]) -> list[int]:
     """``order``, with the short local logs at the end; ``held`` is the number of records that each replica holds
-    locally. Unknown replicas keep their place."""
+    locally. Replicas with an unknown number keep their place.
+    """
     most = held.values()
     short = [broker for broker in order if broker in held and has_short_local_log(held[broker], most)]
     return [broker for broker in order if broker not in short] + short
@@ -41,8 +42,9 @@ def preferred_leaders(
     storage: Storage, execution: Execution, image: ClusterImage, views: Iterable[PartitionView], run: OperationRun
 ) -> dict[TopicIdPartition, int]:
     """The preferred leaders of the partitions where the replicas' files decide: the first replica in order of
-    preference that is in the ISR, unfenced, and without a short local log; the preferred one if all have one. A
-    partition whose replicas cannot be listed is a failure."""
+    preference that is in the ISR, unfenced, and without a short local log; the preferred replica if all have a
+    short local log. A partition whose replicas cannot be listed is a failure.
+    """
     works = [
         DescribeWork(storage.replicas(view))
         for view in views

@@ -1,4 +1,4 @@
-"""Replicate's work on one partition, and on all: syncs followers to their leaders."""
+"""The work of ``replicate``, on one partition and on all: syncs followers to their leaders."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sync_partition(work: SyncWork) -> SyncResult:
     log, outcomes = sync_followers(work.replicas, work.followers, work.options)
 
     def missing(error: StratalogError) -> Missed:
-        # As a member it holds everything below the high watermark.
+        # As a member of the ISR, the follower holds everything below the high watermark.
         return Missed(error, behind_since_ms(log, log.high_watermark))
 
     synced: list[Synced] = []
@@ -74,9 +74,10 @@ def sync_all(
     states: Mapping[TopicIdPartition, Progressed],
     over: Over | None = None,
 ) -> None:
-    """Sync the followers of all works, and record the results in ``states``. ``over`` is checked after a group of
-    files was copied to each follower, and again after further ones, more each time: when it returns True,
-    followers that still lack files are ``cut_off``."""
+    """Sync the followers of all partitions, and record the results in ``states``. ``over`` is checked after a
+    group of files has been copied to each follower, and again after further groups, more each time. When it
+    returns True, followers that still lack files are ``cut_off``.
+    """
 
     def turn(waiting: Sequence[SyncWork], groups: int | None) -> list[SyncWork]:
         left: list[SyncWork] = []

@@ -1,10 +1,10 @@
-"""A drill: restores a living cluster from its remote tier beside it, and compares the two.
+"""A drill: restores a living cluster from its remote tier to a temporary folder, and compares the two.
 
 The copy has the cluster's id, and its own roots in a temporary folder. It sees the remote tier through a store
 that refuses every change, so the tables are not taken over, and the living cluster is not affected. The drill
 compares:
 
-the description         topics, with the present metadata
+the description         topics, with the current metadata
 log starts, log ends    records that are not tiered yet would be lost
 leader epochs           of all records below the end, if there are any: the last segment has them
 producers               if the two logs end at the same offset
@@ -45,13 +45,13 @@ PIECE_BYTES = 16 * 1024 * 1024
 
 
 class DrillRow(RestoreRow, frozen=True, kw_only=True):
-    """A partition after the restore, beside the living one."""
+    """A partition after the restore, compared with the living one."""
 
     high_watermark: int
     """The high watermark of the living partition."""
     lost_records: int
     lost_ms: int
-    """The age of the first lost record."""
+    """The age of the first record that would be lost."""
     deleted_records_back: int
     compared_records: int
 
@@ -78,9 +78,9 @@ def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
 
 
 def drill(ports: Ports, opener: OpenStore, *, deep: bool = False) -> Report:
-    """Restore the cluster to a temporary folder, which is removed, and compare. Every difference that would make a
-    restore wrong is a failure in the report. ``lost_records`` is the number of records that are not tiered yet;
-    ``lost_ms`` is the age of the first of them.
+    """Restore the cluster to a temporary folder, which is removed, and compare them. Every difference that would
+    make a restore wrong is a failure in the report. ``lost_records`` is the number of records that are not tiered
+    yet; ``lost_ms`` is the age of the first of them.
 
     Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors of reading the
         metadata, errors of making the copy.
@@ -138,7 +138,9 @@ def _not_described(ports: Ports, plan: RestorePlan) -> Iterator[str]:
 
 
 def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) -> DrillRow:
-    """The row of a partition. Raises: CorruptionError for a difference; errors of reading either."""
+    """Compare a partition; returns its row. Raises: CorruptionError for a difference; errors of reading either
+    log.
+    """
     name, partition = one.topic.name, one.partition
     (before,), (after,) = (
         look(ports.metadata, ports.storage, ports.memory, name, [partition])[1] for ports in (living, copied)
@@ -151,7 +153,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
     tells = one.log_start < one.log_end
     if tells and (found := _below(after, end)) != (wanted := _below(before, end)):
         raise CorruptionError(
-            f"the leader epochs below offset {end} are {found.to_json().decode()}, but in the live cluster "
+            f"the leader epochs below offset {end} are {found.to_json().decode()}, but in the running cluster "
             f"{wanted.to_json().decode()}"
         )
     if tells and end == before.leader.log.log_end:
@@ -160,7 +162,7 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
             for ports, state in ((living, before), (copied, after))
         ]
         if states[0] != states[1]:
-            raise CorruptionError(f"the producers at offset {end} differ from those of the living cluster")
+            raise CorruptionError(f"the producers at offset {end} differ from those of the running cluster")
     start = max(before.positions.log_start, after.positions.log_start)
     compared = 0
     if start < end:
@@ -215,7 +217,7 @@ def _same(living: Ports, copied: Ports, one: RestoredPartition, start: int, end:
         rows = min(two[0].num_rows, two[1].num_rows, end - position)
         if rows == 0 or not two[0].slice(0, rows).equals(two[1].slice(0, rows)):
             raise CorruptionError(
-                f"the records [{position}, {position + max(rows, 1)}) differ from those of the living cluster"
+                f"the records [{position}, {position + max(rows, 1)}) differ from those of the running cluster"
             )
         position += rows
     return end - start

@@ -72,19 +72,20 @@ class RestoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The cluster to restore; all of it was found intact, as far as footers show."""
+    """The cluster to restore. All of it is intact, as far as footers show."""
 
     description: ClusterDescription
     topics: tuple[TopicDescription, ...]
-    """The topics, without internal ones; leader epochs and log starts come from the remote log where that is
-    newer."""
+    """The topics, without internal ones; leader epochs and log starts come from the remote log where it is
+    newer.
+    """
     tiered: frozenset[str]
     """Ids of the topics that have a table, or will get one."""
     partitions: tuple[RestoredPartition, ...]
     notes: tuple[str, ...]
     """Notes about losses."""
     failures: tuple[Failure, ...]
-    """Items that cannot be restored; with any of them, nothing is restored."""
+    """Items that cannot be restored; if there is any, nothing is restored."""
 
     @property
     def totals(self) -> dict[str, Value]:
@@ -100,7 +101,9 @@ class RestorePlan:
 
 FAR_AHEAD = 10**15
 """The greatest plausible distance, in offsets, of a log start from the end of the remote log: the number of
-records deleted before they were tiered. A greater start is damage, and no offset is assigned from it."""
+records deleted before they were tiered. A greater log start is treated as damage, and no offset is assigned from
+it.
+"""
 FAR_AHEAD_EPOCHS = 10**8
 """The greatest plausible distance in leader epochs: elections since the last segment was tiered, and ``EPOCH_GAP``
 for each restore."""
@@ -116,7 +119,8 @@ def plan_restore(
 ) -> RestorePlan:
     """The plan of restoring cluster ``former`` from the remote tier; the cluster of ``file`` may already have
     taken over some of its tables. Reads every table, looks up every listed object, and reads the footer of the
-    last segment of every partition. With ``key``, that of the cluster of ``file``, the description must be signed.
+    last segment of every partition. With ``key``, the key of the cluster of ``file``, the description must be
+    signed.
 
     Raises: InvalidCallError when the remote tier does not describe the cluster; CorruptionError when the
         description is damaged; StorageError kinds. An error of one topic is a failure in the plan.
@@ -143,7 +147,7 @@ def plan_restore(
     for topic in description.topics:
         if topic.name in INTERNAL_TOPICS:
             notes.append(
-                f"{topic.name} starts again: the tiered part of the former one remains in "
+                f"{topic.name} restarts empty: the tiered part of the former topic remains in "
                 f"{paths.topic_folder(topic.name, topic.topic_id)} of the remote tier"
                 if topic.name == OPERATIONS_TOPIC
                 else f"{topic.name} is lost, because it was only on brokers; it starts empty"
@@ -175,14 +179,15 @@ def plan_restore(
 
 
 def _begun_anew(topic: TopicDescription) -> TopicDescription:
-    """The topic with logs that start at 0. A log that starts later needs the snapshot that replaces its beginning
-    (KIP-630, "Validation of Snapshot and Log"), and only brokers hold snapshots."""
+    """The topic, with logs that start at 0. A log that starts later needs the snapshot that replaces its beginning
+    (KIP-630, "Validation of Snapshot and Log"), and only brokers hold snapshots.
+    """
     partitions = tuple(one._replace(log_start_offset=0) for one in topic.partitions)
     return msgspec.structs.replace(topic, partitions=partitions)
 
 
 def _checked_config(topic: TopicDescription, description: ClusterDescription) -> TopicConfig:
-    """Raises: InvalidConfigError for configs that could not be set any more, such as a key of a later version."""
+    """Check that the configs could be set now; a key of a later version could not. Raises: InvalidConfigError."""
     what = f"topic {topic.name!r}"
     for name, text in description.configs.items():
         check_config(Scope.CLUSTER, name, text, "cluster")
@@ -192,7 +197,7 @@ def _checked_config(topic: TopicDescription, description: ClusterDescription) ->
 
 
 def _load(topic: TopicDescription, former: str, heir: str, table_of: _TableOf) -> RemoteLog:
-    """Raises: see ``DeltaTopicTable.load``; RemoteObjectMissingError."""
+    """Load the table of a topic. Raises: see ``DeltaTopicTable.load``; RemoteObjectMissingError."""
     table = table_of(topic, former)
     try:
         log = table.load()
@@ -207,7 +212,7 @@ def _load(topic: TopicDescription, former: str, heir: str, table_of: _TableOf) -
 def _partitions_of(
     remote: Store, folder: str, topic: TopicDescription, log: RemoteLog, runner: Runner
 ) -> list[RestoredPartition]:
-    """Raises: LogGapError; errors of reading a last segment."""
+    """The partitions of a topic. Raises: LogGapError; errors of reading a last segment."""
     if beyond := [partition for partition in log.segments if partition >= len(topic.partitions)]:
         raise LogGapError(
             f"the table of {topic.name} has partition {beyond[0]}, but the description has "
@@ -237,7 +242,7 @@ def _partition(
     """One partition. The log start may have grown after the description was written, and segments may have been
     deleted.
 
-    Raises: CorruptionError for numbers that are far ahead of the remote log's.
+    Raises: CorruptionError for offsets or epochs that are far ahead of those of the remote log.
     """
     first = segments[0].base_offset if segments else 0
     log_start = max(described.log_start_offset, first)

@@ -1,13 +1,12 @@
 """Restore: a cluster on empty brokers, from the remote tier alone.
 
 1. Read the description of the former cluster, its tables, and the last segment of every partition. If anything is
-wrong, the restore ends here, and nothing was changed.
-2. Format the brokers as another cluster, with its own id.
-3. Write its description, so that it can be restored itself if everything is lost between two of these steps.
-4. Hand the tables over to it: from here on the former cluster cannot commit to them.
-5. Commit configs and topics: with their old ids, leader epochs far above the known ones, and no leaders.
-6. Elect uncleanly: on each leader the log begins at the *present* end of the remote log, with its leader epochs
-and producers (``candidates``); followers follow.
+wrong, the restore ends here, and nothing was changed. 2. Format the brokers as another cluster, with its own id.
+3. Write the description of the new cluster, so that this cluster can itself be restored if everything is lost
+between two of these steps. 4. Hand the tables over to the new cluster: from here on the former cluster cannot
+commit to them. 5. Commit configs and topics: with their old ids, leader epochs far above the known ones, and no
+leaders. 6. Elect uncleanly: on each leader the log begins at the *current* end of the remote log, with its leader
+epochs and producers (``candidates``); followers follow.
 
 Every step can be repeated: run an interrupted restore again.
 
@@ -60,16 +59,16 @@ def restore(
     key: ClusterKey | None,
     dry_run: bool,
 ) -> Report:
-    """All steps: the brokers of ``file``, which ``heir`` formats, become what cluster ``former`` was. ``around``
-    receives everything after the format as a function, and calls it. If a topic cannot be restored, that is a
-    failure in the report, and nothing is changed.
+    """Run all steps: the brokers of ``file``, which ``heir`` formats, take the place of cluster ``former``.
+    ``around`` receives everything after the format as a function, and calls it. If a topic cannot be restored,
+    that is a failure in the report, and nothing is changed.
 
     Raises: InvalidCallError for wrong arguments; see ``plan_restore``; errors of ``heir``.
     """
     if former == file.cluster_id:
         raise InvalidCallError(
-            f"cluster file {file.path}: the restored cluster cannot have the id {former!r} again: give it "
-            "another id, which distinguishes it from the former cluster in the remote tier"
+            f"cluster file {file.path}: the restored cluster needs an id other than {former!r}, so that the "
+            "remote tier can distinguish the two clusters"
         )
     if file.remote is None:
         raise InvalidCallError(
@@ -85,7 +84,7 @@ def restore(
         with measured(ports.clock, ports.storage.counts) as measure:
             check_target(ports.metadata.image(), plan)
             take_over(ports.metadata, ports.storage, ports.clock, plan, former)
-            # The former cluster's commits belong to the history until it loses the tables.
+            # Plan again: the former cluster's commits belong to the history until it loses the tables.
             latest = plan_restore(file, remote, former, clock, key)
             report = (
                 _planned(latest, False)
@@ -98,7 +97,7 @@ def restore(
 
 
 def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescription:
-    """The description of the restored cluster: the former one's topics, with greater leader epochs."""
+    """The description of the restored cluster: the topics of the former cluster, with greater leader epochs."""
     topics = tuple(
         msgspec.structs.replace(
             topic,
@@ -120,7 +119,8 @@ def check_target(image: ClusterImage, plan: RestorePlan) -> None:
     foreign = sorted(
         topic.name
         for topic in image.topics.values()
-        if topic.topic_id not in _ids(plan) and topic.name != OPERATIONS_TOPIC  # it records this restore
+        # this topic records the restore itself
+        if topic.topic_id not in _ids(plan) and topic.name != OPERATIONS_TOPIC
     )
     if foreign:
         raise InvalidCallError(
@@ -141,7 +141,7 @@ def take_over(metadata: MetadataClient, storage: Storage, clock: Clock, plan: Re
             table = storage.remote_table(as_image(topic))
             options = storage.file.remote_storage
             if not hand_over(table, former, storage.file.cluster_id, options, clock):
-                # Otherwise the former cluster might still create it.
+                # Otherwise the former cluster might still create the table.
                 table.ensure(schema_of(topic.key_schema, topic.value_schema))
         if topic_config(topic.configs, description.configs).snapshot_table:
             published = storage.snapshot_table(as_image(topic))

@@ -56,7 +56,7 @@ class DeleteRecordsRow(PartitionRow, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The present and the wanted log start of a partition."""
+    """The current and the requested log start of a partition."""
 
     present: int
     wanted: LogStart
@@ -70,8 +70,8 @@ def delete_records(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Delete the records below these offsets (``HIGH_WATERMARK``: all committed ones). One row per partition with
-    its low watermark, the offset at which its log then starts. Deleting below that changes nothing.
+    """Delete the records below these offsets (``HIGH_WATERMARK``: all committed records). One row per partition
+    with its low watermark, the offset at which its log then starts. Deleting below the log start changes nothing.
 
     Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
         InvalidCallError: nothing was changed. A leader that cannot be listed is a failure of its partition.
@@ -106,7 +106,7 @@ def delete_records(
 
 
 def _offset(given: object, what: str) -> int:
-    """Raises: InvalidCallError, also for a position other than the end."""
+    """The offset of a position. Raises: InvalidCallError, also for a position other than the end."""
     if isinstance(given, OffsetSpec | str):
         if spec_of(given, what) is OffsetSpec.LATEST:
             return HIGH_WATERMARK
@@ -130,7 +130,7 @@ def _starts(
 
 
 def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: int) -> _Start:
-    """Raises: see ``delete_records``; errors of listing the leader."""
+    """The requested log start of a partition. Raises: see ``delete_records``; errors of listing the leader."""
     topic, partition = one
     what = f"partition {partition} of topic {topic!r}"
     if topic == METADATA_TOPIC or topic_config_of(image, image.topic(topic)).snapshots:
@@ -180,7 +180,7 @@ def _describe(metadata: MetadataClient, storage: Storage, topics: Iterable[str])
 
 
 def _row(one: TopicPartition, start: _Start | None) -> DeleteRecordsRow:
-    """``start`` None: the partition has failed, and its log start is not known."""
+    """The row of a partition. ``start`` None: the partition has failed, and its log start is unknown."""
     low_watermark = None if start is None else max(start.present, start.wanted.log_start_offset)
     deleted = 0 if start is None or low_watermark is None else low_watermark - start.present
     return DeleteRecordsRow(topic=one[0], partition=one[1], low_watermark=low_watermark, deleted_records=deleted)

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 _NO_HISTORY = Lineage()
-"""The lineage of a partition none of whose segments may stay remote."""
+"""The lineage of a partition of which no segment may stay in the remote tier."""
 
 
 def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict[int, RemoteRetention]:
-    """The remote part of every partition of a tiered topic. Listed objects that the store lacks are a failure of
-    the topic. A rewrite by another program is reverted first, and noted: until then any VACUUM may delete objects
-    on which the brokers are about to rely.
+    """The remote part of every partition of a tiered topic. If the store lacks an object that the table lists, the
+    topic fails. A rewrite by another program is reverted first, and noted: until then any VACUUM may delete
+    objects on which the brokers are about to rely.
 
     Raises: see ``DeltaTopicTable.undo_rewrites``.
     """
@@ -66,8 +66,9 @@ def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict
 
 
 def _load(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
-    """The table, of which ``log`` was just read, and its objects. A seemingly missing object is looked up again,
-    as it may have left the table since that read."""
+    """The table, of which ``log`` was just read, and its objects. If an object seems to be missing, it is looked
+    up again, as it may have left the table since that read.
+    """
     objects = table.objects()
     missing = frozenset(segment.path for segment in log.all_segments() if not objects.holds(segment))
     if missing:
@@ -87,7 +88,7 @@ class Expiry:
     log_starts: Mapping[TopicIdPartition, int]
     """The log start offsets that this run has committed, or would commit without ``dry_run``."""
     decided: Collection[TopicIdPartition]
-    """The partitions whose log now starts where retention requires."""
+    """The partitions whose log now starts at the offset that retention requires."""
     operation: OperationRun
     removed: dict[TopicIdPartition, list[RemoteSegment]] = field(default_factory=dict)
     """The removed segments of each partition."""

@@ -1,14 +1,13 @@
 """Retain: applies total and local retention, and deletes files after their delay (KIP-405; protocol section 4).
 
-1. tasks: the part of each partition that total retention keeps, by its leader and the remote log
-2. commit the new log start offsets, one commit for all partitions
-3. commit the removal of remote segments below them, one commit per topic; delete objects that were removed
-``file.delete.delay.ms`` ago
-4. tasks: on every replica write the new local start, and delete files that left the log that long ago
+1. tasks: the part of each partition that total retention keeps, by its leader and the remote log 2. commit the new
+log start offsets, one commit for all partitions 3. commit the removal of remote segments below them, one commit
+per topic; delete objects that were removed ``file.delete.delay.ms`` ago 4. tasks: on every replica write the new
+local start, and delete files that left the log ``file.delete.delay.ms`` ago
 
-No record leaves a broker's storage before its remote copy is committed, and every byte of that was read
-(``tasks``). If a topic is no longer tiered, its log starts where the leader's storage does, and all its remote
-segments are removed.
+No record leaves a broker's storage before its remote copy is committed and every byte of that copy has been read
+(``tasks``). If a topic is no longer tiered, each log starts at the leader's local start, and all remote segments
+are removed.
 """
 
 from __future__ import annotations
@@ -74,10 +73,11 @@ def retain(
     since: LookMark | None = None,
 ) -> Report:
     """Apply retention to the topics (None: all; only the partitions in ``only``, if given). Files without a
-    partition are left to ``vacuum``. ``over`` is checked when each partition's brokers rely on one more remote
-    segment, which is read for that, and again after further ones: when it returns True, the files that other
-    segments would replace stay, and ``totals["cut_off"]`` is the number of unfinished partitions. Replicas that
-    this process has looked at after ``since`` are listed again only if they have something to delete.
+    partition are left to ``vacuum``. Brokers begin to rely on remote segments step by step, and each is read for
+    that. ``over`` is checked after one segment per partition, and again after further ones. When it returns True,
+    the files that other segments would replace stay, and ``totals["cut_off"]`` is the number of unfinished
+    partitions. Replicas that this process has listed after ``since`` are listed again only if they have something
+    to delete.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of its
         partition in the report.
@@ -141,8 +141,9 @@ def retain(
 def _still_bad(
     storage: Storage, image: ClusterImage, work: RetainWork, bad: Mapping[str, StratalogError]
 ) -> list[StratalogError]:
-    """The errors of remote segments. A segment that was missing when its turn came is no error if the table no
-    longer lists it: another run has let it expire."""
+    """The errors of remote segments. A segment that was missing when it was read is not an error if the table no
+    longer lists it: another run has let it expire.
+    """
     gone = {path for path, error in bad.items() if isinstance(error, RemoteObjectMissingError)}
     if gone:
         view = work.replicas.view
@@ -263,8 +264,10 @@ def _send(
     log_starts: Mapping[TopicIdPartition, int],
     removed: Collection[TopicIdPartition],
 ) -> None:
-    """Add the commit of the log starts, with a restore point if a topic is tiered; for each tiered topic the walk
-    that finds objects to delete, and the three listings of its log by a commit; and the new local starts."""
+    """Estimate the requests: the commit of the log starts, with a restore point if a topic is tiered; for each
+    tiered topic, the walk that finds objects to delete, and the three listings of its log by a commit; and the new
+    local starts.
+    """
     tiered = {topic.topic_id for topic in topics if topic_config_of(image, topic).remote_storage_enable}
     if log_starts:
         sends.send_commit(image)

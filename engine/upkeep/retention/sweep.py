@@ -3,11 +3,11 @@
 These are folders of deleted topics, of reassigned replicas, and of former incarnations of a root. A replica's
 folder is *closed* before it is emptied. Otherwise a zombie whose view says that this replica leads would find an
 empty log, take over its own epoch a second time, and copy a second history of that epoch to followers that both
-views have in common. So one small file stays of each removed replica until its topic is deleted: the lineage of an
+views have in common. So one small file of each removed replica stays until its topic is deleted: the lineage of an
 epoch above all others, which shows every driver that its view is outdated.
 
 Files of a former replica with another history than the leader's may be the only copy of acknowledged records. They
-stay until ``file.delete.delay.ms`` after the folder was closed, and while no leader shows the history
+stay until ``file.delete.delay.ms`` have passed since the folder was closed, and while no leader shows the history
 (``stratalog.engine.replicas.former``).
 
 Foreign files beside our folders, or inside owned ones, stay. Links, FIFOs and the like stay everywhere and are
@@ -43,8 +43,8 @@ def sweep_roots(
     metadata: MetadataClient, storage: Storage, clock: Clock, run: OperationRun, *, older_than_ms: int = _DAY_MS
 ) -> int:
     """Delete files in folders without an owner; returns their number. A root that cannot be listed, or a folder
-    that cannot be swept, is a failure. Files that a crash has left under names of their own are deleted when they
-    are ``older_than_ms``.
+    that cannot be swept, is a failure. Temporary files that a crash has left are deleted when they are
+    ``older_than_ms``.
 
     The roots are listed first, and the metadata is read afterwards: a writer learns of a folder from the metadata,
     so a listed folder without an owner afterwards will not be written again.
@@ -72,7 +72,7 @@ def sweep_roots(
         try:
             found = read_broker_file(store)
             if registered is None or found is None or found.directory_id != registered.directory_id:
-                continue  # about to be registered, or missing: not for this driver to judge
+                continue  # about to be registered, or missing: this driver must not judge
             if broker_id in replaced:
                 continue  # an earlier incarnation may have left the only copy of a partition
             kept = {
@@ -107,7 +107,7 @@ def sweep_roots(
 
 
 def special_files(where: str, store: Store, objects: Sequence[StoredObject]) -> list[Failure]:
-    """The first links, FIFOs and the like among the objects of a root, each as a failure."""
+    """Failures for the first few links, FIFOs and the like among the objects of a root."""
     found = [stored for stored in objects if stored.special]
     more = f"; there are {len(found)} such objects" if len(found) > 1 else ""
     return [
@@ -135,8 +135,9 @@ def _needed(
     names: Sequence[str],
     run: OperationRun,
 ) -> set[str]:
-    """The files that stay in a folder without an owner: data files of a former replica whose records are not known
-    to be in the log, and that must not be deleted yet."""
+    """The files that stay in a folder without an owner: data files of a former replica that must not be deleted
+    yet, because their records are not known to be in the log.
+    """
     replica = former_replica(storage, image, broker_id, folder)
     data = {name for name in names if isinstance(parse_name(paths.base_name(name)), DataName)}
     if replica is None or not data:

@@ -1,4 +1,4 @@
-"""The tasks of retain, one per partition: where its log should start, and which files its replicas delete.
+"""The tasks of retain, one per partition: find where its log should start, and which files its replicas delete.
 
 Conditions before a broker deletes a record that no retention has expired:
 
@@ -7,8 +7,8 @@ Conditions before a broker deletes a record that no retention has expired:
 * this process has read all bytes of that object, and their checksum is the one computed when they were written; a
   later read of the same object is not needed
 
-So a segment is read when logs begin to rely on it, once for all replicas of its partition; another driver reads it
-once more when the files are finally deleted, ``file.delete.delay.ms`` later.
+So a segment is read once for all replicas of its partition, when logs begin to rely on it. A driver that has not
+read it does so once more when the files are finally deleted, ``file.delete.delay.ms`` later.
 
 Before a replica deletes files that a merge has replaced, all of the merged segment is read on that replica.
 
@@ -80,12 +80,14 @@ class RetainWork(BoundedWork):
     delay_ms: int
     clock: Clock
     now_ms: int | None
-    """The time for records; None: no record expires by time, and the limits have no times (``agreed_time``)."""
+    """The current time for expiring records; None: no record expires by time, and the limits have no times
+    (``agreed_time``).
+    """
     dry_run: bool
     snapshots: bool = False
     """cleanup.policy=snapshot: no limit moves the log start, and local starts stay below a snapshot's end."""
     since: LookMark | None = None
-    """A look after this mark may be used to decide that there is nothing to do."""
+    """A listing made after this mark may be used to decide that there is nothing to do."""
 
     @property
     def tiered(self) -> bool:
@@ -115,7 +117,7 @@ class Wanted:
     next_ms: int = FOREVER_MS
     """The time (ms) before which the offset stays the same if the log does not change."""
     why: str | None = None
-    """Why it is unchanged."""
+    """The reason why it is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Dropped:
     """The files that one partition's replicas have deleted."""
 
     local_starts: tuple[tuple[int, int], ...]
-    """Each broker with its present local start offset."""
+    """The current local start offset, by broker."""
     deleted: int
     """The number of deleted data files, without registers."""
     deleted_bytes: int
@@ -134,9 +136,9 @@ class Dropped:
     next_ms: int = FOREVER_MS
     """The time (ms) before which nothing more is deleted if the replicas do not change."""
     left: bool = False
-    """Whether a replica may delete more, by relying on further segments."""
+    """Whether a replica may delete more if it relies on further segments."""
     why: str | None = None
-    """Why the last replica has deleted nothing, for another reason than that of ``Wanted``."""
+    """The reason why the last replica has deleted nothing, if it is not that of ``Wanted``."""
     moves: int = 0
     """The number of replicas whose local start moves."""
 
@@ -159,11 +161,11 @@ class Dropped:
 def wanted_log_start(work: RetainWork) -> Wanted:
     """The task of step 1.
 
-    Raises: LogGapError when the leader has deleted records that the remote table does not list, at present or for
-        good; see ``Replica.log``.
+    Raises: LogGapError when the leader has deleted records that the remote table does not list, temporarily or for
+    good; see ``Replica.log``.
     """
     if work.since is not None:
-        with suppress(StratalogError):  # the following look reports the error
+        with suppress(StratalogError):  # the next listing reports the error
             wanted = _wanted_log_start(work)
             if wanted.log_start <= work.replicas.view.log_start_offset:
                 return wanted
@@ -308,9 +310,10 @@ class _Dropping:
         self.deleted_bytes += sum(gone)
 
     def _log(self, replica: Replica) -> tuple[ReplicaLog, int | None]:
-        """The present log, and the time by which files are deleted (None: unknown); or the log at an earlier look
-        after ``since``, if only superseded high watermarks can be deleted from it by that time: these stay
-        superseded, whatever has changed since."""
+        """The current log, and the time by which files are deleted (None: unknown). If the log was listed after
+        ``since``, and only superseded high watermarks can be deleted by that time, it is that earlier log:
+        superseded high watermarks stay superseded, whatever has changed since.
+        """
         work = self.work
         if work.since is not None and not work.tiered and not work.snapshots:
             log, now_ms = replica.log(since=work.since), agreed_ms(work.clock, replica.store)
@@ -329,7 +332,7 @@ class _Dropping:
         if not work.tiered:
             return log_start
         safe = work.safe(log)
-        # If only the size limit requires it, the last file stays for readers of the log's end.
+        # Unless more than the size limit requires its deletion, the last file stays for readers of the log's end.
         at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
         extents = local_extents(replica, log, work.local)
         now_ms = work.clock.now_ms() if work.now_ms is None else work.now_ms
@@ -352,8 +355,9 @@ class _Dropping:
         return follower_start_offset(log.local_start, self.work.replicas.view.log_start_offset, held)
 
     def _deletable(self, replica: Replica, log: ReplicaLog, now_ms: int) -> list[str]:
-        """The files whose delay is over, except those with records whose only other copy, in the remote tier or in
-        a snapshot, is now missing or damaged."""
+        """The files whose delay is over. Files stay if the only other copy of their records, in the remote tier or
+        in a snapshot, is now missing or damaged.
+        """
         work, log_start = self.work, self.work.replicas.view.log_start_offset
         names = removable(log, now_ms, work.delay_ms, work.replicas.epoch)
         if work.snapshots:
@@ -365,7 +369,7 @@ class _Dropping:
             name: max(of.base_offset, log_start)
             for name, of in parsed.items()
             if isinstance(of, DataName)
-            and of.base_offset < log.local_start  # otherwise hidden, or of another history
+            and of.base_offset < log.local_start  # otherwise the file is hidden, or belongs to another history
         }
         if not begins:
             return names
@@ -375,7 +379,7 @@ class _Dropping:
             needed = [s for s in safe if s.next_offset > first and s.base_offset < log.local_start]
             doubtful = [
                 s.next_offset for s in reversed(needed) if not self._is_sound(s)
-            ]  # the last ones are freed first
+            ]  # the last files are freed first
             held_from = max([safe[0].base_offset, *doubtful])
         free = [name for name in names if name not in begins or begins[name] >= held_from]
         if len(free) < len(names):  # until the remote tier is complete again

@@ -1,16 +1,13 @@
 """Vacuum: deletes files that are no longer needed, in the remote tier and on the brokers.
 
-1. walk through the whole remote tier, once; then read the metadata
-2. for each topic, read its table, and find the litter in its folder (``stratalog.tiering.remote_objects``); if
-only a lineage can decide, use the leader's
-3. read the table once more: objects that it lists now stay; delete the rest in bulk
-4. delete folders of deleted topics that are marked so (``topics.delete_topic``)
-5. delete temporary files, probes and unfinished uploads of every store that are a day old, and folders on brokers
-without an owner
-6. clean the tables of snapshots (``stratalog.tiering.snapshot_table``): delete unused files, tables of topics that
-have disabled theirs, and tables of deleted topics
-7. bring outdated Iceberg tables up to date, and expire their old snapshots
-8. clean the logs of the tables: entries that a checkpoint replaces, and that are older than their retention
+1. walk through the whole remote tier, once; then read the metadata 2. for each topic, read its table, and find the
+litter in its folder (``stratalog.tiering.remote_objects``); if only a lineage can decide, use the leader's lineage
+3. read the table once more: objects that it now lists stay; delete the rest in bulk 4. delete folders of deleted
+topics that are marked as deleted (``topics.delete_topic``) 5. delete temporary files, probes and unfinished
+uploads of every store that are a day old, and folders on brokers without an owner 6. clean the tables of snapshots
+(``stratalog.tiering.snapshot_table``): delete unused files, tables of topics that have disabled them, and tables
+of deleted topics 7. bring outdated Iceberg tables up to date, and expire their old snapshots 8. clean the logs of
+the tables: entries that a checkpoint replaces, and that are older than their retention
 
 A folder of an unknown topic that is not marked stays, and is reported: an operator kept the remote log of a topic,
 or the remote tier is shared. Times are those of the storage that holds the objects; if its clock and this
@@ -66,8 +63,8 @@ def vacuum(
     older_than_ms: int = DAY_MS,
     dry_run: bool = False,
 ) -> Report:
-    """Delete litter of these topics, or (None) everywhere. ``older_than_ms``: the least age of uploads that were
-    never committed.
+    """Delete litter of these topics, or (None) everywhere. ``older_than_ms``: the minimum age of the uploads to
+    delete that were never committed.
 
     Raises: UnknownTopicOrPartitionError; everything that cannot be listed or deleted is a failure in the report.
     """
@@ -82,7 +79,7 @@ def vacuum(
                 run.fail("remote tier", error)
         if topics is None:
             work.brokers()
-        if dry_run:  # deleting costs nothing, except that a table is listed again before it is deleted as a whole
+        if dry_run:  # deleting costs nothing, except that a table that is deleted as a whole is listed again first
             tables = sum(row["why"] in (SWITCHED_OFF, DELETED_TOPIC) for row in run.rows)
             sends.send(storage.remote, puts=tables)
             run.estimate = sends.estimate()
@@ -106,7 +103,7 @@ class _Vacuum:
         if now_ms is None:
             remote.list(
                 paths.descriptions_path(self.storage.file.cluster_id)
-            )  # an unreachable remote tier fails here
+            )  # fails here if the remote tier is unreachable
             self.run.notes.append(
                 "remote tier: it reports no time, or one that differs from this machine's clock, so nothing is "
                 "deleted there"
@@ -183,7 +180,7 @@ class _Vacuum:
         found = look(lineages) if lineages or first.litter else first
         doomed = [(objects.at(path), why) for path, why in found.litter.items()]
         if config.remote_storage_enable and follow(self.metadata, self.storage, topic, config, self.run):
-            self.run.notes.append(f"{topic.name}: its Iceberg table was outdated, and is now updated")
+            self.run.notes.append(f"{topic.name}: its Iceberg table was outdated, and was updated")
         self._delete(table.remote, topic.name, doomed)
         expire(self.storage, topic, config, before_ms, self.run)
         if not self.run.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):
@@ -207,7 +204,7 @@ class _Vacuum:
             self._tell(paths.join(paths.SNAPSHOT_TABLES, folder), found[0], len(found[1]), size)
 
     def _lineages(self, image: ClusterImage, topic: TopicImage, partitions: frozenset[int]) -> dict[int, Lineage]:
-        """The lineages of the leaders that can be listed, and that lead in the metadata's leader epoch."""
+        """The lineages of the leaders that can be listed and have joined the metadata's leader epoch."""
         found: dict[int, Lineage] = {}
         replicas_of = [
             self.storage.replicas(image.view(topic.topic_id, partition)) for partition in sorted(partitions)
@@ -221,7 +218,7 @@ class _Vacuum:
     def _deleted_topic(
         self, folder: str, name: str, topic_id: str, seen: Sequence[StoredObject], now_ms: int
     ) -> None:
-        """Step 4. If there is no table, a run that came after the deletion has left uploads."""
+        """Step 4. If there is no table, a run after the deletion has left uploads."""
         gone = TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
         table = self.storage.remote_table(gone)
         marked = table.is_marked_deleted()
@@ -289,9 +286,10 @@ def doomed_in(
     clean_before_ms: int,
     dry_run: bool,
 ) -> tuple[str, Sequence[StoredObject]] | None:
-    """The objects to delete in one table's folder, and the reason. Unless ``dry_run``, a table to delete as a
-    whole is deleted here already. None: the folder is not a table's, or was kept. A file that was never listed is
-    deleted if it was made before ``before_ms``; a log with entries from before ``clean_before_ms`` is cleaned.
+    """The objects to delete in one table's folder, and the reason. Unless ``dry_run``, a table that is to be
+    deleted as a whole is already deleted here. None: the folder does not belong to a table, or was kept. A file
+    that was never listed is deleted if it was made before ``before_ms``; a log with entries from before
+    ``clean_before_ms`` is cleaned.
 
     Raises: StorageError kinds; see ``SnapshotTable.load``.
     """

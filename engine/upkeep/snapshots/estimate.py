@@ -16,9 +16,10 @@ _NOT_READ = 4
 def send_snapshots(
     sends: Planned, image: ClusterImage, plans: Sequence[tuple[SnapshotWork, SnapshotPlan]]
 ) -> None:
-    """Add the looks at all replicas, and, where a snapshot is due, the snapshot and its copies, with one commit of
+    """Add the listings of all replicas; where a snapshot is due, the snapshot and its copies; and one commit of
     the log starts. A snapshot has at most the size of the log that it replaces. The tables of snapshots in the
-    remote tier are not counted."""
+    remote tier are not counted.
+    """
     if not plans:
         return
     for broker_id, image_of_broker in image.brokers.items():
@@ -38,8 +39,9 @@ def send_snapshots(
 
 
 def _send_snapshot(sends: Planned, image: ClusterImage, work: SnapshotWork, planned: SnapshotPlan) -> None:
-    """The leader's files are read, and the snapshot is written and read back. Followers fetch it in chunks: each
-    is read, written and read again, and the whole is, too."""
+    """Add the requests of one snapshot. The leader's files are read, and the snapshot is written and read back.
+    Followers fetch it in chunks. Each chunk is read, written and read again, and then so is the whole snapshot.
+    """
     size, topic = planned.log_bytes, image.topics[work.replicas.view.topic_id]
     reads = planned.log_files * (columns_of(topic) - _NOT_READ)
     sends.send(work.replicas.leader.store, puts=1 + uploads(size), gets=3 + reads, moved_bytes=3 * size)

@@ -1,7 +1,7 @@
 """Keeps the metadata log short by snapshots: by the same policy, with the same metrics as other logs.
 
 ``stratalog.engine.quorum.upkeep`` does the work on the voters. This module decides when, and reports the result:
-as one row beside those of the topics, or (``stratalog.engine.admin.quorum``) one row per voter.
+as one row after the rows of the topics, or (``stratalog.engine.admin.quorum``) as one row per voter.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class MetadataUpkeep:
     looked: SnapshotState
     """The log as the run found it."""
     wait: str | None
-    """Why no snapshot was due."""
+    """The reason why no snapshot was due."""
     done: Upkeep | None
-    """None if none was due, and in a dry run."""
+    """None in a dry run, and if no snapshot was due."""
 
 
 def keep_metadata_short(
@@ -61,7 +61,7 @@ def metadata_failures(done: Upkeep) -> list[Failure]:
 
 
 class GaugeRow(Row, frozen=True, kw_only=True):
-    """The present value of a metric of a partition."""
+    """The current value of a metric of a partition."""
 
     metric: str
     topic: str
@@ -76,7 +76,7 @@ class SnapshotRow(
 
     outcome: str
     snapshot: str | UnsetType | None = UNSET
-    """Its end offset and epoch."""
+    """The snapshot's end offset and epoch."""
     records: int | UnsetType | None = UNSET
     size_bytes: int | UnsetType | None = UNSET
     lag: int | UnsetType | None = UNSET

@@ -1,4 +1,4 @@
-"""Snapshots of one partition: the content of the next one, and making it on the leader (KIP-630, "Snapshot
+"""Snapshots of one partition: the content of the next snapshot, and making it on the leader (KIP-630, "Snapshot
 Format").
 
 A snapshot is made of the committed records below the last stable offset, up to a batch boundary, in the leader's
@@ -60,7 +60,7 @@ class SnapshotWork(PartitionWork):
     compression: str
     memory_bytes: int
     published: bool
-    """Whether its snapshots are also a table in the remote tier (``publish``)."""
+    """Whether the partition's snapshots are also in a table in the remote tier (``publish``)."""
     clock: Clock
     protected: bool = False
     """Whether the log keeps the records that its snapshots replace (``protect.until.ms``)."""
@@ -71,20 +71,20 @@ class SnapshotPlan:
     """The plan of a partition's next snapshot, from one look at the leader."""
 
     latest: SnapshotId
-    """Its latest usable snapshot; ``EMPTY`` without one."""
+    """The partition's latest usable snapshot; ``EMPTY`` without one."""
     next: SnapshotId
-    """The id of a new one; ``EMPTY`` when nothing is committed."""
+    """The id of the next snapshot; ``EMPTY`` when nothing is committed."""
     high_watermark: int
     log_bytes: int
-    """Size of the log between the two."""
+    """The size of the log between the two snapshots."""
     log_files: int
-    """Its number of files."""
+    """The number of files of that part of the log."""
     since_ms: int
-    """When the latest one was made; without one, when the log began."""
+    """The time at which the latest snapshot was made; without one, the time at which the log began."""
     wait: str | None
-    """Why none is made now."""
+    """The reason why no snapshot is made now."""
     large: bool = False
-    """Whether one is due if enough records have changed, but too large for the memory of one task."""
+    """Whether a snapshot is due if enough records have changed, but is too large for the memory of one task."""
     damaged: tuple[str, ...] = ()
     """Skipped snapshots, with their damage."""
 
@@ -102,7 +102,7 @@ class PartitionSnapshot:
 
 
 def plan_snapshot(work: SnapshotWork) -> SnapshotPlan:
-    """The task of a dry run: what ``make_snapshot`` would do, without reading records."""
+    """The task of a dry run: the plan of ``make_snapshot``, without reading records."""
 
     def look() -> SnapshotPlan:
         return plan_of(work, work.replicas.leader, look_at_leader(work.replicas))[0]
@@ -111,7 +111,7 @@ def plan_snapshot(work: SnapshotWork) -> SnapshotPlan:
 
 
 def make_snapshot(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
-    """The task: make the partition's next snapshot if the policy requires it, and memory suffices.
+    """The task: make the partition's next snapshot if the policy requires one and memory is sufficient.
 
     Raises: see ``leader_log``; SourceChangedError when the log keeps changing meanwhile; CorruptionError kinds.
     """
@@ -153,7 +153,7 @@ def plan_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapsho
             return log, planned, earlier
         damaged = planned.damaged
     except LogGapError:
-        pass  # raised again below, unless it can be repaired
+        pass  # raised again below unless it can be repaired
     with errors_of(leader):
         mend(work.replicas, leader, log)
     log = leader_log(work.replicas)
@@ -190,13 +190,13 @@ def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_i
         compression=work.compression,
         producers=without_transactions(
             leader.producers_at(log, snapshot_id.end_offset)
-        ),  # it ends at or below the last stable offset
+        ),  # the snapshot ends at or below the last stable offset
     )
 
 
 def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) -> bool:
-    """List the leader once more, as the records read must still be its history; then give the snapshot its name.
-    Returns whether this call did.
+    """List the leader once more, as the records that were read must still be its history; then give the snapshot
+    its name. Returns whether this call did.
 
     Raises: FencedLeaderEpochError, SourceChangedError.
     """
@@ -210,8 +210,9 @@ def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) 
 
 
 def tombstone_horizon_us(work: SnapshotWork, leader: Replica, log: ReplicaLog, end: int) -> int:
-    """The greatest timestamp (microseconds) of tombstones to omit from a snapshot that ends at ``end``: these are
-    older than ``delete.retention.ms`` when its last record was appended."""
+    """The greatest timestamp (microseconds) of tombstones to omit from a snapshot that ends at ``end``: such
+    tombstones were older than ``delete.retention.ms`` when the snapshot's last record was appended.
+    """
     last = _last_link(log, end)
     assert last is not None
     return 1000 * (leader.footer(last.file).created_ms - work.delete_retention_ms)
@@ -223,8 +224,9 @@ def tombstone_horizon_us(work: SnapshotWork, leader: Replica, log: ReplicaLog, e
 def reason_not_to(
     work: SnapshotWork, planned: SnapshotPlan, earlier: Snapshot | None, changed: int
 ) -> SnapshotPlan | None:
-    """The plan with the reason not to make a snapshot, now that the number of records changed since the
-    ``earlier`` one is known; None: make it."""
+    """The plan with the reason not to make a snapshot, or None: make one. The number of records that have changed
+    since the ``earlier`` snapshot is now known.
+    """
     wait = reason_to_wait(work.policy, _since(work, planned, earlier, changed), by_hand=work.by_hand)
     return None if wait is None else replace(planned, wait=wait, large=False)
 
@@ -232,7 +234,7 @@ def reason_not_to(
 def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[SnapshotPlan, Snapshot | None]:
     """The plan for the leader's log as it was listed, as far as names show, and its latest usable snapshot.
 
-    Raises: LogGapError when the log starts after that one.
+    Raises: LogGapError when the log starts after that snapshot.
     """
     usable = usable_snapshot(leader, log)
     earlier = usable.snapshot
@@ -243,7 +245,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
         raise LogGapError(
             f"{leader}: the log starts at offset {log.local_start}, but the latest usable snapshot ends at "
             f"{latest.end_offset}. If the log start had already advanced when cleanup.policy was set, take the "
-            "first snapshot by hand; otherwise restore one from another replica",
+            "first snapshot by hand; otherwise restore a snapshot from another replica",
             broker_id=leader.broker_id,
         )
     stable = _stable_end(leader, log)
@@ -260,7 +262,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
         wait=None,
         damaged=tuple(str(error) for _, error in usable.damaged),
     )
-    # As if everything had changed: only reading the records shows whether that is so.
+    # Assume that everything has changed: only reading the records shows whether it has.
     since = _since(work, planned, earlier, changed=0 if earlier is None else earlier.records)
     wait = reason_to_wait(work.policy, since, by_hand=work.by_hand)
     large = False
@@ -295,8 +297,8 @@ def _since_ms(leader: Replica, log: ReplicaLog, earlier: Snapshot | None, now_ms
     if not log.chain:
         return now_ms
     first = log.chain[0].file
-    # A merge has rewritten the file: by its own age, a log that is kept short would never be old enough for its
-    # first snapshot.
+    # A merge may have rewritten the file. By the file's own age, a log that is kept short would never be old
+    # enough for its first snapshot.
     return min(first.object.modified_ms, leader.footer(first).min_timestamp_us // 1000)
 
 
@@ -400,8 +402,9 @@ def committed_batches(
 
 
 def committed_links(leader: Replica, log: ReplicaLog, start: int, end: int) -> Iterator[tuple[Link, bool]]:
-    """The files of the log with committed records in ``[start, end)``, and whether each may hold other records,
-    too."""
+    """The files of the log with committed records in ``[start, end)``, and whether each may also hold other
+    records.
+    """
     transactions = transactions_of(log, leader.footer, start)
     hidden = transactions.hidden(Isolation.READ_COMMITTED)
     for link in log.chain:

@@ -5,8 +5,8 @@
 2. tasks: if the leader has another snapshot than the table, write its records into the remote tier
 3. one commit per topic; replaced files are deleted after ``file.delete.delay.ms``
 
-A file that was written but not committed is litter, which ``vacuum`` deletes. A later run does the rest: the table
-and the leader alone show what the table lacks.
+A file that was written but not committed is litter, which ``vacuum`` deletes. A later run does the rest: a
+comparison of the table with the leader is enough to show what is missing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PublishWork(PartitionWork):
     compression: str
     listed: Published | None
     is_there: bool
-    """Whether the listed file is in the folder, with its size."""
+    """Whether the listed file is in the folder, with the listed size."""
     file_id: str
 
     def stores_used(self) -> Iterable[Store]:
@@ -171,7 +171,7 @@ class _Opened:
     files: Mapping[int, Published]
     """The listed files, by partition."""
     there: frozenset[str]
-    """Paths of the files that exist with their size."""
+    """Paths of the files that exist with the listed size."""
 
 
 def _open(storage: Storage, topic: TopicImage, schema: pa.Schema) -> _Opened:

@@ -39,8 +39,9 @@ class LocateWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The latest snapshot of a partition that verifies, on its leader; or on a follower, if the leader has none
-    that replaces the records below its log start."""
+    """The latest intact snapshot of a partition, on its leader; or on a follower, if the leader has no snapshot
+    that replaces the records below its log start.
+    """
 
     partition: int
     snapshot_id: SnapshotId
@@ -55,7 +56,8 @@ class Located:
 def locate_snapshot(work: LocateWork) -> Located | None:
     """The task; None when the partition has no snapshot, and its log begins at 0.
 
-    Raises: LeaderNotAvailableError; LogGapError when the log starts after the latest usable one of any replica.
+    Raises: LeaderNotAvailableError; LogGapError when the log starts after the latest usable snapshot of any
+    replica.
     """
     return while_it_changes(lambda: _locate_once(work))
 
@@ -159,9 +161,10 @@ def list_snapshots(
 
 
 def metrics(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
-    """The metrics of KIP-630: latencies that this driver has measured since it opened the cluster; the present
+    """The metrics of KIP-630: latencies that this driver has measured since it opened the cluster; the current
     size and lag of the latest snapshot of every partition and of the metadata log. A partition that cannot be read
-    is a failure in the report."""
+    is a failure in the report.
+    """
     with execution.run("metrics") as run:
         gauges = _gauges(storage, metadata.image(), run)
         gauges += metadata_gauges(metadata)

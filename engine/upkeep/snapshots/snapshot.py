@@ -1,5 +1,5 @@
-"""Snapshot: keeps the logs short of topics with cleanup.policy=snapshot, internal ones and users', and of the
-metadata (KIP-630).
+"""Snapshot: keeps short the logs of topics with cleanup.policy=snapshot (internal topics and users' topics) and of
+the metadata (KIP-630).
 
 0. probe the roots
 1. delete expired groups and transactional ids, and abort overdue transactions, by an append to their partition
@@ -11,11 +11,11 @@ metadata (KIP-630).
 7. write the latest records of each key to the tables of topics that publish them (``publish``)
 8. the metadata log, which includes the commits of the steps before (``metadata``)
 
-If a partition's leader was replaced meanwhile, the work is repeated under the new one, under at most ``VIEWS``
-views (KIP-630, "Response Handling", "Errors": the follower discovers again, and continues).
+If a partition's leader has been replaced meanwhile, the work is repeated under the new leader, up to ``VIEWS``
+times (KIP-630, "Response Handling", "Errors": the follower discovers again, and continues).
 
-Everything is created exclusively under a name that describes it, or only grows, or is final: two concurrent runs
-at worst do the same work twice.
+Every file is created exclusively under a name that describes it, and every number only grows. So two concurrent
+runs at worst do the same work twice.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ from stratalog.partitions.runner import Done, Failed, Runner, SerialRunner
 from stratalog.snapshots.snapshot_id import EMPTY
 
 MEMORY_BYTES = 256 * 1024 * 1024
-"""The greatest uncompressed size of a partition that a task reads; larger ones are left to Spark."""
+"""The maximum uncompressed size of a partition that a task reads; larger partitions are left to Spark."""
 
 VIEWS = 3
 """The number of views under which a partition is tried in one run."""
 
 EXPIRY_MS = 60 * 60 * 1000
-"""How often an idle partition is checked for expired state."""
+"""The interval at which an idle partition is checked for expired state."""
 
 R = TypeVar("R")
 
@@ -93,7 +93,7 @@ ReduceLarge = Callable[[SnapshotWork], tuple[SnapshotPlan, PartitionSnapshot | N
 
 
 def needs_spark(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
-    """Raises: InvalidCallError, with the remedy."""
+    """The error for a partition that only Spark can read, as InvalidCallError with the remedy."""
     raise InvalidCallError(
         f"{work} is larger than the memory limit of {work.memory_bytes} bytes: run this job on Spark "
         "(spark-submit, or --master)"
@@ -169,8 +169,9 @@ def snapshot(
 
 
 def _is_settled(state: _State) -> bool:
-    """Whether a snapshot replaces all of the partition on every replica that needs it: then time alone makes none
-    due."""
+    """Whether a snapshot replaces all of the partition on every replica that needs it. Then time alone makes no
+    snapshot due.
+    """
     planned, spread, cleaned = state.planned, state.spread, state.cleaned
     return (
         planned is not None
@@ -185,7 +186,7 @@ def _is_settled(state: _State) -> bool:
 def snapshot_topics(image: ClusterImage, names: Sequence[str] | None) -> list[TopicImage]:
     """The topics with cleanup.policy=snapshot, or the named ones.
 
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for a named one with another policy.
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a named topic with another policy.
     """
     chosen = chosen_topics(image, names)
     having = [topic for topic in chosen if topic_config_of(image, topic).snapshots]
@@ -272,7 +273,8 @@ class _SnapshotRun:
         self, runner: Runner | TaskRunner, task: Callable[[SnapshotWork], R], states: Sequence[_State]
     ) -> Iterator[tuple[_State, R]]:
         """Run the task for these partitions; yields the successful ones with their results. If a task fails
-        because its view is outdated, it is retried under the present one."""
+        because its view is outdated, it is retried under the current view.
+        """
         waiting = list(states)
         for last in (*[False] * (VIEWS - 1), True):
             by_key = {state.work.replicas.view.key: state for state in waiting}
@@ -298,7 +300,7 @@ class _SnapshotRun:
                     waiting.append(state)
 
     def _refresh(self, states: Sequence[_State]) -> None:
-        """Give the partitions their present view; deleted ones keep theirs."""
+        """Give the partitions their current view; deleted partitions keep the old one."""
         image = self.metadata.image()
         for state in states:
             topic_id, partition = state.work.replicas.view.key

@@ -1,5 +1,6 @@
-"""Snapshots of one partition on all its replicas: copies the latest one to replicas that lack it, and deletes
-those below the log start (KIP-630, "When to Increase the LogStartOffset", "When to Delete Snapshots")."""
+"""Snapshots of one partition on all its replicas: copies the latest snapshot to replicas that lack it, and deletes
+snapshots below the log start (KIP-630, "When to Increase the LogStartOffset", "When to Delete Snapshots").
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 from stratalog.snapshots.start_offset import FrozenSnapshot, leader_start_offset, to_delete
 
 LEADER_CHANGED = (FencedLeaderEpochError, UnknownLeaderEpochError)
-"""Answers to a fetch when another replica leads than the follower assumes."""
+"""Answers to a fetch when the leader is not the one that the follower assumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,17 @@ class Spread:
     size_bytes: int
     """SnapshotSizeBytes: the size of the leader's latest snapshot; 0 without one."""
     lag: int
-    """SnapshotLag: the distance from its end to the high watermark."""
+    """SnapshotLag: the distance from that snapshot's end to the high watermark."""
     log_start: int
     """The offset up to which the partition's log start may grow."""
     copied_bytes: int
     failed: tuple[tuple[int, StratalogError], ...]
-    """Followers that did not get it, by broker id."""
+    """The errors of followers that did not get the snapshot, by broker id."""
 
 
 def spread_snapshot(work: SnapshotWork) -> Spread:
     """The task. A failed follower does not stop the others, and the log start waits for it as for a slow one. (It
-    does not wait for fenced ones, which fetch the snapshot first when they return.)
+    does not wait for fenced followers, which fetch the snapshot first when they return.)
 
     Raises: see ``leader_log``; the errors of ``LEADER_CHANGED`` while followers fetch: fetched chunks stay.
     """
@@ -70,7 +71,7 @@ def _spread_once(work: SnapshotWork) -> Spread:
             follower = work.replicas.replica(broker)
             end, size_bytes = while_it_changes(lambda: _bring(work, follower, wanted))  # noqa: B023 - called at once
         except LEADER_CHANGED:
-            raise  # no other follower would get anything under this view either
+            raise  # under this view no other follower would get anything either
         except StratalogError as error:
             failed.append((broker, error))
             end, size_bytes = 0, 0
@@ -105,8 +106,9 @@ def _bring(work: SnapshotWork, follower: Replica, wanted: SnapshotId | None) -> 
 
 
 def _log_start(work: SnapshotWork, leader: Replica, log: ReplicaLog, fetched: list[int]) -> int:
-    """The greatest allowed log start: only the end of a snapshot that verifies, as no other copy of the records
-    below remains."""
+    """The greatest allowed log start: only the end of an intact snapshot, as no other copy of the records below it
+    remains.
+    """
     candidates = dict(checkpoints_of(log, log.high_watermark))
     start = work.replicas.view.log_start_offset
     while True:
@@ -141,8 +143,9 @@ class Cleaned:
 
 
 def clean_snapshots(work: SnapshotWork) -> Cleaned:
-    """The task: on every replica delete snapshots below the log start and the latest snapshot, if that one
-    verifies and a later one is ``file.delete.delay.ms`` old. The latest one is never deleted."""
+    """The task: on every replica delete snapshots that are below the log start and below the latest snapshot, if
+    that one is intact and a later one is ``file.delete.delay.ms`` old. The latest snapshot is never deleted.
+    """
     deleted = deleted_bytes = 0
     failed: list[tuple[int, StratalogError]] = []
     for broker in work.replicas.view.replicas:
@@ -171,7 +174,7 @@ def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
     delay_over_ms = now_ms - work.delete_delay_ms
     held = {SnapshotId.of(name): stored for name, stored in checkpoints_of(log)}
     doomed = [held[gone] for gone in to_delete(held, log_start)]
-    # Snapshots of an abandoned history: below the log start it can never be the replica's again.
+    # Snapshots of an abandoned history: below the log start, that history can never be the replica's again.
     doomed += [
         stored
         for name, stored in log.listing.checkpoints
@@ -187,10 +190,10 @@ def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
     successor = latest_snapshot(replica, log)
     if successor is None or successor.snapshot_id != newest_id(log):  # the later one is damaged
         mend(work.replicas, replica, log)
-        return []  # its copy is old enough at the next run, at the earliest
+        return []  # its copy is old enough at the next run at the earliest
     if successor is None or successor.snapshot_id.end_offset < log_start:
         return []
-    # Not only the latest one counts: if every run makes one, the latest is always young.
+    # Look at all later snapshots, not only the latest: if every run makes one, the latest is always young.
     settled = max((one for one, stored in held.items() if stored.modified_ms <= delay_over_ms), default=EMPTY)
     spared = {held[one].name for one in held if one >= min(settled, successor.snapshot_id)}
     return [stored for stored in doomed if stored.name not in spared] if settled > EMPTY else []

@@ -37,7 +37,9 @@ def send_uploads(sends: Planned, image: ClusterImage, parts: Sequence[PartitionT
 
 
 def _send_upload(sends: Planned, remote: Store, of: TopicTiering, leader: Store, run: Run) -> None:
-    """Before and after an upload the remote tier is asked for the object, and afterwards for its footer."""
+    """Add the requests of one upload: before and after it a lookup of the object, and afterwards a read of its
+    footer.
+    """
     size = run.size_bytes
     sends.send(remote, gets=3, moved_bytes=size + min(size, TAIL_BYTES))
     if run.is_segment:  # the footer, the bytes, and whether it is still the same object

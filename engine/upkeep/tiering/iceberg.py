@@ -1,6 +1,7 @@
 """The Iceberg tables of topics with ``remote.iceberg.table``, which follow their remote logs
-(``stratalog.tiering.iceberg_table``). Every change of a remote log updates them; ``vacuum`` updates those of all
-topics, as a run may have died before."""
+(``stratalog.tiering.iceberg_table``). Every change of a remote log updates them; ``vacuum`` updates the tables of
+all topics, in case an earlier run died before it could.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def follow(
     if not name or run.dry_run:
         return False
     try:
-        now = metadata.image().topics.get(topic.topic_id, topic)  # its schema may have grown
+        now = metadata.image().topics.get(topic.topic_id, topic)  # the topic's schema may have grown
         schema = schema_of(now.key_schema, now.value_schema)
         return storage.iceberg_table(topic, name).follow(storage.remote_table(topic), schema)
     except StratalogError as error:

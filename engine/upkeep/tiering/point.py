@@ -3,8 +3,8 @@
 A description is written before a tier run commits anything, so every table belongs to a described topic. If
 nothing has changed since the last one, that costs one listing. Descriptions are created exclusively under
 ``<metadata offset>.<digest>`` and never changed: drivers that see the metadata at one offset write the same bytes,
-and the greatest offset counts, so a late driver's description has no effect. They are beside the tables, not in
-them: one object describes all topics at one offset, including those of which nothing is tiered.
+and the greatest offset counts, so a late driver's description has no effect. They are not part of the tables: one
+object describes all topics at one offset, including topics of which nothing is tiered.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def write_description(
     key: ClusterKey | None = None,
     committed: Callable[[], int] | None = None,
 ) -> bool:
-    """Write a description as of a metadata offset, signed with ``key``, unless the latest one is as new, or equal.
-    ``committed`` reads the present end of the metadata; by default that is ``offset``.
+    """Write a description as of a metadata offset, signed with ``key``, unless the latest description is as new,
+    or equal. ``committed`` reads the current end of the metadata; by default that is ``offset``.
 
-    Raises: CorruptionError if a later description is of metadata that was never committed, UnsignedError if one
-        lacks the key's tag; the new one is written anyway.
+    Raises: CorruptionError if a later description is of metadata that was never committed, UnsignedError if a
+    later one lacks the key's tag. In both cases the new description is written.
     """
     cluster_id = description.cluster_id
     present, strange = _listed(remote, cluster_id), None
@@ -90,7 +90,7 @@ def _check_ours(
     remote: Store, cluster_id: str, latest: tuple[int, str], committed: int, key: ClusterKey | None
 ) -> None:
     """Check that the latest description, which was listed before ``committed`` was read, may come from a driver
-    that sees more of the metadata.
+    that has read more of the metadata.
 
     Raises: CorruptionError, UnsignedError.
     """

@@ -1,4 +1,4 @@
-"""Requests to the remote tier about several topics at once, without waiting for each of them.
+"""Reads several topics from the remote tier at once, without waiting for each of them.
 
 While the remote tier is down, each request takes a full deadline with all its retries. Topics are requested in
 waves; if a whole wave fails with transient errors, the rest is not requested. So a run over thousands of topics
@@ -22,11 +22,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WAVE = 16
-"""The number of items to request at once."""
+"""The number of items to read at once."""
 
 
 def ask_remote(storage: Storage, ask: Callable[[T], R], items: Iterable[T]) -> Iterator[Outcome[T, R]]:
-    """The results of ``ask``, which reads the remote tier: one outcome per item, in any order."""
+    """Call ``ask``, which reads the remote tier, for each item: one outcome per item, in any order."""
     waiting = list(items)
     while waiting:
         wave, waiting = waiting[:WAVE], waiting[WAVE:]
@@ -35,7 +35,7 @@ def ask_remote(storage: Storage, ask: Callable[[T], R], items: Iterable[T]) -> I
         failed = [o.error for o in outcomes if isinstance(o, Failed) and isinstance(o.error, RetriableError)]
         if len(failed) == WAVE:
             yield from (
-                Failed(item, StorageError(f"not asked, as the remote tier is down: {failed[-1]}"))
+                Failed(item, StorageError(f"not read, because the remote tier is down: {failed[-1]}"))
                 for item in waiting
             )
             return
@@ -61,6 +61,6 @@ def rewrites(image: ClusterImage, remotes: Mapping[str, RemoteLog]) -> list[str]
 def load_remotes(
     storage: Storage, image: ClusterImage, topics: Iterable[TopicImage], run: OperationRun
 ) -> dict[str, RemoteLog]:
-    """The remote logs of the topics that are tiered, by topic id. An unreadable one is a failure."""
+    """The remote logs of the topics that are tiered, by topic id. An unreadable remote log is a failure."""
     answers = ask_for_logs(storage, image, topics)
     return {topic.topic_id: remote for topic, remote in run.done(answers, lambda topic: topic.name)}

@@ -35,8 +35,9 @@ def save_schedule(
     leader_epochs: Mapping[TopicIdPartition, int],
     changes: Mapping[TopicIdPartition, Entry],
 ) -> str | None:
-    """Write the list of exactly these partitions, with ``changes`` applied to the present one, which is ``kept``
-    if no other driver has written since. Returns the reason of a failure, None on success."""
+    """Write the list of exactly these partitions, with ``changes`` applied to the current list, which is ``kept``
+    unless another driver has written since. Returns the reason for a failure, None on success.
+    """
 
     def changed(line: bytes) -> bytes:
         return encode(decode(line).assigned(leader_epochs).updated(changes))

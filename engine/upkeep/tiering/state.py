@@ -63,8 +63,8 @@ class TopicTiering:
         self.table, self.remote = table, remote
 
     def make_ready(self, metadata: MetadataClient) -> None:
-        """Make sure, once per run with uploads, that the table accepts this topic's segments. Uses the present
-        schema, as it may have grown since the run began, and uploads may have the wider one.
+        """Make sure, once per run with uploads, that the table accepts this topic's segments. Uses the current
+        schema, as it may have grown since the run began, and uploads may have the wider schema.
 
         Raises: see ``DeltaTopicTable.ensure``.
         """
@@ -87,7 +87,7 @@ class TierRow(PartitionRow, frozen=True, kw_only=True):
     backlog_bytes: int | None
     """Bytes that are due, but not in the remote tier."""
     backlog_ms: int
-    """The age of the oldest of these."""
+    """The age of the oldest of these bytes."""
     attempts: int
     """The number of failed runs in a row."""
     failing_ms: int
@@ -105,10 +105,10 @@ class PartitionTiering:
     of: TopicTiering
     replicas: PartitionReplicas
     entry: Entry
-    """Its entry in the list before this run."""
+    """The partition's entry in the list before this run."""
     planned: PlannedUploads | None = None
     error: StratalogError | None = None
-    """The first error; nothing begins after it."""
+    """The first error; no upload begins after it."""
     waiting: deque[Run] = field(default_factory=deque)
     in_flight: int = 0
     excused: bool = False
@@ -119,7 +119,7 @@ class PartitionTiering:
     """The end of the uploads handed over to be committed."""
     committed: list[Uploaded] = field(default_factory=list)
     made: int = 0
-    """The number of these that this run has committed; another run may have been faster."""
+    """The number of these uploads that this run has committed; another run may have committed some first."""
 
     def __str__(self) -> str:
         return str(self.replicas)
@@ -153,23 +153,22 @@ class PartitionTiering:
 
     @property
     def quiet_until_ms(self) -> int:
-        """The time until which nothing is due if the log does not change; 0 if something was due, or has
-        failed."""
+        """The time until which nothing is due if the log does not change; 0 if something was due or has failed."""
         return self.planned.quiet_until_ms if self.planned is not None and self.error is None else 0
 
     def begin_again(self, replicas: PartitionReplicas) -> None:
-        """Begin again under another leader, which needs a new plan. Committed uploads stay committed."""
+        """Begin again under another leader, for which a new plan is needed. Committed uploads stay committed."""
         self.replicas, self.planned, self.error, self.excused = replicas, None, None, False
         self.waiting, self.in_flight, self.uploaded = deque(), 0, {}
 
     def hand_over(self) -> None:
-        """Hand over to the topic all uploads that follow, without a gap, those handed over before."""
+        """Hand over to the topic all uploads that follow the previously handed over ones without a gap."""
         while (upload := self.uploaded.pop(self.next_offset, None)) is not None:
             self.next_offset = upload.segment.next_offset
             self.of.pending.append((self, upload))
 
     def entry_after(self, now_ms: int, intervals: Intervals, draw: float) -> Entry:
-        """Its entry in the list after this run."""
+        """The partition's entry in the list after this run."""
         if self.error is not None:
             return failed(
                 self.entry,
@@ -194,7 +193,7 @@ class PartitionTiering:
         return msgspec.structs.replace(done, due_ms=now_ms) if self.is_cut_off else done
 
     def row(self, after: Entry, now_ms: int) -> TierRow:
-        """Its row in the report."""
+        """The partition's row in the report."""
         plan = None if self.planned is None else self.planned.plan
         backlog = self.backlog
         oldest_ms = min((link.file.object.modified_ms for run in backlog for link in run.links), default=now_ms)
@@ -215,8 +214,9 @@ class PartitionTiering:
 
 
 def histories(metadata: MetadataClient, of: TopicTiering, parts: Iterable[PartitionTiering]) -> Histories:
-    """The history that a commit of these partitions of a topic follows, and a function that finds the present
-    leaders; none if the topic was deleted, or is no longer tiered."""
+    """The history that a commit of these partitions of a topic follows, and a function that finds the current
+    leaders; no histories if the topic was deleted, or is no longer tiered.
+    """
     topic_id = of.topic.topic_id
 
     def now() -> dict[int, Present]:

@@ -38,17 +38,18 @@ class PlanWork(PartitionWork):
     """The work: plan the due uploads of one partition."""
 
     entry: Entry
-    """Its entry in the list of due partitions."""
+    """The partition's entry in the list of due partitions."""
     segments: tuple[RemoteSegment, ...] | None
-    """Its remote log: the last segment, or all segments if that is not of the leader's history. None if the remote
-    log cannot be read: then the backlog counts from the end that the list last saw."""
+    """The last segment of its remote log, or all segments if the last one does not belong to the leader's history.
+    None if the remote log cannot be read: then the backlog counts from the last known end in the list.
+    """
     policy: MergePolicy
     lag: CopyLag
     expires_ms: int
     """How long brokers keep records that the remote tier keeps longer; -1: just as long."""
     clock: Clock
     dry_run: bool = False
-    """The leader's epoch is not taken over."""
+    """Plan without taking over the leader's epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +60,20 @@ class PlannedUploads:
     pending_bytes: int
     """Bytes of the log after the plan: not sealed yet, held back, or not committed."""
     lineage: Lineage = Lineage()  # noqa: RUF009 - immutable
-    """The leader's lineage as listed; empty if it was not needed because nothing is due."""
+    """The leader's lineage as listed; empty if nothing is due, so that it was not needed."""
     foreign: bool = False
-    """Whether the remote log ends in segments of another history, which an unclean election has lost."""
+    """Whether the remote log ends in segments of another history, which an unclean election has abandoned."""
     seen: str = ""
     quiet_until_ms: int = 0
     """This field and the next: see ``Entry``."""
     why: str | None = None
-    """Why nothing is due."""
+    """The reason why nothing is due."""
 
 
 def plan_partition(work: PlanWork) -> PlannedUploads:
-    """Plan one partition. If it looks the same as when nothing was due, that costs one listing, without a check of
-    the root: an older copy of it would have to hold exactly the same files, and nothing is done.
+    """Plan one partition. If the partition looks the same as when nothing was due, planning costs one listing,
+    without a check of the root. Then nothing is done, so it does not matter if the root is an older copy with
+    exactly the same files.
 
     Raises: see ``leader_log``, ``check_reaches_remote``, ``check_agreed`` and ``earliest_pending_upload``.
     """
@@ -171,8 +173,8 @@ class UploadWork(PartitionWork):
 
 
 def upload_run(work: UploadWork) -> Uploaded:
-    """Upload one run. The deadline begins after the wait for the quota. An upload without an answer is abandoned:
-    it may still give the object its name, and the next run finds and checks it.
+    """Upload one run. The deadline begins after the wait for the quota. An upload without an answer is abandoned.
+    It may still create the object, which the next run then finds and checks.
 
     Raises: StoreTimeoutError; see ``upload``.
     """

@@ -1,17 +1,15 @@
 """Tier: copies sealed segments to the remote table (steps 2 and 3 of the task of KIP-405's Remote Log Manager).
 
-1. read the list of due partitions
-2. read the table of each of their topics, once
-3. tasks: plan the due uploads of each partition, in order
-4. tasks: upload them in turns, and commit them as they complete, per topic and batch (``uploads``). If a leader's
-bytes are not the written ones, it resigns, and steps 3 and 4 are repeated with its successor
-5. update the list: when each partition is due next, what failed, and since when
+1. read the list of due partitions 2. read the table of each of their topics, once 3. tasks: plan the due uploads
+of each partition, in order 4. tasks: upload them in turns, and commit them as they complete, per topic and batch
+(``uploads``). If a leader's bytes differ from those that were written, it resigns, and steps 3 and 4 are repeated
+with its successor 5. update the list: when each partition is due next, its failures, and since when it has failed
 
 Copy, then commit; deletion follows the commit. A crash leaves files that the next run reuses. (``retain`` does
 step 1 of KIP-405's task, which deletes.)
 
 While the remote tier is down, every partition fails and is retried at growing intervals, and its backlog counts
-from the end of its remote log that the list last saw. Nothing else waits for it.
+from the last known end in the list. Nothing else waits for the remote tier.
 """
 
 from __future__ import annotations
@@ -55,10 +53,11 @@ def tier(
     over: Callable[[], bool] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Tier the due segments of the topics (None: all tiered ones; only the partitions in ``only``, if given); with
-    ``due`` only of partitions that are due. ``totals["next_ms"]`` is the number of milliseconds until the next one
-    is due, None if the list is empty. A note names each requested topic that is not copied. When ``over`` returns
-    True, only the first upload begins; unfinished partitions are due at once, and count in ``totals["cut_off"]``.
+    """Tier the due segments of the topics (None: all tiered topics; only the partitions in ``only``, if given);
+    with ``due``, only partitions that are due. ``totals["next_ms"]`` is the number of milliseconds until the next
+    partition is due, None if the list is empty. A note names each requested topic that is not copied. When
+    ``over`` returns True, only the first upload begins; unfinished partitions are due at once, and count in
+    ``totals["cut_off"]``.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of its
         partition in the report.
@@ -125,7 +124,7 @@ def _not_copied(
     """A note for each named topic that is not copied, with the reason."""
     failed = {failure.item for failure in failures}
     return [
-        f"{topic}: is not copied to the remote tier, because of remote.storage.enable or remote.log.copy.disable"
+        f"{topic}: not copied to the remote tier, because of remote.storage.enable or remote.log.copy.disable"
         for topic in topics
         if image.topic(topic).topic_id not in tiered and topic not in failed
     ]
@@ -211,8 +210,9 @@ class _TierRun:
 
     def _plan(self) -> None:
         """Step 3. If offsets seem to be missing, or belong to another history, the table is read again with all
-        segments of the partition: since it was read, another driver may have tiered records that the leader has
-        deleted, and before, an unclean election may have lost tiered ones."""
+        segments of the partition: since the table was read, another driver may have tiered records that the leader
+        has deleted; and before that, an unclean election may have lost tiered records.
+        """
         self._plan_once(self.parts)
         gaps = [part for part in self.parts if isinstance(part.error, CorruptionError) and not part.excused]
         if not gaps:
@@ -268,8 +268,9 @@ class _TierRun:
         self._upload(again)
 
     def _let_go(self) -> None:
-        """Commit the removal of segments of lost histories from remote logs, if nothing was uploaded in their
-        place, with a note for each."""
+        """Commit the removal of segments of lost histories from remote logs if no upload has replaced them; adds a
+        note for each.
+        """
         lost = [part for part in self.parts if part.planned is not None and part.planned.foreign]
         for part in lost:
             of = part.of

@@ -1,12 +1,12 @@
 """The uploads of a tier run, and the commits that add them to the remote log.
 
-1. Lanes take uploads in turns: one segment of each partition, the longest overdue first, then the next one.
-2. An upload waits until the segments before it are uploaded; then its topic can commit it.
-3. A committer commits completed uploads, one topic at a time, while other uploads continue. The commit reads the
-present leaders, and leaves out segments of a leader that was deposed meanwhile.
+1. Lanes take uploads in turns: one segment of each partition, the longest overdue first, then the next one. 2. An
+upload waits until the segments before it are uploaded; then its topic can commit it. 3. A committer commits
+completed uploads, one topic at a time, while other uploads continue. The commit reads the current leaders, and
+leaves out segments of a leader that has been deposed meanwhile.
 
-After a failure in a partition no further upload of it begins; after a budget is used up, only the first upload
-begins. If an upload hangs, its lane waits until the deadline, while the other lanes continue.
+After a failure in a partition, no further upload of that partition begins. When a budget is used up, only the
+first upload begins. If an upload hangs, its lane waits until the deadline, while the other lanes continue.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ Batch = list[tuple[PartitionTiering, Uploaded]]
 
 LANES = 8
 WAVE = 4
-"""The number of concurrent uploads per lane and process. In this process it is one, as a thread that waits for
-several uploads, one of which hangs, would not notice that others have completed."""
+"""The number of concurrent uploads per lane and process. In this process it is one: if a thread waited for several
+uploads and one of them hung, the thread would not notice that the others had completed.
+"""
 LOOKAHEAD = 16
-"""The greatest number of concurrent uploads of one partition, as all of them may turn out to be useless."""
+"""The maximum number of concurrent uploads of one partition. It is limited because all of them may turn out to be
+useless.
+"""
 COMMIT_EVERY_S = 5.0
 COMMIT_FILES = 1000
 _NOWHERE = -1
@@ -76,7 +79,7 @@ class Uploads:
     def run(self) -> None:
         """Upload and commit everything, as far as possible."""
         if self._turns:
-            # The committer comes last: when it begins, every lane has begun, and will notify it at its end.
+            # Start the committer last: every lane has then begun, and will notify the committer when it ends.
             steps = [self._lane] * LANES + [self._commit_as_they_come]
             values(self._storage.threads.run(lambda step: step(), steps))
 
@@ -98,7 +101,7 @@ class Uploads:
                 self._changed.notify_all()
 
     def _take(self, most: int) -> list[UploadWork]:
-        """The next uploads, in turns; empty if this lane cannot, or may not, begin any."""
+        """The next uploads, in turns; empty if this lane cannot, or may not, begin an upload."""
         wave: list[UploadWork] = []
         with self._changed:
             while self._turns and len(wave) < most and not self._broken:

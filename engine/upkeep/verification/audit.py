@@ -39,7 +39,7 @@ from stratalog.partitions.store import Store
 from stratalog.tiering.remote_file import remote_file
 
 _ROUNDS = 5
-"""How often a partition is checked whose view, or whose findings, keep changing."""
+"""How often to check a partition whose view or findings keep changing."""
 
 
 @dataclass(slots=True)
@@ -49,15 +49,16 @@ class Audited:
     work: StructureWork
     looked: PartitionStructure | None = None
     remote: RemotePartition | None = None
-    """Its segments in the remote table; None if the topic is not tiered, or that is unknown."""
+    """Its segments in the remote table; None if the topic is not tiered, or its segments are unknown."""
     remote_unread: bool = False
     """Whether the remote table could not be read."""
     cold: tuple[HeldFile, ...] = ()
     """The objects of the remote tier whose footers match the table."""
     findings: list[Finding] = field(default_factory=list)
     good: list[Copy] = field(default_factory=list)
-    """With ``deep``: the files of logs and remote tier of which every byte was read and is intact, and which equal
-    their copies."""
+    """With ``deep``: the files of logs and of the remote tier of which every byte was read and is intact, and
+    which equal their copies.
+    """
     spare: list[Copy] = field(default_factory=list)
     """With ``deep``: the files of replicas that no log uses, of which every byte was read and is intact."""
 
@@ -88,8 +89,8 @@ def audit(
     """Check the partitions of the topics (only those in ``only``, if given); results by topic and partition. A
     topic whose remote table cannot be read is a failure.
 
-    Findings under a view that is outdated by now mean nothing (a member that has left the ISR may well be behind):
-    such a partition is checked again, and left out if its topic was deleted.
+    Findings under an outdated view mean nothing (a member that has left the ISR may well be behind). Such a
+    partition is checked again, or left out if its topic has been deleted.
     """
     audits: dict[TopicIdPartition, Audited] = {}
     for _ in range(_ROUNDS):
@@ -147,8 +148,9 @@ def failures_of(audits: Sequence[Audited]) -> list[Failure]:
 
 
 def found_in(audits: Sequence[Audited]) -> dict[TopicIdPartition, list[Failure]]:
-    """The findings by partition. The list is empty for an intact one; a partition whose remote log could not be
-    read is left out, unless something was found."""
+    """The findings by partition. The list is empty for an intact partition. A partition whose remote log could not
+    be read is left out, unless there are findings.
+    """
     found = {each.replicas.view.key: failures_of([each]) for each in audits}
     unseen = {each.replicas.view.key for each in audits if each.remote_unread}
     return {key: failures for key, failures in found.items() if failures or key not in unseen}
@@ -161,7 +163,7 @@ def rewrites_of(audits: Iterable[Audited]) -> dict[str, str]:
 
 
 def notes_of(audits: Sequence[Audited]) -> list[str]:
-    """The findings that are no failures: about files that no log uses."""
+    """The findings that are not failures: those about files that no log uses."""
     return [f"{found.where}: {found.error}" for each in audits for found in each.findings if found.unused]
 
 
@@ -235,8 +237,9 @@ def _audit(
 def _load_remote(
     storage: Storage, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failed: dict[str, Failure]
 ) -> None:
-    """The present remote segments of the partitions of tiered topics. A topic whose table cannot be read is in
-    ``failed``; its brokers are checked anyway."""
+    """The current remote segments of the partitions of tiered topics. A topic whose table cannot be read is in
+    ``failed``; its brokers are checked anyway.
+    """
 
     def ask(topic: TopicImage) -> Callable[[int], RemotePartition]:
         table = storage.remote_table(topic)
@@ -263,8 +266,9 @@ def _load_remote(
 
 
 def _add_missing(storage: Storage, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited]) -> None:
-    """Report remote objects that were missing when they were to be read, if the table still lists them: retention
-    deletes some during a long run."""
+    """Report remote objects that were missing when this run tried to read them, if the table still lists them.
+    (Retention deletes some during a long run.)
+    """
     missing = {key: each for key, each in audits.items() if any(map(_is_gone, each.findings))}
     if missing:
         _load_remote(storage, image, missing, {})
@@ -312,7 +316,8 @@ def _read(execution: Execution, audits: Mapping[TopicIdPartition, Audited]) -> N
             if copy.place is not None:
                 where = str(each.replicas.replica(copy.place))
             each.findings.append(Finding(where, error, copy.place, damage))
-            # It must not be copied; nor, until it is known which one is right, any other file of that name.
+            # The odd copy must not be used as a source. Nor must any other file of that name, until it is known
+            # which copy is right.
             each.good = [one for one in each.good if one != copy and (agreed or one.held.name != held.name)]
     _compare_records(execution, audits, compared)
 
@@ -326,12 +331,12 @@ def _compare_records(
         where = f"{each.replicas} in the remote tier"
         match outcome:
             case Failed(_, CorruptionError()):
-                pass  # reading all bytes has reported the damage
+                pass  # the read of all bytes has reported the damage
             case Failed(_, error):
                 each.findings.append(Finding(where, error))
             case Done(work, first) if first is not None:
                 each.findings.append(Finding(where, other_records(str(work), first, each.replicas.view.leader)))
-                # Neither side must be copied until it is known which one is right.
+                # Neither side may be used as a source until it is known which one is right.
                 each.good = [copy for copy in each.good if copy.held.end <= first]
 
 
@@ -361,7 +366,7 @@ def _groups(each: Audited) -> Iterator[ReadWork]:
         return
     for look in each.looked.replicas:
         store = each.store(look.broker_id)
-        rest = [held for held in look.live if not is_small(held.file)]  # step 1 has read the small ones
+        rest = [held for held in look.live if not is_small(held.file)]  # step 1 has already read the small files
         yield from groups_of(each.replicas, look.broker_id, store, rest)
         yield from groups_of(each.replicas, look.broker_id, store, look.spare, of_log=False)
     if each.cold:

@@ -1,7 +1,7 @@
 """Reads every byte of a partition's files, in groups of bounded size, so that all cores read one large replica.
 
 A group is a separate piece of work; damage is reported with its offsets. A file that a merge or retention has
-deleted meanwhile is no finding, as long as the log still holds its records.
+deleted meanwhile is not a finding, as long as the log still holds its records.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class ReadWork:
     store: Store
     files: tuple[HeldFile, ...]
     of_log: bool
-    """Whether the files are part of the log. Others (dead, hidden) are read to find good copies, and may be
-    missing."""
+    """Whether the files are part of the log. Other files (discarded or hidden) are read to find good copies, and
+    may be missing.
+    """
 
     @property
     def size_bytes(self) -> int:
@@ -113,12 +114,12 @@ def read_files(work: ReadWork) -> ReadFiles:
 
 
 def is_small(file: DataFile) -> bool:
-    """Whether reading the footer reads the whole file, so that it need not be read again."""
+    """Whether reading the footer reads the whole file, so that the file is not read again."""
     return file.object.size_bytes <= SMALL_BYTES
 
 
 def check_file(store: Store, file: DataFile) -> CheckedSegment:
-    """Raises: see ``check_segment``."""
+    """Check one file completely. Raises: see ``check_segment``."""
     return check_segment(store, file)
 
 
@@ -150,7 +151,8 @@ def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
 def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | None]:
     """The file as it was read, and the result of the check; None if it was deleted legitimately meanwhile.
 
-    Raises: CorruptSegmentError; LogGapError when it is gone, and its records with it; RemoteObjectMissingError.
+    Raises: CorruptSegmentError; LogGapError when the file is gone and so are its records;
+    RemoteObjectMissingError.
     """
     file = held.file
     for _ in range(_ATTEMPTS):
@@ -167,8 +169,8 @@ def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | No
 
 
 def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
-    """The file that has that name now; None if it was deleted and is not needed: it belongs to a history that the
-    replica has left meanwhile, or the log does not need it any more.
+    """The file that now has that name. None if the file was deleted and is not needed, because it belongs to a
+    history that the replica has left meanwhile, or the log no longer needs it.
 
     Raises: LogGapError; errors of listing the replica.
     """
@@ -185,6 +187,6 @@ def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
             return file
     if work.of_log and is_live(held.name, log.lineage, log.local_start) and held.end > log.log_end:
         raise LogGapError(
-            f"{replica}: {offsets(held.start, held.end)} are missing: {held.name} was deleted meanwhile"
+            f"{replica}: {offsets(held.start, held.end)} are missing: {held.name} was deleted in the meantime"
         )
     return None

@@ -18,19 +18,19 @@ _REMOTE_DIFFERS = (
     "another history. An operator must decide which one is right: see stratalog history, and the versions of the "
     "remote table"
 )
-_FOREIGN = "a foreign file: stratalog never writes such names, and leaves it unchanged"
+_FOREIGN = "a foreign file: stratalog never writes such a name, and leaves the file unchanged"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong, and its place."""
+    """A problem and its place."""
 
     where: str
     error: StratalogError
     broker_id: Place = None
-    """The broker whose storage it is; None for the remote tier."""
+    """The broker whose storage has the problem; None for the remote tier."""
     damage: Damage | None = None
-    """None if no heal can help: it needs an operator."""
+    """The damage that a heal can repair; None if an operator is needed."""
     log_is_whole: bool = False
     """Whether the log does not need the file, because it is foreign or was discarded."""
     of_snapshot: bool = False
@@ -41,13 +41,14 @@ class Finding:
 
     @property
     def is_sure(self) -> bool:
-        """Whether one look is enough: bytes and sizes of listed objects do not change. All else is compared
-        between listings, or may be transient."""
+        """Whether one check is enough, because bytes and sizes of listed objects do not change. All other findings
+        are compared between listings, or may be transient.
+        """
         return isinstance(self.error, CorruptSegmentError)
 
     @property
     def said(self) -> tuple[str, str]:
-        """Place and message, which are the same in every look for the same finding."""
+        """Place and message; the same finding has the same ones in every check."""
         return self.where, str(self.error)
 
     @property
@@ -57,7 +58,7 @@ class Finding:
 
 
 def foreign_file(store: Store, stored: StoredObject) -> CorruptSegmentError:
-    """The error for an object in a folder of ours with a foreign name, or that is not a file."""
+    """The error for an object in one of the log's folders that has a foreign name, or is not a file."""
     what = f"{stored.special}: {LEFT_ALONE}" if stored.special else _FOREIGN
     return CorruptSegmentError(f"{store.uri_of(stored.name)} is {what}")
 
@@ -77,11 +78,11 @@ def offsets(start: int, end: int) -> str:
 
 def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bool, CorruptSegmentError]]:
     """Copies of one name that differ from the others, though each is intact by itself; and whether a majority of
-    the others agrees on the right content. Without such a majority the right one is unknown, and copies that
-    differ from the leader's are returned.
+    the others agrees on the right content. Without such a majority the right content is unknown, and the copies
+    that differ from the leader's are returned.
 
     The object of the remote tier is never outvoted: its own checksums hold, and all replicas may have been
-    restored from an older copy. If the replicas agree on something else, the right content is unknown, too.
+    restored from an older copy. If the replicas agree on other content, the right content is also unknown.
 
     A merged segment of the remote tier is not a copy: its records may have been encoded there independently, so
     they are compared as records (``audit``).

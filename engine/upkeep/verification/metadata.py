@@ -1,7 +1,8 @@
-"""The metadata log on its voters: the content of each, and with ``deep`` every byte of it.
+"""The metadata log on its voters: the content of each voter, and with ``deep`` every byte of it.
 
-Only a contradiction within a voter is a finding. A voter that is behind is not, as a majority is enough; nor is
-one whose broker is fenced, or that was wiped and waits to be replaced: ``stratalog quorum`` shows these.
+Only a contradiction within a voter is a finding. A voter that is behind is not a finding, because a majority is
+enough. Neither is a voter whose broker is fenced, or that was wiped and waits to be replaced: ``stratalog quorum``
+shows those.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class VerifyRow(PartitionRow, frozen=True, kw_only=True):
 def verify_metadata(metadata: MetadataClient, *, deep: bool) -> tuple[VerifyRow, list[Failure]]:
     """The row of the metadata log, and its failures.
 
-    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds when it cannot be read at all.
+    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds when the log cannot be read at
+    all.
     """
     return metadata.with_log(lambda log: _check(log, deep))
 
@@ -98,18 +100,21 @@ def _wrong(log: MetadataLog, listing: VoterListing, state: LogState, deep: bool)
             yield listing.unsigned
         check_voter(listing, state)
         for name in sorted(name for name in listing.files if position_of(name) > state.position):
-            _check_batch(log.cluster_id, listing, name)  # of a later commit, or of an abandoned one
+            # the batch belongs to a later commit, or to an abandoned one
+            _check_batch(log.cluster_id, listing, name)
         _check_start(log, listing, start, state)
         if deep:
             yield from _damaged(log.cluster_id, listing, live)
     except SourceChangedError:
-        return  # another run keeps the log short, and has verified what it left
+        return  # another run keeps the log short, and has verified the files that it left
     except StratalogError as error:
         yield error
 
 
 def _check_start(log: MetadataLog, listing: VoterListing, start: int, state: LogState) -> None:
-    """Raises: CorruptionError. A snapshot may cover more than was committed when the voter was not listed yet."""
+    """Check the start of a voter's log. A snapshot may cover more than was committed before the voter was listed.
+    ¶ Raises: CorruptionError.
+    """
     ends = [SnapshotId.of(name) for name in listing.checkpoints]
     committed = state.end
     if start > 0 and max(ends, default=SnapshotId(0, 0)).end_offset > committed:
@@ -118,8 +123,8 @@ def _check_start(log: MetadataLog, listing: VoterListing, start: int, state: Log
 
 
 def _damaged(cluster_id: str, listing: VoterListing, live: list[DataName]) -> Iterator[StratalogError]:
-    """The errors of its snapshots, and of the batches after the latest intact one: every byte, and that none is
-    missing.
+    """The errors of a voter's snapshots, and of the batches after the latest intact snapshot. Reads every byte,
+    and checks that no batch is missing.
 
     Raises: SourceChangedError when one is deleted meanwhile; StorageError.
     """

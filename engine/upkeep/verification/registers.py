@@ -1,6 +1,6 @@
 """The registers of a replica: its joined epochs, high watermarks and local start.
 
-Their names contain nearly everything; their content is compared here. A damaged one is not reconstructed.
+Their names contain nearly everything; their content is compared here. A damaged register is not reconstructed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def check_registers(
     replica: Replica, objects: Sequence[StoredObject], leader: Replica | None, committed: int
 ) -> list[Finding]:
     """Read every register of a replica, whose folder was listed as ``objects``; epochs are compared with the
-    leader's of the same name. Registers above the ``committed`` epoch are foreign. An unreadable one that a later
-    one replaces is not used by any log."""
+    leader's of the same name. Registers above the ``committed`` epoch are foreign. An unreadable register is not
+    used by any log if a later one replaces it.
+    """
     found: list[Finding] = []
     folder = replica.folder
 
@@ -46,10 +47,10 @@ def check_registers(
                     note(CorruptionError(f"{what} has {stored.size_bytes} bytes, but must be empty{_HUMAN}"))
                 case LocalStartName(offset) if offset == start:
                     local_start_state(replica, name)
-                case EpochName(epoch) if epoch < joined:  # the greatest one was read with the lineage
+                case EpochName(epoch) if epoch < joined:  # the greatest epoch was read with the lineage
                     _check_epoch(replica, name, leader)
         except SourceChangedError:
-            continue  # retention deleted it
+            continue  # retention has deleted it
         except CorruptionError as error:
             match name:
                 case EpochName(epoch) if not _is_whole(replica, name) and _is_whole(replica, EpochName(joined)):
@@ -74,7 +75,7 @@ def _is_whole(replica: Replica, name: EpochName) -> bool:
 
 
 def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> None:
-    """Check an epoch before the last joined one: it decides nothing any more, but must be intact."""
+    """Check an epoch before the last joined one. It no longer decides anything, but must be intact."""
     data = read_register(replica, name)
     parsed_epoch(replica, name, data)
     if leader is None or leader.broker_id == replica.broker_id:
@@ -83,7 +84,7 @@ def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> N
         expected = read_bounded(leader.store, leader.path(name), REGISTER_BYTES)
         parsed_epoch(leader, name, expected)
     except (FileNotFoundError, CorruptionError):
-        return  # the leader has not joined that epoch, or its own register is damaged
+        return  # the leader has not joined that epoch, or has a damaged register
     if data != expected:
         raise CorruptionError(
             f"{replica.store.uri_of(replica.path(name))} has another lineage than the leader, broker "

@@ -33,7 +33,7 @@ class RemotePartition:
     folder: str
     segments: tuple[RemoteSegment, ...]
     missing: frozenset[str]
-    """Paths that the table lists, but that the store does not hold with that size."""
+    """Paths that the table lists, but that the store does not have with the listed size."""
     rewrite: str = ""
     """A description of files with which other programs have replaced segments, if any."""
 
@@ -49,7 +49,8 @@ class RemoteWork(PartitionWork):
     part: RemotePartition
     leader: ReplicaLog | None
     """The log with which to compare the end of the remote log, listed before the table was read (records that the
-    leader has deleted were remote by then); None if it is unreliable."""
+    leader has deleted were remote by then); None if that log is unreliable.
+    """
 
     def stores_used(self) -> Iterable[Store]:
         """See ``stratalog.engine.driver.tasks.Work``."""
@@ -57,7 +58,7 @@ class RemoteWork(PartitionWork):
 
 
 def check_remote(work: RemoteWork) -> tuple[tuple[HeldFile, ...], list[Finding]]:
-    """The task: returns the objects whose footers match the table, and the findings about the others."""
+    """The task: returns the objects whose footers match the table, and the findings about the other objects."""
     replicas, remote = work.replicas, work.part
     where = f"{replicas} in the remote tier"
     sound: list[HeldFile] = []
@@ -113,7 +114,7 @@ def _check(where: str, replicas: PartitionReplicas, remote: RemotePartition, seg
 
 
 def _check_statistics(where: str, segment: RemoteSegment, found: Segment) -> None:
-    """Raises: CorruptionError when the table's bounds exclude a record: readers would skip it."""
+    """Check that the table's bounds exclude no record; readers would skip it. Raises: CorruptionError."""
     footer = found.footer
     if footer.max_timestamp_offset is None:
         return

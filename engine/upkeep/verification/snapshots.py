@@ -1,7 +1,7 @@
 """The snapshots of a partition's replicas: checks that they replace the records that left the log, and with
 ``deep`` every byte.
 
-A damaged snapshot is no damage of the log. Readers skip it; heal replaces it with an intact copy from another
+A damaged snapshot is not damage of the log. Readers skip it; heal replaces it with an intact copy from another
 replica, or ``stratalog snapshot`` makes a new one.
 """
 
@@ -17,16 +17,18 @@ from stratalog.snapshots.snapshot_id import SnapshotId
 from stratalog.snapshots.start_offset import check_invariant
 
 MENDED = (
-    "; readers use the previous snapshot and the log, if these suffice. heal copies an intact one from another "
-    "replica, and stratalog snapshot makes the next one"
+    "; readers use the previous snapshot and the log, if these suffice. heal copies an intact snapshot from "
+    "another replica, and stratalog snapshot takes the next one"
 )
 
 
 def check_snapshots(
     replica: Replica, listing: Listing, lineage: Lineage, log_start: int, high_watermark: int
 ) -> list[Finding]:
-    """The findings about a replica whose log starts at ``log_start``, if snapshots replace the records before: one
-    of its history must end between that and the ``high_watermark`` (KIP-630, "Validation of Snapshot and Log")."""
+    """The findings about a replica whose log starts at ``log_start``, if snapshots replace the records before
+    that: a snapshot of its history must end between the log start and the ``high_watermark`` (KIP-630, "Validation
+    of Snapshot and Log").
+    """
     names = [name for name, _ in listing.checkpoints if lineage.epoch_at(name.end_offset - 1) == name.epoch]
     try:
         check_invariant(log_start, high_watermark, map(SnapshotId.of, names), str(replica))
@@ -36,8 +38,9 @@ def check_snapshots(
 
 
 def read_snapshots(replica: Replica, listing: Listing) -> list[Finding]:
-    """Check every byte of its snapshots, including those of an abandoned history: they are no loss, but still
-    damage."""
+    """Check every byte of a replica's snapshots, including those of an abandoned history: damage there loses
+    nothing, but is still damage.
+    """
     findings: list[Finding] = []
     for _, stored in listing.checkpoints:
         try:
@@ -45,7 +48,7 @@ def read_snapshots(replica: Replica, listing: Listing) -> list[Finding]:
                 replica.store, replica.folder, stored, owner=replica.topic_id, partition=replica.partition
             )
         except SourceChangedError:
-            continue  # the log start has passed it
+            continue  # the log start has passed the snapshot
         except CorruptSegmentError as error:
             damage = CorruptSegmentError(f"{error}{MENDED}")
             findings.append(Finding(str(replica), damage, replica.broker_id, log_is_whole=True, of_snapshot=True))

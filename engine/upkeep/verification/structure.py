@@ -4,8 +4,8 @@ Every replica is listed, followers before their leader; a follower that has not 
 checked as if it had. Every file of a log has its end in its footer, which reveals gaps that a listing cannot show.
 
 The order of the listings determines what two replicas must have in common: a leader holds everything that a
-follower was seen to have before, and a follower everything that was known to be committed before. So a check in
-which a replica had to be listed twice begins again, and a member that seems to be short is listed again after its
+follower was seen to have before, and a follower everything that was known to be committed before. So if a replica
+had to be listed twice, the check begins again; and a member that seems to be short is listed again after its
 leader.
 """
 
@@ -52,8 +52,9 @@ class StructureWork(PartitionWork):
     snapshots: bool
     """cleanup.policy=snapshot: snapshots replace the records that left the log."""
     listed: Mapping[int, Sequence[StoredObject]] = field(default_factory=dict, repr=False)
-    """The objects of brokers whose folders were just walked. Walks are no snapshots, and have no order: findings
-    must be confirmed without them."""
+    """The objects of brokers whose folders were just walked. Walks are not snapshots, and have no order, so
+    findings must be confirmed without them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +79,17 @@ class ReplicaStructure:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStructure:
-    """One partition. ``lineage`` is its leader's, as far as it is known."""
+    """One partition. ``lineage`` is that of its leader, as far as it is known."""
 
     replicas: tuple[ReplicaStructure, ...]
     findings: tuple[Finding, ...]
     lineage: Lineage
     leader_log: ReplicaLog | None
-    """The leader's log as listed; None if it is damaged, or was not seen: then the remote tier is not compared
-    with it."""
+    """The leader's log as listed; None if it is damaged or was not listed: then the remote tier is not compared
+    with it.
+    """
     read: tuple[tuple[int, ReadFiles], ...] = ()
-    """With ``deep``, by broker: the small files of the log, of which reading the footer has read all bytes."""
+    """With ``deep``, by broker: the small files of the log, of which all bytes were read with the footer."""
 
 
 @dataclass(slots=True)
@@ -125,7 +127,8 @@ class _Footers:
     def end_of(self, file: DataFile) -> int:
         """The end of an append; if it is unknown, the offset after its first record."""
         for end_of in (lambda file: self.of(file).next_offset, self._replica.end_of_append):
-            with suppress(CorruptSegmentError):  # it is reported later; here the log continues after it
+            # the damage is reported later; here the log continues after the file
+            with suppress(CorruptSegmentError):
                 return end_of(file)
         return file.name.base_offset + 1
 
@@ -135,7 +138,7 @@ def partition_structure(work: StructureWork) -> PartitionStructure:
     for _ in range(_ATTEMPTS):
         try:
             return _partition_structure(work)
-        except SourceChangedError as error:  # retention or a merge deleted a file: list all of them again
+        except SourceChangedError as error:  # retention or a merge has deleted a file: list all replicas again
             changed = error
     vanish = SourceChangedError(
         f"{work}: its files are deleted faster than they can be read: {changed}; try again"
@@ -195,7 +198,7 @@ def _partition_structure(work: StructureWork) -> PartitionStructure:
 
 
 def _read_of(replicas: PartitionReplicas, look: ReplicaStructure, footers: _Footers) -> Iterator[ReadFiles]:
-    """The files of a replica's log that reading the footers has read completely."""
+    """The files of a replica's log that were read completely with their footers."""
     store = replicas.replica(look.broker_id).store
     for held in look.live:
         if (checked := footers.checked.get(held.file)) is not None:
@@ -205,7 +208,9 @@ def _read_of(replicas: PartitionReplicas, look: ReplicaStructure, footers: _Foot
 def _list(
     replica: Replica, listed: Sequence[StoredObject] | None, epoch: int, findings: list[Finding]
 ) -> _SeenReplica:
-    """One replica. ``epoch`` is the view's: findings under an outdated view are checked again (``audit``)."""
+    """List one replica. ``epoch`` is that of the view: findings under an outdated view are checked again
+    (``audit``).
+    """
     with errors_of(replica):
         objects = replica.store.list(replica.folder) if listed is None else listed
         if listed is None:
@@ -296,7 +301,7 @@ def _unread(file: DataFile) -> HeldFile:
 
 
 def _bad(file: DataFile, files: Iterable[DataFile], log: ReplicaLog) -> BadFile:
-    """The offsets lost with a file whose end is unknown: up to the next file, or to the committed end."""
+    """The offsets that are lost with a file whose end is unknown: up to the next file, or to the committed end."""
     base, end = file.name.base_offset, file.name.next_offset
     if end is None:
         later = [other.name.base_offset for other in files if other.name.base_offset > base]
@@ -327,7 +332,7 @@ def _find_short(
     reference: Lineage,
     findings: list[Finding],
 ) -> None:
-    """Find gaps, and ends that are below an offset that the replica or another one knows to have existed."""
+    """Find gaps, and logs that end below an offset that, according to this or another replica, has existed."""
     for broker, found in looks.items():
         replica, log, look = seen[broker].replica, seen[broker].log, found
         assert log is not None
@@ -339,7 +344,7 @@ def _find_short(
             must_reach, why = max((must_reach, why), known, key=lambda each: each[0])
         else:
             if broker in replicas.view.isr and leader.high_watermark > max(must_reach, look.end):
-                # It may have passed the follower's earlier listing.
+                # The leader may have advanced beyond the follower's earlier listing.
                 try:
                     again = _SeenReplica(replica, (), replica.list(anew=True), seen[broker].lineage)
                     look = _replica_structure(again, reference, _Footers(replica, deep=False), [])
@@ -351,7 +356,7 @@ def _find_short(
                 must_reach, why = leader.high_watermark, "it is in sync, and the leader's high watermark is"
             if found.lineage != leader.lineage and found.joined_epoch == leader.joined_epoch:
                 error = CorruptionError(f"{replica} has another lineage than its leader: {found.lineage}")
-                # A member may be the one that is right, so its register stays.
+                # A member of the ISR may be the one that is right, so its register stays.
                 damage = None if broker in replicas.view.isr else BadEpoch(found.joined_epoch)
                 findings.append(Finding(str(replica), error, broker, damage))
         if _has_not_begun(look, log) and must_reach <= replicas.view.log_start_offset:
@@ -360,7 +365,7 @@ def _find_short(
 
 
 def _has_not_begun(look: ReplicaStructure, log: ReplicaLog) -> bool:
-    """Whether the log begins above 0, and the replica has neither had a record of it nor its start."""
+    """Whether the log begins above 0, and the replica has never had its start or any record of it."""
     return look.end == 0 and log.claimed_high_watermark == 0
 
 
@@ -370,10 +375,11 @@ def _known_of(
     looks: Iterable[ReplicaStructure],
     leader: ReplicaStructure,
 ) -> Iterator[tuple[int, str]]:
-    """The offsets that the leader's log must have reached, as others prove, with the reason. Once both have joined
-    the view's epoch, everything that a follower holds came from the leader. Before, it may have more from the
-    previous leader, which was never acknowledged; then a member of the ISR proves only what it knows to be
-    committed."""
+    """The offsets that the leader's log must have reached, as other replicas prove, with the reason. Once both
+    have joined the view's epoch, everything that a follower holds came from the leader. Before that, a follower
+    may have more from the previous leader, which was never acknowledged; then a member of the ISR proves only what
+    it knows to be committed.
+    """
     for other in looks:
         log = seen[other.broker_id].log
         if other is leader or log is None:
@@ -410,8 +416,9 @@ def _gaps(replica: Replica, look: ReplicaStructure, must_reach: int, why: str) -
 
 def _one_file_for_two(replicas: PartitionReplicas, looks: Iterable[ReplicaStructure]) -> Iterator[Finding]:
     """Files of two replicas that are the same file: hard links, or one folder mounted in two places. Separate
-    files never share inode and mtime, as a part of the mtime is random. The leader's counts as the original,
-    otherwise the first."""
+    files never share inode and mtime, as a part of the mtime is random. The leader's file counts as the original;
+    otherwise the first one does.
+    """
     held: dict[tuple[DataName, str], ReplicaStructure] = {}
     for look in sorted(looks, key=lambda look: look.broker_id != replicas.view.leader):
         replica = replicas.replica(look.broker_id)
@@ -420,8 +427,9 @@ def _one_file_for_two(replicas: PartitionReplicas, looks: Iterable[ReplicaStruct
             if other is not look:
                 what = f"{replica.store.uri_of(copy.file.object.name)}: {offsets(copy.start, copy.end)}"
                 error = CorruptSegmentError(
-                    f"{what}: it is the same file as that of {replicas.replica(other.broker_id)}, by a hard link "
-                    "or a folder mounted twice, so there is one copy fewer than it seems"
+                    f"{what}: it is the same file as the copy of {replicas.replica(other.broker_id)}, by a hard "
+                    "link "
+                    "or a folder mounted twice, so there is one copy less than it seems"
                 )
                 bad = BadFile(copy.file, copy.start, copy.end)
                 yield Finding(str(replica), error, look.broker_id, bad)

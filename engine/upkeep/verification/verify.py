@@ -34,7 +34,7 @@ def verify(
 ) -> Report:
     """Verify the topics (None: all, and the metadata log, which is named ``__cluster_metadata``): names, sizes,
     contiguity and footers; with ``deep`` also every byte. For all topics, empty partitions of the engine's own
-    topics have no rows, as most never hold anything.
+    topics have no rows, because most never hold a record.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
