@@ -5,7 +5,9 @@
 It starts a broker with ``LocalTieredStorage``, fills a topic, and waits until the broker has uploaded all but the
 active segments, and deleted them from its own disk. It prints records a second of both mirrors, the bytes that the
 broker sent for the second one, the bytes that a read of 1 % by time touches, and the memory of a task. The second
-mirror reaches the broker through a proxy of this process that counts.
+mirror reaches the broker through a proxy of this process that counts. With ``--mirror-maker``, Kafka's MirrorMaker
+then copies the topic into another broker, as in ``bench.mirroring``: the time of the second half of its records
+counts, as if all had gone so fast.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import kafka_topics
 from bench.bench import TOPIC, cluster_file, slice_of_records
-from bench.kafka_server import PINS, KafkaNode, broker_properties
+from bench.kafka_server import PINS, KafkaNode, broker_properties, running_kafka
+from bench.mirror_maker import MirrorMaker
 from bench.s3_server import HOST, free_ports
 from stratalog import Cluster, FirstAt, KafkaTier
 from stratalog.bridges.kafka_tier.reading import TierTask, read_task
@@ -177,6 +180,35 @@ def mirrored(folder: Path, server: str, tier: str | None) -> tuple[float, float,
     return *spent, cluster_records, int(report.totals.get("from_tier") or 0)
 
 
+def by_mirror_maker(folder: Path, server: str, partitions: int, records: int) -> tuple[float, float]:
+    """Seconds, and seconds of a core of MirrorMaker's process, which copies from the broker into another one."""
+    folder.mkdir()
+    with running_kafka(folder) as target:
+        # The target has no tier, and refuses the configs of one.
+        maker = MirrorMaker(folder / "maker", server, target, "source", TOPIC, "config.properties.exclude = .*\n")
+        maker.start()
+        try:
+            half, half_s, half_core = _copied(maker, target, partitions, records // 2)
+            end, end_s, end_core = _copied(maker, target, partitions, records)
+        finally:
+            maker.kill()
+    if end == half:
+        raise SystemExit("MirrorMaker was done between two looks at it: give more --bytes")
+    whole = records / (end - half)
+    return (end_s - half_s) * whole, (end_core - half_core) * whole
+
+
+def _copied(maker: MirrorMaker, target: str, partitions: int, records: int) -> tuple[int, float, float]:
+    """Once the target has this number of records: how many it has, the time, and the processor time so far."""
+    give_up = time.monotonic() + _WITHIN_S
+    while time.monotonic() < give_up:
+        held = sum(kafka_topics.log_ends(target, maker.topic, partitions))
+        if held >= records:
+            return held, time.monotonic(), maker.processor_s()
+        time.sleep(0.05)
+    raise SystemExit("MirrorMaker does not copy the topic")
+
+
 def memory_of(task: TierTask, pipe: Connection) -> None:
     """Runs in a process of its own, which sends its greatest memory before and after it has read a task."""
     before = greatest_memory()
@@ -221,6 +253,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=size, default=size("1GB"), metavar="SIZE", help="of the topic's values")
     parser.add_argument("--partitions", type=int, default=8, metavar="N")
     parser.add_argument("--turns", type=int, default=2, metavar="N", help="how often each mirror runs")
+    parser.add_argument("--mirror-maker", action="store_true", help="measure Kafka's MirrorMaker as well")
     given = parser.parse_args()
     records = given.bytes // RECORD_BYTES
     with tempfile.TemporaryDirectory(prefix="stratalog-bench-") as named:
@@ -247,6 +280,13 @@ def main() -> None:
                         f"second of a core, {from_tier:,} of {copied:,} from the tier{sent}",
                         flush=True,
                     )
+            if given.mirror_maker:
+                spent_s, core_s = by_mirror_maker(folder / "target", server, given.partitions, sum(ends))
+                print(
+                    f"MirrorMaker: {spent_s:.1f} s, {sum(ends) / spent_s:,.0f} records/s, "
+                    f"{sum(ends) / core_s:,.0f} a second of a core",
+                    flush=True,
+                )
             rows_read, touched = one_percent(tier)
             share = touched / topic_bytes
             print(f"1 % by time: {rows_read:,} records, {touched:,} bytes touched, {share:.2%} of all")

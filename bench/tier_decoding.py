@@ -50,7 +50,7 @@ def ours(data: bytes) -> int:
     records, group, size = 0, [], 0
     for batch in batches_of(data, 0, "bench"):
         group.append(decompressed(batch, "bench"))
-        size += len(group[-1].payload)
+        size += group[-1].end - group[-1].begin
         if size >= GROUP_BYTES:
             records += decode(group, 0, 1 << 62, "bench").num_rows
             group, size = [], 0

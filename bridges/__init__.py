@@ -1,4 +1,4 @@
-"""Optional parts beside the log: copies from and to Kafka, payload formats, the page, policies.
+"""Optional parts outside the log: copies from and to Kafka, payload formats, the page, policies.
 
     kafka      ``cluster.mirror``, ``compare``, ``export``, ``serve``
     mirror     topics of a Kafka cluster, record for record

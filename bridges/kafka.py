@@ -62,6 +62,8 @@ class Kafka:
         tier_endpoint_url: str | None = None,
         tier_region: str | None = None,
         offline: str | None = None,
+        tier_epochs: Mapping[str, str] | None = None,
+        tier_log_starts: Mapping[str, str] | None = None,
         replication_factor: int | None = None,
         archive: bool = False,
         rename: Mapping[str, str] | None = None,
@@ -95,6 +97,8 @@ class Kafka:
             tier_endpoint_url: the endpoint of the tier's object storage server
             tier_region: the S3 region of the tier
             offline: for a source without brokers: the bucket or folder with its log of __remote_log_metadata
+            tier_epochs: with offline: a copy of a broker's leader-epoch-checkpoint, by partition (trips-0)
+            tier_log_starts: with offline: the log start of a partition (trips-0)
             replication_factor: the replication factor of created topics
             archive: keep records that the source deletes
             rename: mirror the topic SOURCE as NAME; later runs remember this
@@ -109,14 +113,6 @@ class Kafka:
             if the source does not answer; with a tier see ``KafkaTier.open``.
         """
         there, registry = divided(configs)
-        if (bootstrap is None) == (offline is None):
-            raise InvalidCallError(
-                "give either bootstrap, the source's brokers, or offline, the metadata of its tier"
-            )
-        if tier is None and (layout or tier_prefix or tier_keys or tier_endpoint_url or tier_region or offline):
-            raise InvalidCallError("the layout, prefix, keys and metadata of a tier need its address: give tier")
-        if tier is not None and layout is None:
-            raise InvalidCallError("a tier needs its layout, the plugin that writes it: aiven, or local")
         options = MirrorOptions(
             replication_factor=whole_or_none(replication_factor, "replication_factor"),
             archive=archive,
@@ -129,30 +125,71 @@ class Kafka:
             dry_run=dry_run,
         )
 
-        def opened() -> MirrorSource:
-            if tier is None or layout is None:
-                return open_source(bootstrap or "", there)
-            from stratalog.bridges.kafka_tier.mirrored import open_tiered
-
-            return open_tiered(
+        with closing(
+            self._source(
+                bootstrap,
+                there,
                 tier,
                 layout,
-                bootstrap=bootstrap,
-                configs=there,
-                metadata=offline,
-                prefix=tier_prefix or "",
+                prefix=tier_prefix,
                 keys=tier_keys,
-                storage=StoreOptions(tier_endpoint_url, tier_region),
-                image=self._ports.metadata.image(),
+                endpoint_url=tier_endpoint_url,
+                region=tier_region,
+                offline=offline,
+                epochs=tier_epochs,
+                log_starts=tier_log_starts,
             )
-
-        with closing(opened()) as source:
+        ) as source:
             return mirroring.mirror(
                 *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
                 source,
                 names(topics) or (),
                 options,
             )
+
+    def _source(
+        self,
+        bootstrap: str | None,
+        configs: Mapping[str, str],
+        tier: str | None,
+        layout: str | None,
+        *,
+        prefix: str | None,
+        keys: Mapping[str, str] | None,
+        endpoint_url: str | None,
+        region: str | None,
+        offline: str | None,
+        epochs: Mapping[str, str] | None,
+        log_starts: Mapping[str, str] | None,
+    ) -> MirrorSource:
+        """The brokers, the brokers and their tier, or a tier without brokers. Raises: see ``mirror``."""
+        if (bootstrap is None) == (offline is None):
+            raise InvalidCallError(
+                "give either bootstrap, the source's brokers, or offline, the metadata of its tier"
+            )
+        if tier is None and (layout or prefix or keys or endpoint_url or region or offline):
+            raise InvalidCallError("the layout, prefix, keys and metadata of a tier need its address: give tier")
+        if offline is None and (epochs or log_starts):
+            raise InvalidCallError("the brokers say which leader epochs and log starts they have: give no others")
+        if tier is None:
+            return open_source(bootstrap or "", configs)
+        if layout is None:
+            raise InvalidCallError("a tier needs its layout, the plugin that writes it: aiven, or local")
+        from stratalog.bridges.kafka_tier.mirrored import open_tiered
+
+        return open_tiered(
+            tier,
+            layout,
+            bootstrap=bootstrap,
+            configs=configs,
+            metadata=offline,
+            prefix=prefix or "",
+            keys=keys,
+            epochs=epochs,
+            log_starts=log_starts,
+            storage=StoreOptions(endpoint_url, region),
+            image=self._ports.metadata.image(),
+        )
 
     @operation("mirror end")
     def end_mirror(self, topics: TopicNames, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -170,16 +207,26 @@ class Kafka:
     def compare(
         self,
         topics: TopicNames,
-        bootstrap: str,
+        bootstrap: str | None = None,
         *,
         configs: Mapping[str, str] | None = None,
+        tier: str | None = None,
+        layout: str | None = None,
+        tier_prefix: str | None = None,
+        tier_keys: Mapping[str, str] | None = None,
+        tier_endpoint_url: str | None = None,
+        tier_region: str | None = None,
+        offline: str | None = None,
+        tier_epochs: Mapping[str, str] | None = None,
+        tier_log_starts: Mapping[str, str] | None = None,
         value_format: Decoded | None = None,
         schema_file: str | None = None,
         message: str | None = None,
     ) -> Report:
         """Compare every record of topics with their source in a Kafka cluster: offset, timestamp, key, value and
         headers. Topics have the names of the source. A partition that differs is a failure that names offsets.
-        Decoded values are compared: give the format that the mirror used. See
+        Decoded values are compared: give the format that the mirror used. The other side may be the source's tier,
+        as for ``mirror``. Offsets that it leaves unknown are not compared, and notes name them. See
         ``stratalog.bridges.mirror.compare``.
 
             cluster.compare(["trips"], "kafka-1:9092").raise_for_failures()
@@ -187,6 +234,15 @@ class Kafka:
         Args:
             bootstrap: brokers of the source, comma-separated
             configs: a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
+            tier: read from this bucket or folder, the source's tiered storage (KIP-405)
+            layout: the plugin that writes the tier: aiven, local, or one of an installed package
+            tier_prefix: the prefix that the plugin puts before object names
+            tier_keys: a private key of the plugin, by key id
+            tier_endpoint_url: the endpoint of the tier's object storage server
+            tier_region: the S3 region of the tier
+            offline: for a source without brokers: the bucket or folder with its log of __remote_log_metadata
+            tier_epochs: with offline: a copy of a broker's leader-epoch-checkpoint, by partition (trips-0)
+            tier_log_starts: with offline: the log start of a partition (trips-0)
             value_format: decode values with the schema file (default: keep bytes)
             schema_file: for avro a schema, for json a type as DDL, for protobuf a descriptor set
             message: for protobuf: the message type of the values in the descriptor set
@@ -195,7 +251,21 @@ class Kafka:
         """
         there, registry = divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
-        with closing(open_source(bootstrap, there)) as source:
+        with closing(
+            self._source(
+                bootstrap,
+                there,
+                tier,
+                layout,
+                prefix=tier_prefix,
+                keys=tier_keys,
+                endpoint_url=tier_endpoint_url,
+                region=tier_region,
+                offline=offline,
+                epochs=tier_epochs,
+                log_starts=tier_log_starts,
+            )
+        ) as source:
             return comparing.compare(
                 *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
                 source,

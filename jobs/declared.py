@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 from stratalog import Report
@@ -67,7 +67,8 @@ _REQUIRED: Mapping[str, str] = {
 }
 """The texts of the same parameters without a default."""
 
-_ROOT = Path(__file__).resolve().parents[1]
+_PACKAGE = files("stratalog")
+"""Also readable in the zip of ``--py-files``."""
 _DOOR = "stratalog.engine.cluster"
 _HIDDEN = ("self", "cls", "check")
 
@@ -132,8 +133,10 @@ def declared(method: str) -> Declared:
 
 def _source(module: str) -> str:
     """The source of a module of this project."""
-    path = _ROOT.joinpath(*module.split(".")[1:])
-    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    *folders, name = module.split(".")[1:]
+    within = _PACKAGE.joinpath(*folders)
+    package = within.joinpath(name, "__init__.py")
+    return (package if package.is_file() else within.joinpath(f"{name}.py")).read_text(encoding="utf-8")
 
 
 def _literal(annotation: str, tree: ast.Module) -> str:

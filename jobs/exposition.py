@@ -1,5 +1,5 @@
-"""Metrics in OpenMetrics: gauges of the latest health check, counters of what ``maintain`` has done in this
-process, and counters of the operations in the history since the process began.
+"""Metrics in OpenMetrics: gauges of the latest health check, counters of the work of ``maintain`` in this process,
+and counters of the operations in the history since the process began.
 
 Names are Kafka's where Kafka has them, with the prefix ``stratalog_``; dashes become underscores, and times are
 seconds. Each metric has the label ``cluster``. ``prometheus-client`` does the rest.

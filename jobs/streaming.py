@@ -1,4 +1,5 @@
-"""A stream as a run of appends: it appends what is new since the last run, batch by batch, each exactly once.
+"""A stream as a run of appends: it appends the data that is new since the last run, batch by batch, each exactly
+once.
 
 Spark records a batch in the checkpoint before and after it is processed. It repeats an interrupted batch under the
 same id, by which the log recognizes it.

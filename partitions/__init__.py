@@ -46,7 +46,7 @@ Checksums
 Bytes of unknown origin
     Any writer may have written the bytes, with correct checksums. Before Arrow decodes anything, a small reader in
     this package reads a segment's footer (``thrift``, ``parquet_footer``) and inspects its pages
-    (``parquet_pages``). This bounds the memory that a row group takes; a form that our writers never produce
+    (``parquet_pages``). This bounds the memory that a row group takes; a form that the log's writers never produce
     counts as damage. Arrow's own description of a column chunk is not used: a contradictory one crashes the
     process. So decoding needs no child process, which would cost half a second and a copy of the decoded data, and
     every reader refuses the same files. Arrow only gets pages of known sizes whose checksums match. Spark's

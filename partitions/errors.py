@@ -51,9 +51,7 @@ class StorageRefusedError(StorageError):
 
 
 class StorageAuthorizationError(StorageRefusedError):
-    """A store denies the caller this action; nothing was changed. The caller needs other permissions or
-    credentials.
-    """
+    """A store denies the caller this action; nothing was changed. The caller needs permissions or credentials."""
 
     code = "CLUSTER_AUTHORIZATION_FAILED"
 
@@ -76,9 +74,7 @@ class StoreTimeoutError(RetriableError):
 
 
 class BrokerUnreachableError(RetriableError):
-    """A broker's root cannot be listed or has no ``broker.json`` (because its volume is not mounted, for
-    example).
-    """
+    """A broker's root cannot be listed or has no ``broker.json`` (its volume is not mounted, for example)."""
 
     code = "BROKER_NOT_AVAILABLE"
 
@@ -213,9 +209,7 @@ class PreferredLeaderNotAvailableError(LeaderNotAvailableError):
 
 
 class EligibleLeadersNotAvailableError(LeaderNotAvailableError):
-    """No replica is eligible for the election. (An eligible replica is unfenced and, unless the election is
-    unclean, in the ISR.)
-    """
+    """No replica is both unfenced and, unless the election is unclean, in the ISR."""
 
     code = "ELIGIBLE_LEADERS_NOT_AVAILABLE"
 
@@ -377,15 +371,11 @@ class LogTruncationError(OffsetOutOfRangeError):
     def __init__(self, message: str, divergent_offset: int) -> None:
         super().__init__(message)
         self.divergent_offset = divergent_offset
-        """The offset up to which the log equals the records that the consumer has read. From there on the records
-        were replaced.
-        """
+        """The offset up to which the log still has the records that the consumer has read."""
 
 
 class DuplicateSequenceNumberError(InvalidCallError):
-    """The producer has already appended later sequences; it is unknown whether it has appended this one, or with
-    which records.
-    """
+    """The producer has already appended later sequences; whether it appended this one is unknown."""
 
     code = "DUPLICATE_SEQUENCE_NUMBER"
 
@@ -397,9 +387,7 @@ class OutOfOrderSequenceNumberError(InvalidCallError):
 
 
 class ChangedReplayError(OutOfOrderSequenceNumberError):
-    """The producer has already appended this sequence with other records; the records of this call were not
-    stored.
-    """
+    """The producer has already appended this sequence with other records; this call stored nothing."""
 
 
 class InvalidGroupIdError(InvalidCallError):

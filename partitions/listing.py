@@ -83,8 +83,8 @@ def parse(
     folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str, *, generation: int = 0
 ) -> Listing:
     """The objects of a replica's folder, sorted by kind; ``folder`` is the path below the root, and ``uri_of``
-    gives the address for errors. ``generation`` is that of the partition's last rule of removal (0: none): a
-    file of a greater one is foreign, as no rule has made it.
+    gives the address for errors. ``generation`` is that of the partition's last removal rule (0: none): a file of
+    a later generation is foreign, because no rule has made it.
 
     Raises: CorruptionError if a name of the log is not a regular file: a reader by path, such as Spark, would
     follow it.

@@ -25,11 +25,11 @@
     <id>.probe                                                      tests a store, and is deleted
     <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
-Offsets and positions have 20 digits and epochs 10, so that names sort as numbers; greater ones are never written,
-and a number of more than 64 bits is no offset. An incarnation folder is ``<directory_id>.<8 hex digits>``: the
-directory id of the root and, if known, a digest of the identity of its ``broker.json`` as an object. A root that
-was restored from an older copy has the directory id of the original, and drivers that knew the original must not
-write to it.
+Offsets and positions have 20 digits and epochs 10, so that names sort as numbers; greater numbers are never
+written, and a number of more than 64 bits is not an offset. An incarnation folder is ``<directory_id>.<8 hex
+digits>``: the directory id of the root and, if known, a digest of the identity of its ``broker.json`` as an
+object. A root that was restored from an older copy has the directory id of the original, and drivers that knew the
+original must not write to it.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ The order of steps
     would take it for the last of its key.
 
     An unclean election, or a log that begins again, gives up committed records, perhaps the later record that
-    made a rule remove an earlier one on some of the replicas. So a partition with a rule has no such election
-    (``election_commands``).
+    made a rule remove an earlier one on some of the replicas. So such an election is refused for a partition with
+    a rule (``election_commands``).
 
 Removed, or lost
     A replica has at each offset the generation of its file there. At equal generations two replicas hold equal

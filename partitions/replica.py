@@ -66,7 +66,7 @@ class LookMark:
 
     @classmethod
     def now(cls) -> LookMark:
-        """The present moment."""
+        """The current moment."""
         return cls((os.getpid(), _PROCESS), next(_looks))
 
 

@@ -1,7 +1,7 @@
 """Finds fields of records that their topic's type lacks, at every depth, and adds them to a type. Pure.
 
-The walk follows types (``unknown_in_types``: Arrow's or Spark's) or Python values (``unknown_in_values``), beside
-the declared type. A path has the names of fields, ``element`` for a list, ``key`` and ``value`` for a map:
+The walk follows types (``unknown_in_types``: Arrow's or Spark's) or Python values (``unknown_in_values``), along
+with the declared type. A path has the names of fields, ``element`` for a list, ``key`` and ``value`` for a map:
 ``l.element.x``. Names that differ only in case are different names.
 """
 

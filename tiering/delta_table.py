@@ -155,7 +155,7 @@ class DeltaTopicTable(DeltaTopicReader):
             self._clean(table)
 
     def _undoing(self, rewrite: Rewrite, besides: TableChange | None) -> TableChange:
-        """The change that reverts a rewrite, combined with another change without data.
+        """The change that reverts a rewrite, combined with another change that changes no data.
 
         Raises: RemoteObjectMissingError, StorageError.
         """

@@ -1,4 +1,4 @@
-"""Reads records from files that other writers have put into a table in place of our segments.
+"""Reads records from files that other writers have put into a table in place of the log's segments.
 
 Their origin is unknown, and their records may be in any order. So they are read within bounds, like segments: the
 footer, then one row group at a time, in the order of the first offset that each claims. Records wait while earlier

@@ -8,7 +8,7 @@ options        the options of an export
 parts          the state of each partition in a run: position, due pieces, pace
 export         the operation: creates topics, writes pieces, reports
 kept           pieces at the same offsets
-offset_map     the map from our offsets to those of the target, as a Delta table
+offset_map     the map from the offsets here to those of the target, as a Delta table
 group_offsets  committed offsets of consumer groups
 
 An export has a name. Its journal is the topic ``stratalog-export.NAME`` in the target, which is also its
@@ -28,9 +28,9 @@ Exactly once, at the same offsets
     written, the journal gets an entry with its offsets. So a fenced run begins no further piece, and its successor
     knows that only records of that piece may still be in flight. If the log ends within the piece, the successor
     waits until these have arrived or timed out at their producer (``settle_s``). One case remains: a run is paused
-    between writing bytes to its socket and their departure, for longer than that time, and continues beside its
-    successor. Then records get wrong offsets. Both runs detect this, by the broker's answer or the end of the log,
-    and end with ``RECORDS_DIFFER``; ``compare`` names the records.
+    between writing bytes to its socket and their departure, for longer than that time, and continues while its
+    successor runs. Then records get wrong offsets. Both runs detect this, by the broker's answer or the end of the
+    log, and end with ``RECORDS_DIFFER``; ``compare`` names the records.
 
 Gaps, at the same offsets
     An offset without a committed record here must be used up in the target. A transaction's marker uses one: a gap

@@ -87,7 +87,7 @@ def export(
     options: ExportOptions,
 ) -> Report:
     """Export these topics once. The report has one row per partition. A topic that cannot be exported is a
-    failure, and the others continue. ``lag`` is the number of our offsets left at the end of the run.
+    failure, and the others continue. ``lag`` is the number of offsets here that are left at the end of the run.
 
     Raises: InvalidCallError if no topic is given, or several topics with a ``target_topic``.
     """

@@ -2,11 +2,14 @@
 
   stratalog compare trips,fares --with kafka-1:9092
   stratalog compare trips --with kafka-1:9092 --format confluent-avro --schema trip.avsc
+  stratalog compare trips --offline s3://backup/logs --tier s3://kafka-tier/prefix --layout aiven   no brokers left
 
 Compares offset, timestamp, key, value and headers of every committed record in the offsets that both sides have.
 If any record differs, the exit status is 1, and the report names the offsets. Records that the source has
 compacted away are counted, but are not differences. For a topic with typed values, give the format and schema that
-the mirror used; decoded values are compared. Needs confluent-kafka: pip install 'stratalog[kafka]'.
+the mirror used; decoded values are compared. With --tier, the other side is read from the source's tier. Offsets
+that it leaves unknown are not compared, and notes name them. Needs confluent-kafka:
+pip install 'stratalog[kafka]'.
 """
 
 from __future__ import annotations
@@ -15,17 +18,22 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.bridges.jobs.mirror import SPECIAL, check_format
+from stratalog.bridges.jobs.mirror import SPECIAL, check_format, needs_of_tier
+from stratalog.jobs.arguments import check_options
 from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    bootstrap = {**SPECIAL["bootstrap"], "flags": ("--with",), "required": True}
-    add_declared(parser, "stratalog.bridges.kafka:Kafka.compare", special={**SPECIAL, "bootstrap": bootstrap})
+    method = "stratalog.bridges.kafka:Kafka.compare"
+    special = {**SPECIAL, "bootstrap": {**SPECIAL["bootstrap"], "flags": ("--with",)}}
+    other = parser.add_mutually_exclusive_group(required=True)
+    add_declared(other, method, only=["bootstrap", "offline"], special=special)
+    add_declared(parser, method, leave_out=["bootstrap", "offline"], special=special)
 
 
 def compare(job: Job) -> Report:
+    check_options(job.arguments, needs=needs_of_tier())
     check_format(job.arguments)
     report: Report = call(job.cluster().compare, job.arguments, topics=job.arguments.mirrored)
     return report

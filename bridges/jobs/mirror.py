@@ -43,8 +43,13 @@ SPECIAL: Special = {
     "tier_keys": {"flags": ("--tier-key",), "metavar": "ID=FILE"},
     "tier_endpoint_url": {"metavar": "URL"},
     "offline": {"metavar": "URL"},
+    "tier_epochs": {"metavar": "PARTITION=FILE"},
+    "tier_log_starts": {"flags": ("--tier-log-start",), "metavar": "PARTITION=OFFSET"},
 }
-_TIER = ("tier", "layout", "tier_prefix", "tier_keys", "tier_endpoint_url", "tier_region")
+_OF_TIER = ("layout", "tier_prefix", "tier_keys", "tier_endpoint_url", "tier_region", "offline")
+_OF_OFFLINE = ("tier_epochs", "tier_log_starts")
+"""Options that need ``--tier``, and ``--offline``."""
+_TIER = ("tier", "layout", "tier_prefix", "tier_keys", "tier_endpoint_url", "tier_region", *_OF_OFFLINE)
 _CREATED = ("replication_factor", "archive", "rename")
 _VALUES = ("value_format", "schema_file", "message")
 _RUN = ("configs", *_TIER, *_CREATED, "groups", "throttle_bytes_per_s", "budget_s", "value_format", "every")
@@ -55,6 +60,12 @@ def check_format(given: argparse.Namespace) -> None:
     for one, other in (("format", "schema"), ("schema", "format"), ("message", "format")):
         if f"--{one}" in given.used.values() and f"--{other}" not in given.used.values():
             raise InvalidCallError(f"--{one} needs --{other}")
+
+
+def needs_of_tier() -> list[tuple[str, str]]:
+    """The options of a tier, each with the option that it needs."""
+    offline = ((one, "offline") for one in _OF_OFFLINE)
+    return [("tier", "layout"), *((one, "tier") for one in _OF_TIER), *offline]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,8 +95,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def mirror(job: Job) -> Report:
     given = job.arguments
-    of_tier = ("layout", "tier_prefix", "tier_keys", "tier_endpoint_url", "tier_region", "offline")
-    check_options(given, needs=[("tier", "layout"), *((one, "tier") for one in of_tier)], bars=[("end", *_RUN)])
+    check_options(given, needs=needs_of_tier(), bars=[("end", *_RUN)])
     check_format(given)
     report: Report
     if given.end:

@@ -3,7 +3,7 @@
     tier                      ``KafkaTier``: plans a read, and gives a DataFrame or Arrow
     segment, segment_states   the uploads in ``__remote_log_metadata``; ``fields`` (its bytes)
     metadata_log              that topic, from the files of its log
-    brokers                   that topic, and the present history, from running brokers
+    brokers                   that topic, and the current history, from running brokers
     layout                    the interface to a plugin's layout of segments; ``local``, ``aiven`` (with
                               ``aiven_manifest`` and ``aiven_keys``)
     lineage, plan             the segments of the log, and the unclear offsets
@@ -12,6 +12,7 @@
     batches, columns          checked record batches (``checksum``); their records as columns
     tasks                     parts of segments for tasks, and their rows
     mirrored                  the tier as a source of ``cluster.mirror``
+    by_hand                   leader epochs and log starts that the user gives, for a cluster that is gone
     reading                   a task's read of a range of a segment
 
 Nothing here writes. Functions that decode untrusted bytes raise only stratalog's errors, and use bounded memory.

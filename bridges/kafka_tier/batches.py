@@ -1,16 +1,19 @@
 """Parses Kafka's record batches, format 2, in a segment: headers, checksums, payloads.
 
-The work here is per batch. Records are decoded many batches at a time (``columns``). Every length is checked
-before use, and sizes are bounded, because any writer to the bucket may have written the bytes.
+numpy checks the headers of all batches that were read together. Python only finds where each begins, and computes
+its checksum. Records are decoded many batches at a time (``columns``), from the bytes that were read, without a
+copy unless they are compressed. Every length is checked before use, and sizes are bounded, because any writer to
+the bucket may have written the bytes.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import pairwise, repeat
+from typing import NamedTuple, NoReturn
 
+import numpy as np
 import pyarrow as pa
 
 from stratalog.bridges.kafka_tier.checksum import crc32c
@@ -23,8 +26,29 @@ MOST_BATCH_RECORDS = 1 << 20
 _PREFIX_BYTES = 12
 """The size of the offset and length fields, which the length field does not count."""
 _CRC_FROM = 21
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_CODECS = {0: None, 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+_MAGIC = 2
+_NO_OFFSET = (1 << 63) - 1
+_HEADERS = np.dtype(
+    [
+        ("base", ">i8"),
+        ("length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_delta", ">i4"),
+        ("base_ms", ">i8"),
+        ("max_ms", ">i8"),
+        ("producer", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("sequence", ">i4"),
+        ("records", ">i4"),
+    ]
+)
+_PLACE = struct.Struct(">qi11xi")
+"""The base offset, the length and the last offset's delta of a header."""
+_CODECS = (None, "gzip", "snappy", "lz4", "zstd")
+_CODEC_BITS = 0x07
 _XERIAL = b"\x82SNAPPY\x00"
 _LEAST_RECORD_BYTES = 7
 _KNOWN_ATTRIBUTES = 0x7F
@@ -43,13 +67,21 @@ class KafkaBatch(NamedTuple):
     attributes: int
     position: int
     """The position of its first byte in the segment."""
-    payload: bytes
-    """The stored records, possibly compressed."""
+    data: bytes
+    """The bytes read together, or the decompressed records."""
+    begin: int
+    end: int
+    """``data[begin:end]`` are the stored records, possibly compressed."""
 
     @property
-    def log_append_time(self) -> bool:
-        """Whether all records of the batch have the broker's time, which is ``max_timestamp_ms``."""
-        return bool(self.attributes & 0x08)
+    def payload(self) -> memoryview:
+        """Its records, without a copy."""
+        return memoryview(self.data)[self.begin : self.end]
+
+    @property
+    def codec(self) -> str | None:
+        """The codec of its records; None if they are not compressed."""
+        return _CODECS[self.attributes & _CODEC_BITS]
 
     @property
     def transactional(self) -> bool:
@@ -62,17 +94,54 @@ class KafkaBatch(NamedTuple):
         return bool(self.attributes & 0x20)
 
 
-def batches_of(data: bytes, position: int, what: str) -> Iterator[KafkaBatch]:
-    """The whole batches in ``data``, which begins at byte ``position`` of a segment, at the start of a batch. An
-    incomplete batch at the end is left out (``batch_bytes`` says how many bytes it takes).
+def batches_of(data: bytes, position: int, what: str, until: int = _NO_OFFSET) -> list[KafkaBatch]:
+    """The whole batches in ``data``, which begins at byte ``position`` of a segment, at the start of a batch, up
+    to the first one that reaches offset ``until``. An incomplete batch at the end is left out.
 
     Raises: InvalidCallError for an older format, an unknown codec, or a batch that is too large for a task;
         CorruptionError for a wrong checksum, or a header that contradicts itself.
     """
-    at = 0
-    while (size := batch_bytes(data, at, position, what)) is not None and at + size <= len(data):
-        yield _batch(data, at, size, position, what)
-        at += size
+    places, reached = _places(data, until)
+    bounds = np.array(places, np.int64)
+    headers = np.frombuffer(data, np.uint8)[bounds[:-1, None] + np.arange(HEADER_BYTES)].view(_HEADERS)[:, 0]
+    crcs = [crc32c(data[start + _CRC_FROM : end]) for start, end in pairwise(places)]
+    base, last = headers["base"].astype(np.int64), headers["base"] + headers["last_delta"].astype(np.int64)
+    records, attributes = headers["records"].astype(np.int64), headers["attributes"].astype(np.int64)
+    good = (headers["magic"] == _MAGIC) & (headers["crc"] == np.array(crcs, np.uint32))
+    good &= (base >= 0) & (last >= base) & (last < _NO_OFFSET) & (records >= 0) & (records <= last - base + 1)
+    good &= ((attributes & ~_KNOWN_ATTRIBUTES) == 0) & ((attributes & _CODEC_BITS) < len(_CODECS))
+    good &= records <= MOST_BATCH_RECORDS
+    if not good.all():
+        at = int(good.argmin())
+        batch_bytes(data, places[at], position, what)
+        _refuse(data, places[at], places[at + 1], position, what)
+    if not reached:
+        batch_bytes(data, places[-1], position, what)
+    names = ("leader_epoch", "base_ms", "max_ms", "producer")
+    epochs, base_ms, max_ms, producers = (headers[name].tolist() for name in names)
+    numbers = (base.tolist(), last.tolist(), epochs, base_ms, max_ms, producers, records.tolist())
+    begins = (bounds[:-1] + HEADER_BYTES).tolist()
+    positions = (bounds[:-1] + position).tolist()
+    same = repeat(data, len(positions))
+    rows = zip(*numbers, attributes.tolist(), positions, same, begins, places[1:], strict=True)
+    return list(map(KafkaBatch._make, rows))
+
+
+def _places(data: bytes, until: int) -> tuple[list[int], bool]:
+    """The starts of the whole batches, and the end of the last one; and whether that one reaches ``until``. It is
+    the first place that has no whole batch, or an impossible one.
+    """
+    places, at, size = [0], 0, len(data)
+    while at + HEADER_BYTES <= size:
+        base, length, delta = _PLACE.unpack_from(data, at)
+        length += _PREFIX_BYTES
+        if not HEADER_BYTES <= length <= MOST_BATCH_BYTES or at + length > size:
+            break
+        at += length
+        places.append(at)
+        if base + delta + 1 >= until:
+            return places, True
+    return places, False
 
 
 def batch_bytes(data: bytes, at: int, position: int, what: str) -> int | None:
@@ -81,7 +150,7 @@ def batch_bytes(data: bytes, at: int, position: int, what: str) -> int | None:
         return None
     length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
     magic = data[at + 16]
-    if magic != 2:
+    if magic != _MAGIC:
         if magic in (0, 1):
             raise InvalidCallError(
                 f"{what}: the batch at byte {position + at} has format {magic}, of Kafka before 0.11: read this "
@@ -96,41 +165,37 @@ def batch_bytes(data: bytes, at: int, position: int, what: str) -> int | None:
     return size
 
 
-def _batch(data: bytes, at: int, size: int, position: int, what: str) -> KafkaBatch:
-    base, _, epoch, _, crc, attributes, delta, base_ms, max_ms, producer, _, _, count = _HEADER.unpack_from(
-        data, at
-    )
-    if crc32c(data[at + _CRC_FROM : at + size]) != crc:
-        raise CorruptionError(f"{what}: the batch at byte {position + at} has a wrong checksum (CRC-32C)")
-    if base < 0 or delta < 0 or not 0 <= count <= delta + 1 or base + delta >= (1 << 63) - 1:
-        raise CorruptionError(
-            f"{what}: the batch at byte {position + at} has {count} records at offsets {base} to {base + delta}"
-        )
-    if attributes & ~_KNOWN_ATTRIBUTES or attributes & 7 not in _CODECS:
+def _refuse(data: bytes, at: int, end: int, position: int, what: str) -> NoReturn:
+    """The error of the batch at ``data[at:end]``, the first one that is not good."""
+    (header,) = np.frombuffer(data, _HEADERS, 1, at).tolist()
+    base, _, _, _, crc, attributes, delta, _, _, _, _, _, count = header
+    named = f"{what}: the batch at byte {position + at}"
+    if crc32c(data[at + _CRC_FROM : end]) != crc:
+        raise CorruptionError(f"{named} has a wrong checksum (CRC-32C)")
+    if base < 0 or delta < 0 or not 0 <= count <= delta + 1 or base + delta >= _NO_OFFSET:
+        raise CorruptionError(f"{named} has {count} records at offsets {base} to {base + delta}")
+    if attributes & ~_KNOWN_ATTRIBUTES or attributes & _CODEC_BITS >= len(_CODECS):
         raise InvalidCallError(
-            f"{what}: the batch at byte {position + at} has attributes {attributes:#x}, which are not supported: "
-            "read this range through the brokers"
+            f"{named} has attributes {attributes:#x}, which are not supported: read this range through the brokers"
         )
-    if count > MOST_BATCH_RECORDS:
-        raise _too_large(f"{what}: the batch at byte {position + at}", f"{count} records")
-    payload = data[at + HEADER_BYTES : at + size]
-    return KafkaBatch(
-        base, base + delta, epoch, base_ms, max_ms, producer, count, attributes, position + at, payload
-    )
+    raise _too_large(named, f"{count} records")
 
 
 def decompressed(batch: KafkaBatch, what: str) -> KafkaBatch:
     """The batch with decompressed records. Raises: CorruptionError for bytes that do not match their codec;
     InvalidCallError for more records than fit into a task.
     """
-    codec = _CODECS[batch.attributes & 7]
-    named = f"{what}: the batch at byte {batch.position}"
-    data = batch.payload if codec is None else _decompressed(batch.payload, codec, named)
-    if batch.records * _LEAST_RECORD_BYTES > len(data):
-        raise CorruptionError(f"{named} has {batch.records} records in {len(data)} bytes")
-    if codec is None:
-        return batch
-    return batch._replace(payload=data, attributes=batch.attributes & ~7)
+    codec, size = batch.codec, batch.end - batch.begin
+    if codec is not None:
+        named = f"{what}: the batch at byte {batch.position}"
+        data = _decompressed(bytes(batch.payload), codec, named)
+        size = len(data)
+        batch = batch._replace(data=data, begin=0, end=size, attributes=batch.attributes & ~_CODEC_BITS)
+    if batch.records * _LEAST_RECORD_BYTES > size:
+        raise CorruptionError(
+            f"{what}: the batch at byte {batch.position} has {batch.records} records in {size} bytes"
+        )
+    return batch
 
 
 def _decompressed(data: bytes, codec: str, named: str) -> bytes:

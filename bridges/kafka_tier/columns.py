@@ -4,8 +4,8 @@ The position of a record depends on the length of the previous one. So step ``k`
 *every* batch of a group, as one operation on arrays. Once only a few batches have records left, plain Python reads
 their remaining lengths, which is then faster.
 
-Keys and values are slices of the decompressed bytes. One Arrow array over these bytes, without a copy, has all
-slices and the gaps between them, and ``take`` selects the columns from it.
+Keys and values are slices of the bytes that were read, or decompressed. One Arrow array over these bytes, without
+a copy, has all slices and the gaps between them, and ``take`` selects the columns from it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ _LEAST_SIDE_BY_SIDE = 64
 """With fewer batches, a numpy step takes longer than Python needs for their records (measured)."""
 _MOST_HEADERS = 1 << 21
 """The limit of headers in a group of batches."""
-_PADDING = bytes(16)
 
 Numbers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -77,13 +76,11 @@ def decode(batches: Sequence[KafkaBatch], start: int, end: int, what: str) -> pa
     Raises: CorruptionError for records that do not fill their batch or contradict its header; InvalidCallError for
     a timestamp that does not fit into microseconds, or for more headers than fit into a task.
     """
-    sizes = np.array([len(batch.payload) for batch in batches], np.int64)
-    ends = np.cumsum(sizes)
+    joined, begins, ends = _joined(batches)
     counts = np.array([batch.records for batch in batches], np.int64)
-    joined = b"".join([*(batch.payload for batch in batches), _PADDING])
     data = np.frombuffer(joined, np.uint8)
     try:
-        starts = _record_starts(data, ends - sizes, ends, counts)
+        starts = _record_starts(data, begins, ends, counts)
         fields = _Fields(data, starts, np.repeat(np.arange(len(batches)), counts), batches)
     except _DamagedError as error:
         between = f"the batches at bytes {batches[0].position} to {batches[-1].position}"
@@ -91,6 +88,19 @@ def decode(batches: Sequence[KafkaBatch], start: int, end: int, what: str) -> pa
     rows = np.flatnonzero((fields.offsets >= start) & (fields.offsets < end))
     _check_times(fields.timestamps_ms[rows], fields.offsets[rows], what)
     return fields.columns(pa.py_buffer(joined), rows)
+
+
+def _joined(batches: Sequence[KafkaBatch]) -> tuple[bytes, Numbers, Numbers]:
+    """Bytes with the records of all batches, and where those of each begin and end. Records that were read
+    together are not copied.
+    """
+    first = batches[0].data
+    if all(batch.data is first for batch in batches):
+        bounds = np.array([(batch.begin, batch.end) for batch in batches], np.int64)
+        return first, bounds[:, 0], bounds[:, 1].copy()
+    sizes = np.array([batch.end - batch.begin for batch in batches], np.int64)
+    ends = np.cumsum(sizes)
+    return b"".join([batch.payload for batch in batches]), ends - sizes, ends
 
 
 class _DamagedError(Exception):
@@ -131,14 +141,14 @@ def _varints(data: Bytes, at: Numbers, most_bytes: int = 5) -> tuple[Numbers, Nu
 def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """``_varints`` for a single position."""
     value = shift = 0
-    while shift < 35:
+    while shift < 35 and at < len(data):
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at
         shift += 7
-    raise _DamagedError("a number has more than 5 bytes")
+    raise _DamagedError("a number has more than 5 bytes, or no end")
 
 
 def _record_starts(data: Bytes, begins: Numbers, ends: Numbers, counts: Numbers) -> Numbers:
@@ -187,7 +197,7 @@ class _Fields:
         self.batch = batch
         length, at = _varints(data, starts)
         ends = at + length
-        if (length < 6).any() or (ends > len(data) - len(_PADDING)).any():
+        if (length < 6).any() or (ends > len(data)).any():
             raise _DamagedError("a record has an impossible length")
         self._check_order(starts, ends)
         delta_ms, at = _varints(data, at + 1, 10)
@@ -222,7 +232,7 @@ class _Fields:
         self.offsets = np.array([one.base_offset for one in batches], np.int64)[batch] + delta
         base_ms = np.array([one.base_timestamp_ms for one in batches], np.int64)[batch]
         max_ms = np.array([one.max_timestamp_ms for one in batches], np.int64)[batch]
-        self.append_time = np.array([one.log_append_time for one in batches], np.bool_)[batch]
+        self.append_time = np.array([one.attributes & 0x08 for one in batches], np.bool_)[batch]
         self.timestamps_ms = np.where(self.append_time, max_ms, base_ms + delta_ms)
         self.epochs = np.array([one.leader_epoch for one in batches], np.int32)[batch]
 

@@ -34,7 +34,7 @@ class CommittedPlan:
 
 
 def committed(plan: TierPartition, opened: Opener, start: int | None, end: int | None) -> CommittedPlan:
-    """The plan for readers of committed records at the offsets ``[start, end)``; None is no bound.
+    """The plan for readers of committed records at the offsets ``[start, end)``; None means no bound.
 
     Raises: StorageError kinds. A damaged index makes offsets unclear, and raises nothing.
     """

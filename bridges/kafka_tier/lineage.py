@@ -7,6 +7,7 @@ election").
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 
@@ -27,6 +28,12 @@ class LeaderEpochs:
         """The epoch of the offset; None before the first."""
         at = bisect_right(self.starts, offset, key=lambda one: one[1]) - 1
         return None if at < 0 else self.starts[at][0]
+
+    def run_at(self, offset: int) -> tuple[int | None, int]:
+        """The epoch of the offset, as ``epoch_at``, and the offset from which on it may be another one."""
+        at = bisect_right(self.starts, offset, key=lambda one: one[1])
+        until = self.starts[at][1] if at < len(self.starts) else sys.maxsize
+        return self.starts[at - 1][0] if at else None, until
 
     def ranges_of(self, segment: RemoteLogSegment) -> list[tuple[int, int]]:
         """The offsets of the segment that belong to this history, as ranges ``[start, end)`` that do not touch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stratalog.bridges.kafka_tier.batches import KafkaBatch, batch_bytes, batches_of, decompressed
+from stratalog.bridges.kafka_tier.batches import KafkaBatch, batches_of, decompressed
 from stratalog.bridges.kafka_tier.columns import decode
 from stratalog.bridges.kafka_tier.segment import MOST_SEGMENT_BYTES
 from stratalog.bridges.kafka_tier.segment_states import Message, parsed
@@ -70,12 +70,11 @@ def _groups(store: Store, name: str, what: str, last: bool, notes: list[str]) ->
     try:
         while data := store.read(name, position + len(rest), position + len(rest) + _READ_BYTES):
             data = rest + data
-            group = list(batches_of(data, position, what))
+            group = batches_of(data, position, what)
             for at in range(0, len(group), _GROUP):
                 yield group[at : at + _GROUP]
             if group:
-                end = group[-1].position + (batch_bytes(data, group[-1].position - position, position, what) or 0)
-                data, position = data[end - position :], end
+                data, position = data[group[-1].end :], position + group[-1].end
             rest = data
             if position > MOST_SEGMENT_BYTES:
                 raise CorruptionError(f"{what} is larger than a segment of Kafka can be")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stratalog.bridges.kafka_tier.by_hand import epochs_by_hand, log_starts_by_hand
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
 from stratalog.bridges.kafka_tier.reading import TierTask, read_task
 from stratalog.bridges.kafka_tier.tier import KafkaTier, TierPlan
@@ -188,7 +189,7 @@ class TieredSource:
                 yield from self._brokers.read(rest)
             return
         for key, left in rest.items():
-            yield SourceRead(key, NO_RECORDS, left.end)
+            yield SourceRead(key, NO_RECORDS, left.end, unknown=_unknown(key, left.start, left.end, ""))
 
     def _part(
         self, key: TopicPartition, left: SourceRange, task: TierTask
@@ -214,7 +215,7 @@ class TieredSource:
         end = min(end, left.end)
         yield SourceRead(key, NO_RECORDS, left.start, notes=(self._how(why),) if why else ())
         if self._brokers is None:
-            yield SourceRead(key, NO_RECORDS, end)
+            yield SourceRead(key, NO_RECORDS, end, unknown=_unknown(key, left.start, end, why))
             return replace(left, start=end, leader_epoch=None)
         epoch = left.leader_epoch
         with closing(self._brokers.read({key: replace(left, end=end)})) as reads:
@@ -285,11 +286,14 @@ def open_tiered(
     metadata: str | None,
     prefix: str,
     keys: Mapping[str, str] | None,
+    epochs: Mapping[str, str] | None,
+    log_starts: Mapping[str, str | int] | None,
     storage: StoreOptions,
     image: ClusterImage,
 ) -> MirrorSource:
-    """The source with its tier, see ``KafkaTier.open``; ``image`` has earlier mirrors. Raises: see
-    ``KafkaTier.open``.
+    """The source with its tier, see ``KafkaTier.open``; ``image`` has earlier mirrors. ``epochs`` and
+    ``log_starts`` are as for ``Kafka.mirror``. Raises: see ``KafkaTier.open``; InvalidCallError if one of them is
+    wrong.
     """
     tier = KafkaTier.open(
         address,
@@ -299,6 +303,8 @@ def open_tiered(
         configs=configs if bootstrap is not None else None,
         prefix=prefix,
         keys=keys,
+        epochs=epochs_by_hand(epochs or {}),
+        log_starts=log_starts_by_hand(log_starts or {}),
         storage=storage,
     )
     if bootstrap is not None:
@@ -333,6 +339,10 @@ def _why(plan: TierPlan, offset: int) -> str:
     """The unclear offsets at a position, with the reason."""
     found = [str(one) for one in plan.unclear if one.start <= offset < one.end]
     return "; ".join(found)
+
+
+def _unknown(key: TopicPartition, start: int, end: int, why: str) -> str:
+    return why or f"{key[0]}-{key[1]} offsets [{start}, {end}) are not in the tier"
 
 
 def _after(left: SourceRange, position: int, epochs: LeaderEpochs) -> SourceRange:

@@ -13,11 +13,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.bridges.kafka_tier.batches import KafkaBatch, batch_bytes, batches_of, decompressed
+from stratalog.bridges.kafka_tier.batches import KafkaBatch, batches_of, decompressed
 from stratalog.bridges.kafka_tier.columns import decode
 from stratalog.bridges.kafka_tier.indexes import AbortedTransaction, OffsetIndex, parse_offset_index
 from stratalog.bridges.kafka_tier.layout import IndexKind, OpenSegment
@@ -26,7 +27,7 @@ from stratalog.bridges.kafka_tier.plan import SegmentRange
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lookup import TimeRange
 
-READ_BYTES = 4 * 1024 * 1024
+READ_BYTES = 8 * 1024 * 1024
 _LEAST_READ_BYTES = 64 * 1024
 GROUP_BYTES = 8 * 1024 * 1024
 GROUP_RECORDS = 1 << 17
@@ -90,12 +91,15 @@ def read_task(task: TierTask, *, first: bool = False) -> Iterator[pa.RecordBatch
     group: list[KafkaBatch] = []
     size = records = 0
     least_bytes = 0 if first else GROUP_BYTES
-    batches = _batches(task, what, first=first) if known is None else _committed(task, known, what)
-    for batch in batches:
+    found = _batches(task, what, first=first) if known is None else _committed(task, known, what)
+    for batch in chain.from_iterable(found):
         if batch.control:
             continue
+        if group and batch.data is not group[-1].data and batch.codec is None:
+            yield from _rows(task, group, what)  # what was read together is decoded without a copy
+            group, size, records = [], 0, 0
         group.append(decompressed(batch, what))
-        size, records = size + len(group[-1].payload), records + batch.records
+        size, records = size + group[-1].end - group[-1].begin, records + batch.records
         if size >= least_bytes or records >= GROUP_RECORDS:
             yield from _rows(task, group, what)
             group, size, records = [], 0, 0
@@ -103,19 +107,17 @@ def read_task(task: TierTask, *, first: bool = False) -> Iterator[pa.RecordBatch
         yield from _rows(task, group, what)
 
 
-def _committed(task: TierTask, known: KnownTransactions, what: str) -> Iterator[KafkaBatch]:
+def _committed(task: TierTask, known: KnownTransactions, what: str) -> Iterator[list[KafkaBatch]]:
     """The batches of a task without those of aborted transactions, once all markers are known."""
     markers = _Markers(task, known)
-    batches: list[KafkaBatch] = []
-    for batch in _batches(task, what):
-        markers.see(batch)
-        if not batch.control:
-            batches.append(batch)
+    read = []
+    for batches in _batches(task, what):
+        markers.see(batches)
+        read.append(batches)
     markers.finish()
     markers.look_ahead()
-    for batch in batches:
-        if not markers.aborted(batch):
-            yield batch
+    for batches in read:
+        yield [batch for batch in batches if not batch.transactional or not markers.aborted(batch)]
 
 
 def _rows(task: TierTask, group: list[KafkaBatch], what: str) -> Iterator[pa.RecordBatch]:
@@ -136,9 +138,9 @@ def _of_times(rows: pa.RecordBatch, times: TimeRange) -> pa.Array:
     return pc.fill_null(chosen, False)
 
 
-def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[KafkaBatch]:
-    """The checked batches of a task."""
-    segment, start, end = task.piece.segment, task.piece.start, task.piece.end
+def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[list[KafkaBatch]]:
+    """The checked batches of a task, those that were read together in one list."""
+    segment, end = task.piece.segment, task.piece.end
     position, expected, landed = _begin(task)
     rest, size = b"", _LEAST_READ_BYTES if first else _first_read(task.piece)
     while expected < end:
@@ -146,40 +148,49 @@ def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[Kafk
         size = min(2 * size, READ_BYTES)
         if len(data) == len(rest):
             raise CorruptionError(f"{what}: its log ends at byte {position + len(data)}, before offset {end}")
-        whole = 0
-        for batch in batches_of(data, position, what):
-            whole = batch.position - position + (batch_bytes(data, batch.position - position, position, what) or 0)
+        rest = data
+        if found := batches_of(data, position, what, end):
             if landed is not None:
                 # Old brokers write one index entry per append: the position of its first batch, and the last
                 # offset of its last batch.
-                if batch.base_offset > landed:
+                if found[0].base_offset > landed:
                     raise CorruptionError(
-                        f"{what}: its offset index has byte {batch.position} for offset {landed}, but the batch "
-                        f"there has offsets {batch.base_offset} to {batch.last_offset}"
+                        f"{what}: its offset index has byte {position} for offset {landed}, but the batch there "
+                        f"has offsets {found[0].base_offset} to {found[0].last_offset}"
                     )
-                expected, landed = batch.base_offset, None
-            if batch.base_offset != expected:
-                raise LogGapError(
-                    f"{what}: the batch at byte {batch.position} begins at offset {batch.base_offset}, not at "
-                    f"{expected}: batches are missing, or the topic was once compacted; read this range "
-                    "through the brokers"
-                )
-            expected = batch.last_offset + 1
-            if expected <= start:
-                continue
-            epoch = task.epochs.epoch_at(batch.base_offset)
-            if epoch != batch.leader_epoch:
-                raise CorruptionError(
-                    f"{what}: the batch at offset {batch.base_offset} has leader epoch {batch.leader_epoch}, but "
-                    f"the history has epoch {epoch} there"
-                )
-            yield batch
-            if expected >= end:
-                break
-        data, position = data[whole:], position + whole
-        rest = data
+                expected, landed = found[0].base_offset, None
+            yield _checked(task, found, expected, what)
+            expected = found[-1].last_offset + 1
+            rest, position = data[found[-1].end :], position + found[-1].end
     if end == segment.next_offset and expected != end:
         raise CorruptionError(f"{what}: its batches end before offset {expected}, but its metadata says {end}")
+
+
+def _checked(task: TierTask, batches: list[KafkaBatch], expected: int, what: str) -> list[KafkaBatch]:
+    """The batches from the start of the task on. Raises: LogGapError unless they follow one another from offset
+    ``expected`` on; CorruptionError for one of another history.
+    """
+    kept = []
+    epoch, until = None, -1
+    for batch in batches:
+        if batch.base_offset != expected:
+            raise LogGapError(
+                f"{what}: the batch at byte {batch.position} begins at offset {batch.base_offset}, not at "
+                f"{expected}: batches are missing, or the topic was once compacted; read this range through the "
+                "brokers"
+            )
+        expected = batch.last_offset + 1
+        if expected <= task.piece.start:
+            continue
+        if batch.base_offset >= until:
+            epoch, until = task.epochs.run_at(batch.base_offset)
+        if epoch != batch.leader_epoch:
+            raise CorruptionError(
+                f"{what}: the batch at offset {batch.base_offset} has leader epoch {batch.leader_epoch}, but the "
+                f"history has epoch {epoch} there"
+            )
+        kept.append(batch)
+    return kept
 
 
 def _first_read(piece: SegmentRange) -> int:
@@ -242,16 +253,19 @@ class _Markers:
         at = bisect_right(its, batch.base_offset, key=lambda one: one.last_offset)
         return at < len(its) and its[at].first_offset <= batch.base_offset
 
-    def see(self, batch: KafkaBatch) -> None:
-        """Record a batch. Raises: CorruptionError if a marker and the index contradict each other."""
+    def see(self, batches: list[KafkaBatch]) -> None:
+        """Record batches. Raises: CorruptionError if a marker and the index contradict each other."""
+        if not batches:
+            return
         if self.seen_from is None:
-            self.seen_from = batch.base_offset
-        self.seen_to = batch.last_offset + 1
-        if batch.transactional and not batch.control:
-            self.open_now.setdefault(batch.producer_id, batch.base_offset)
-            self.mine[batch.producer_id] = batch.last_offset
-        elif batch.transactional:
-            self._ended(batch)
+            self.seen_from = batches[0].base_offset
+        self.seen_to = batches[-1].last_offset + 1
+        for batch in batches:
+            if batch.transactional and not batch.control:
+                self.open_now.setdefault(batch.producer_id, batch.base_offset)
+                self.mine[batch.producer_id] = batch.last_offset
+            elif batch.transactional:
+                self._ended(batch)
 
     def look_ahead(self) -> None:
         """Find the markers of the transactions that are open at the end of the task.
@@ -266,7 +280,8 @@ class _Markers:
             }
             part = replace(ahead.piece, start=max(position, ahead.piece.start))
             if left and part.start < part.end:
-                for batch in _batches(TierTask(ahead.opened, part, self.task.epochs), str(part.segment)):
+                read = _batches(TierTask(ahead.opened, part, self.task.epochs), str(part.segment))
+                for batch in chain.from_iterable(read):
                     if batch.control and batch.transactional and batch.producer_id in left:
                         self._ended(batch)
                         left.discard(batch.producer_id)

@@ -309,7 +309,7 @@ class KafkaTier:
         **span: Unpack[TierRange],
     ) -> DataFrame:
         """The records as a DataFrame: ``topic, partition, offset, timestamp, timestampType, key, value, headers,
-        leaderEpoch``. Tasks of the session read a part of a segment each. This works on classic sessions and on
+        leaderEpoch``. Each task of the session reads part of a segment. This works on classic sessions and on
         Spark Connect.
 
         ``span`` is as for ``plan``. Bounds that are times select records by timestamp; text without a zone is in

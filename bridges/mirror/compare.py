@@ -3,7 +3,8 @@
 Some threads read both sides once, in the order of offsets, and compare them as columns (``compared``): offset,
 timestamp, key, value and headers of each record. For typed values, decoded values are compared, and the bytes of
 undecoded ones. The range is from the later log start to the earlier end of committed records. If the source
-compacts, a record that exists only here is not a difference: the source had it when it was mirrored.
+compacts, a record that exists only here is not a difference: the source had it when it was mirrored. Offsets that
+a source which is gone leaves unknown are not compared; notes name them.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ from stratalog.partitions.runner import Done
 _FETCH_BYTES = 16 * 1024 * 1024
 _COLUMNS = "offset", "timestamp", "key", "value", "headers"
 
-Batches = Iterator[tuple[pa.RecordBatch, int]]
-"""Records of one side in the order of offsets, and the offset up to which they are complete."""
+Batches = Iterator[tuple[pa.RecordBatch, int, str | None]]
+"""Records of one side in the order of offsets, the offset up to which they are complete, and why nobody can know
+them, if that is so.
+"""
 
 
 class RecordsDifferError(StratalogError):
@@ -69,7 +72,7 @@ def compare(
     values: TypedValues | None = None,
 ) -> Report:
     """Compare topics, given by their names in Kafka, with their mirrors. The report has one row per partition; one
-    that differs is a failure, which names offsets. ``values`` decodes the source's values if ours are typed.
+    that differs is a failure, which names offsets. ``values`` decodes the source's values if those here are typed.
 
     Raises: InvalidCallError for no topics, and for typed values without ``values`` or the other way round;
         UnknownTopicOrPartitionError; errors of asking the source.
@@ -105,6 +108,7 @@ def compare(
                 run.fail(what, outcome.error)
                 continue
             run.rows.append(_row(outcome.value))
+            run.notes += [f"not compared: {why}" for why in dict.fromkeys(outcome.value.unknown)]
             if outcome.value.places is not None:
                 places.setdefault(outcome.item[0], []).append(outcome.value.places)
             if not outcome.value.equal:
@@ -115,6 +119,7 @@ def compare(
             partitioner = topic_config_of(image, image.topic(name)).partitioner
             if (note := note_of_keys(name, partitioner, of_topic)) is not None:
                 run.notes.append(note)
+        run.notes += source.notes()
         run.rows.sort(key=lambda row: (str(row["topic"]), int(row["partition"] or 0)))
     run.totals |= {name: sum(int(row[name] or 0) for row in run.rows) for name in ("there", "here", "differences")}
     return run.report()
@@ -165,7 +170,11 @@ def _compare(
             position = start
             while position < end:
                 position = min(there.read_on(position, end), here.read_on(position, end))
-                found.add(there.take(position), here.take(position))
+                sides = there.take(position), here.take(position)
+                if there.unknown is None:
+                    found.add(*sides)
+                else:
+                    found.unknown.append(there.unknown)
         finally:
             reads.close()
     if bounds.stable_end > end_here:
@@ -185,11 +194,13 @@ class _Side:
         self._batches = batches
         self._held: pa.RecordBatch = NO_RECORDS
         self._position = 0
+        self.unknown: str | None = None
+        """Why the loaded records are unknown."""
 
     def read_on(self, position: int, end: int) -> int:
         """The offset, after ``position`` and at most ``end``, up to which all records are loaded."""
         while self._position <= position:
-            self._held, self._position = next(self._batches, (NO_RECORDS, end))
+            self._held, self._position, self.unknown = next(self._batches, (NO_RECORDS, end, None))
         return min(self._position, end)
 
     def take(self, end: int) -> pa.RecordBatch:
@@ -208,7 +219,7 @@ def _there(reads: Iterable[SourceRead], values: TypedValues | None) -> Batches:
         if values is not None:
             decoded = values.column(records.column("value").to_pylist()).to_pylist()
             records = records.append_column(DECODED, binaries(list(map(canonical, decoded))))
-        yield records, read.position
+        yield records, read.position, read.unknown
 
 
 def _here(
@@ -239,9 +250,9 @@ def _here(
         for batch in found.records.select(_COLUMNS).to_batches():
             if batch.num_rows:
                 records = _as_there(batch, canonical if decoded else raw_bytes)
-                yield records, int(offsets_of(records)[-1]) + 1
+                yield records, int(offsets_of(records)[-1]) + 1, None
         position = found.next_offset
-        yield NO_RECORDS, position
+        yield NO_RECORDS, position, None
 
 
 def _as_there(records: pa.RecordBatch, in_bytes: Callable[[object], bytes | None]) -> pa.RecordBatch:

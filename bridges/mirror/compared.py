@@ -44,6 +44,8 @@ class Compared:
     differences: int = 0
     named: list[str] = field(default_factory=list)
     """Some differing offsets, with the difference."""
+    unknown: list[str] = field(default_factory=list)
+    """Offsets that are not compared, as nobody can know their records, with the reason."""
     places: KeyPlaces | None = None
     """The sampled keys of the mirror."""
     _ranges: set[int] = field(default_factory=set)

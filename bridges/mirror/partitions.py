@@ -224,7 +224,7 @@ class MirroredPartition:
 
     @property
     def _epoch(self) -> int:
-        """The epoch of the last waiting record, otherwise of our last record."""
+        """The epoch of the last waiting record, otherwise of the last record here."""
         return self.waiting_epoch if self.waiting_epoch is not None else self.leader_epoch or 0
 
     def appended(self, piece: Piece, undecoded: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Maps names of topics in the source to our names, and wraps the source accordingly.
+"""Maps names of topics in the source to their names here, and wraps the source accordingly.
 
 A mirrored topic keeps a different name in the source in ``mirror.source.topic``, even after its mirror has ended.
 So each run and comparison finds the topic by its name in the source.
@@ -75,12 +75,12 @@ def check_length(topic: SourceTopic) -> None:
 
 
 def renamed(topic: SourceTopic, name: str) -> SourceTopic:
-    """The topic under our name."""
+    """The topic under its name here."""
     return topic if topic.name == name else replace(topic, name=name, renamed=topic.name)
 
 
 def under_names_here(source: MirrorSource, names: Mapping[str, str]) -> MirrorSource:
-    """The source, with topics under our names; ``names`` maps names in the source to ours."""
+    """The source, with topics under their names here; ``names`` maps names in the source to names here."""
     if all(there == here for there, here in names.items()):
         return source
     return RenamedSource(source, {here: there for there, here in names.items()})
@@ -92,7 +92,7 @@ class RenamedPart:
 
     part: SourcePart
     key: TopicPartition
-    """The partition under our name."""
+    """The partition under its topic's name here."""
 
     @property
     def start(self) -> int:
@@ -117,7 +117,7 @@ class RenamedSource:
 
     source: MirrorSource
     names: Mapping[str, str]
-    """Names in the source, by our names."""
+    """Names in the source, by the names here."""
 
     def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
         found = self.source.topics([self.names[name] for name in names])

@@ -45,14 +45,14 @@ class SourceTopic:
     """A topic of the source."""
 
     name: str
-    """Its name in the source; with ``renamed`` our name."""
+    """Its name in the source; with ``renamed``, its name here."""
     source: str
     """Cluster id and topic id, in the form of ``mirror.source``."""
     partitions: int
     configs: Mapping[str, str]
     """All its effective configs, by Kafka's names."""
     renamed: str | None = None
-    """Its name in the source, if ours differs."""
+    """Its name in the source, if its name here differs."""
 
     @property
     def name_there(self) -> str:
@@ -124,6 +124,8 @@ class SourceRead:
     """
     from_tier: bool = False
     """Whether the records were read from the source's tier, and not through its brokers."""
+    unknown: str | None = None
+    """Why nobody can know the records up to ``position``, as the source is gone; None if they are known."""
     notes: tuple[str, ...] = ()
     """For the report: the ranges that were not read from the tier, with the reason."""
 

@@ -106,7 +106,7 @@ def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
         words.append("fenced by hand" if registered.fenced_by_hand else "fenced")
     match finding:
         case Another():
-            words.append("its root is another incarnation: bootstrap it")
+            words.append("its root was replaced: bootstrap the broker")
         case NotOurs(error):
             words.append(error.code)
         case Unreachable():

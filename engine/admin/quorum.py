@@ -172,7 +172,7 @@ def remove_voter(
 def replace_voter(
     metadata: MetadataClient, storage: Storage, execution: Execution, broker_id: int, *, dry_run: bool = False
 ) -> Report:
-    """Let a broker that lost its storage vote with its present storage. Does nothing if it does already.
+    """Let a broker that has lost its storage vote with its new storage. Does nothing if it does already.
 
     Raises: see ``add_voter``; InvalidCallError when the broker is not a voter.
     """

@@ -303,7 +303,7 @@ class Jobs:
     @operation("heal")
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
         """Verify every byte of every copy, and replace damaged or missing files on brokers with verified copies
-        from other replicas or the remote tier. The report lists the offsets of damage that remains as failures.
+        from other replicas or the remote tier. Damage that remains is a failure in the report, with its offsets.
 
         Args:
             dry_run: read the files and list the repairs; change nothing

@@ -5,8 +5,8 @@ The core imports none of them, and finds them by name when one is used:
     SHIPPED         this project's bridges, by name, so that the error for a missing one says how to install it
     entry points    other bridges: an entry point of the group ``stratalog.bridges`` is a ``Bridge``
 
-A bridge uses the public API of the cluster: its methods become methods of ``Cluster``, beside ``fetch``, ``read``,
-``append_batches`` and the others. docs/bridges.md has a complete one of 60 lines.
+A bridge uses the public API of the cluster: its methods become methods of ``Cluster``, like ``fetch``, ``read``
+and ``append_batches``. docs/bridges.md has a complete one of 60 lines.
 """
 
 from __future__ import annotations

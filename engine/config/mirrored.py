@@ -29,6 +29,6 @@ def check_not_mirrored(topic: str, config: TopicConfig, verb: str) -> None:
     """
     if config.mirror_source:
         raise PolicyViolationError(
-            f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, at the same offsets; end the "
-            f"mirror first: stratalog mirror {topic} --end"
+            f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, and has the same offsets as its "
+            f"source; end the mirror first: stratalog mirror {topic} --end"
         )

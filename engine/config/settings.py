@@ -58,7 +58,7 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
         local = total if local == AS_TOTAL else local
         if total != UNLIMITED and (local == UNLIMITED or local > total):
             raise InvalidConfigError(
-                f"{what}: local.retention.{unit} = {local} is larger than retention.{unit} = {total}: brokers "
+                f"{what}: local.retention.{unit} = {local} keeps more than retention.{unit} = {total}: brokers "
                 "cannot keep records that the log drops"
             )
         if values["remote_storage_enable"] and values["remote_log_copy_disable"] and local != total:

@@ -37,7 +37,7 @@ _FLOWS = (
 _LEVELS = ("log_start", "log_end", "high_watermark", "remote_end", "pending_bytes", "backlog_bytes")
 """Columns to sum by topic if the rows have all of its partitions."""
 _MOST_TOPICS = 100
-"""The greatest number of topics with figures in an event; those with the largest figures are kept."""
+"""The maximum number of topics with figures in an event; topics with the largest figures are kept."""
 
 
 def has_changed(report: Report) -> bool:

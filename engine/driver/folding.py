@@ -14,7 +14,7 @@ DIFFERS = "..."
 """Replaces values that differ within a folded row."""
 
 NARROW = 8
-"""The greatest number of columns of a table that is not wide."""
+"""The maximum number of columns of a table that is not wide."""
 _SUBJECTS = ("topic", "partition", "broker")
 
 Row = Mapping[str, str | int | float | bool | None]

@@ -20,7 +20,7 @@ M = TypeVar("M")
 _MOST_STATES = 256
 """Partitions whose state is cached."""
 _MOST_APPENDS = 1000
-"""The greatest number of appends to combine into one."""
+"""The maximum number of appends to combine into one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ def save_stored(
         if not (write.is_beaten or write.is_unknown):
             return write.why
         kept = load_stored(storage, image, of)
-    return f"other drivers wrote it {_ATTEMPTS} times in the meantime"
+    return f"other drivers wrote the list {_ATTEMPTS} times in the meantime"
 
 
 @dataclass(slots=True)

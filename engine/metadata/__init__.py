@@ -50,7 +50,7 @@ Extensions of the protocol's text
     * A partition records that it was written to (``written_to``), which distinguishes a lost log from a new one.
       An election lets it begin again (``Election.lost``), in new folders, so that late writes to the old ones do
       not count.
-    * ``AlterPartition`` refuses an ISR member that was not *being added* in the present partition epoch:
+    * ``AlterPartition`` refuses an ISR member that was not *being added* in the current partition epoch:
       so the two commits of an expansion are enforced here; proposers cannot skip the first.
     * A reassignment consists of its final replicas (``target``), and those that are here only for it
       (``joining``). Brokers may come and go meanwhile; it ends when a proposal leaves no joining replica

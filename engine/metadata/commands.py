@@ -1,8 +1,8 @@
 """Commands on the metadata: command + image -> records + answer. Pure.
 
-``decide`` is what Kafka's controller does: it checks the command against the image, and returns the records that
-carry it out. It changes nothing; the quorum commits the records on exactly the image of the decision, or decides
-again. A command that changes nothing has no records, but still an answer.
+``decide`` does the work of Kafka's controller: it checks the command against the image, and returns the records
+that carry it out. It changes nothing; the quorum commits the records on exactly the image of the decision, or
+decides again. A command that changes nothing has no records, but still an answer.
 
 This module has the protocol of commands, and commands on brokers; ``topic_commands`` are on topics and configs;
 ``partition_commands``, ``election_commands`` and ``reassignment_commands`` change partitions.

@@ -90,7 +90,7 @@ def encode(record: SnapshotRecord) -> bytes:
 def decode(data: bytes) -> SnapshotRecord:
     """The record of a JSON text.
 
-    Raises: CorruptionError for a text that is no such record, is of a later version, or contradicts itself.
+    Raises: CorruptionError for a text that is not such a record, is of a later version, or contradicts itself.
     """
     found: SnapshotRecord = decode_json(
         data,

@@ -75,8 +75,8 @@ class Placer:
             self._replicas[broker_id] += times
 
     def another(self, kept: Collection[int]) -> int | None:
-        """The broker for one more replica beside ``kept``; None when all brokers have one. The new replica is not
-        counted yet.
+        """The broker for one more replica in addition to ``kept``; None when all brokers have one. The new replica
+        is not counted yet.
         """
         used = Counter(self._racks[broker_id] for broker_id in kept)
         free = {rack: [b for b in brokers if b not in kept] for rack, brokers in self._members.items()}

@@ -247,7 +247,7 @@ def encode(record: MetadataRecord) -> bytes:
 def decode(data: bytes) -> MetadataRecord:
     """The record of a JSON text.
 
-    Raises: CorruptionError for a text that is no such record, or is of a later version.
+    Raises: CorruptionError for a text that is not such a record, or is of a later version.
     """
     found: MetadataRecord = decode_json(
         data, MetadataRecord, f"not a metadata record, or a record of a later version: {data[:120]!r}"

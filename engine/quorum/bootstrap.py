@@ -119,7 +119,7 @@ def find_log(
     voter, 9 with three. If batches are large, the last ones repeat few of them, and this takes up to 3 more
     requests. The protocol's minimum is 2 per voter of a majority, 1 for the snapshot, and 1 for the batch.
 
-    Raises: InvalidCallError when there is no cluster, or the file names other voters than the log;
+    Raises: InvalidCallError when there is no cluster, or the voters in the file are not those of the log;
         InconsistentClusterIdError, LogDirError for a foreign root; NoMajorityError, or StorageAuthorizationError
         when all of them refuse this driver; CorruptionError kinds.
     """

@@ -93,13 +93,9 @@ class MetadataLog:
         self._seen: Survey | None = None
         """The survey of the last ``read_at_once``, so that a claim does not have to look again."""
         self._epoch = 0
-        """The greatest epoch that this driver has ever tried. No epoch is used twice, because epoch and offset
-        identify a batch.
-        """
+        """The greatest epoch that this driver has tried. None is used twice: epoch and offset identify a batch."""
         self._begun = 0
-        """That epoch, if too few voters accepted it and no other driver has it. It is tried again, because a new
-        epoch would leave more files.
-        """
+        """That epoch, to try it again, if too few voters accepted it and no other driver has it."""
 
     @property
     def cluster_id(self) -> str:
@@ -113,7 +109,7 @@ class MetadataLog:
 
     @property
     def last_known(self) -> LogState:
-        """A log that was committed when this driver read it last."""
+        """The committed log as this driver last read it."""
         return self._committed if self._committed.end > 0 else self._hint
 
     # ------------------------------------------------------------------------------------ read
@@ -124,8 +120,8 @@ class MetadataLog:
         return self._committed_state().image if image is None else image
 
     def read_at_once(self) -> ClusterImage | None:
-        """Like ``read``, but from one look at a majority; None when other drivers are at work, or have left
-        unfinished work.
+        """Like ``read``, from one look at a majority; None when other drivers are at work, or left unfinished
+        work.
 
         Raises: see ``committed_log``.
         """
@@ -305,24 +301,21 @@ class MetadataLog:
                         self._begun, survey = epoch, None
                     continue
                 # 3. Only then look at the claimed majority: a batch of a smaller epoch that a look misses comes
-                #    after the claim, so its writer finds the claim on that voter and does not count the voter
-                #    (I6).
+                #    after the claim, so its writer finds the claim and does not count that voter (I6).
                 looks = [look for look in read_names_of(mine, epoch) if not look.disputed(epoch)]
                 rival = next((look.voter for look in looks if look.epoch > epoch), None)
                 if rival is not None:
                     continue
                 # 4. The epoch continues from the greatest log, if these are its voters. Majorities intersect, so
-                #    one of these voters shows every committed batch; fewer looks, or another log, could lose one
-                #    (I6).
+                #    one of them shows every committed batch; fewer looks, or another log, could lose one (I6).
                 if is_majority(ids_of(look.voter for look in looks), ids_of(survey.voters)):
                     # An unfinished change of voters may be on a single earlier voter.
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
                     try:
                         state = self._contents.greatest(latest, self._committed, self._hint)
                     except DAMAGED:
-                        # Leave out a damaged voter that a majority does not need, in this look and in the claim
-                        # after it. Do so in every attempt: meanwhile the damage may be below the log, and other
-                        # damage above it.
+                        # Leave out a damaged voter that a majority does not need, here and in the claim below. Do
+                        # so in every attempt: by then other files may be damaged.
                         survey, rival = self._survey(everybody=True), None
                         continue
                     if is_majority(ids_of(look.voter for look in looks), ids_of(self._electorate.of(state))):
@@ -355,8 +348,7 @@ class MetadataLog:
 
     def _claimed(self, survey: Survey, epoch: int) -> tuple[list[Voter], Voter | None]:
         """The voters on which this driver has the epoch, and the one on which another driver was first. All
-        drivers use the same order, and stop at that voter. So if two claim at once, one gets all voters, instead
-        of each getting some.
+        drivers use the same order, and stop at that voter. So if two claim at once, one gets all voters.
 
         Raises: StorageRefusedError if the refusing voters leave no majority.
         """
@@ -432,7 +424,7 @@ class MetadataLog:
                     if look.epoch > name.epoch and voter.id in claim.damaged:
                         continue
                     if look.epoch <= name.epoch:
-                        # 1. Copy what the voter lacks, oldest first.
+                        # 1. Copy the files that the voter lacks, oldest first.
                         self._contents.bring_up(claim.state, look, looks.values())
                         # 2. Create the batch. A create without an answer may still take effect at any time.
                         with suppress(OutcomeUnknownError):

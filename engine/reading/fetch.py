@@ -273,7 +273,7 @@ class _Fetch:
             except (ThrottlingQuotaExceededError, OffsetNotAvailableError, StorageAuthorizationError):
                 raise  # the error will outlast the deadline
             except CorruptionError:
-                self.metadata.image().topic(self.key[0])  # the folders of a deleted topic are no damage
+                self.metadata.image().topic(self.key[0])  # the folders of a deleted topic are not damage
                 raise
             except (RetriableError, StaleMetadataError):
                 tries += 1

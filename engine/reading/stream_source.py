@@ -289,7 +289,7 @@ class StreamSource:
         return look_again(lambda: self._plan_once(began, end)) if _has_records(began, end) else []
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The same records as ranges of offsets, one for each partition that has records. Raises: see
+        """The records of ``plan`` as ranges of offsets, one for each partition that has records. Raises: see
         ``latest``.
         """
         began = _began(start, end)

@@ -35,9 +35,10 @@ from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, phy
 from stratalog.partitions.segment_writer import MOST_RECORD_BYTES, memory_bytes
 
 ERRORS = "__errors"
-"""A column beside those of records: a struct with ``reason`` (null: none known) and, if bad records are kept,
-``detail``, ``key`` and ``value`` as given, the ``text`` that a reader could not parse, and the origin of the row:
-``topic``, ``partition`` and ``offset``."""
+"""A column in addition to those of records: a struct with ``reason`` (null: none known) and, if bad records are
+kept, ``detail``, ``key`` and ``value`` as given, the ``text`` that a reader could not parse, and the origin of the
+row: ``topic``, ``partition`` and ``offset``.
+"""
 PREFIX = "__stratalog.errors."
 """Prefix of the headers that describe the error."""
 

@@ -107,7 +107,7 @@ def commit(
         if records:
             base = append_to_group(metadata, storage, execution.clock, memory, image, group, records)
         if before is not None and epoch is not None:
-            # If a newer member committed between the look and the append, our commit does not count.
+            # If a newer member committed between the look and the append, this commit does not count.
             after = with_leaders(
                 metadata,
                 storage,
@@ -310,7 +310,7 @@ def _records(
     wanted: Mapping[TopicPartition, OffsetAndMetadata],
     member_epoch: int | None,
 ) -> list[OffsetCommit]:
-    """The commits as records, checked against the present partitions."""
+    """The commits as records, checked against the current partitions."""
     check_metadata_size(wanted, cluster_config_of(image).offset_metadata_max_bytes)
     views = [image.view(image.topic(topic).topic_id, partition) for topic, partition in wanted]
 

@@ -136,8 +136,8 @@ class BatchTransaction:
         transaction.
 
         Raises: see ``append_batches``; ProducerFencedError when a newer producer uses the id, or the transaction
-            has exceeded its timeout; OperationFailedError when a partition failed: the transaction can only be
-            aborted then.
+            has exceeded its timeout; OperationFailedError when a partition failed: the transaction can then
+            only be aborted.
         """
         check_not_internal(topic, "append to")
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)

@@ -55,7 +55,8 @@ def go_on_from_remote(
                 )
             case Done(_, first):
                 refused[key] = DivergentRemoteError(
-                    f"{error}. But from offset {first} on the two have different records, under the same leader "
+                    f"{error}. But from offset {first} on the two logs have different records, under the same "
+                    "leader "
                     f"epochs: {_RECOVER}"
                 )
             case Failed(_, why):

@@ -31,11 +31,11 @@ _READ_BYTES = 8 * 1024 * 1024
 
 
 def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
-    """Carry a repair out on ``target``. ``may_touch`` raises when the view of the repair has changed; it is called
+    """Apply a repair to ``target``. ``may_touch`` raises when the view of the repair has changed; it is called
     when everything is staged, directly before the first change.
 
-    Raises: StaleMetadataError kinds; SourceChangedError when the source is no longer what was verified;
-        CorruptSegmentError when the target does not return what was written; StorageError kinds.
+    Raises: StaleMetadataError kinds; SourceChangedError when the source has changed since it was verified;
+        CorruptSegmentError when the target does not return the bytes that were written; StorageError kinds.
     """
     if isinstance(repair.damage, BadEpoch) and not repair.damage.needed:
         may_touch()

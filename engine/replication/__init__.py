@@ -13,7 +13,7 @@ afterwards (protocol, rule 2).
     sync              brings followers to the leader's log
     append            writes records at the end of the leader's log, then to the ISR; finds old appends
     append_file       the file of an append: records, and then the footer
-    removal           carries out a rule of removal on the leader; the ISR copies the segments
+    removal           applies a removal rule on the leader; the ISR copies the segments
     erasing           the same for erasures
     watermark         advances the high watermark by proof
     damage            replicas that hold less than they once held, and the broker to blame

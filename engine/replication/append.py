@@ -1,7 +1,7 @@
 """Appends records at the end of the leader's log, then to every member of the maximal ISR.
 
-A task carries out steps 1 to 5 of the protocol's Append (section 2) under one view. Steps 6 and 7 (the
-linearizable read, the high watermark) follow once for all partitions (``stratalog.engine.records``).
+A task does steps 1 to 5 of the protocol's Append (section 2) under one view. Steps 6 and 7 (the linearizable read,
+the high watermark) follow once for all partitions (``stratalog.engine.records``).
 """
 
 from __future__ import annotations

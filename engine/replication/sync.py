@@ -84,14 +84,12 @@ class SyncOptions:
     """Whether followers also get the leader's latest snapshot (cleanup.policy=snapshot). False for an append,
     which does not wait for snapshots."""
     most_groups: int | None = None
-    """The number of groups of files to copy to a follower, each at most 512 MiB; None: all that the follower
-    lacks.
-    """
+    """The number of groups of files to copy to a follower, each at most 512 MiB; None: all missing files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The follower is synced up to the log end at which the leader was listed, unless files are ``left``."""
+    """The follower is synced up to the leader's log end as listed at the start, unless files are ``left``."""
 
     broker_id: int
     log_end: int
@@ -217,12 +215,10 @@ def _sync_once(
     if lacks_snapshot:
         fetch_latest(replicas, follower)
 
-    # 4. Copy. A follower outside the ISR also gets files that it has lost. A member of the ISR must not have lost
-    # any.
+    # 4. Copy. A follower outside the ISR also gets files that it has lost. A member must not have lost any.
     missing = _missing(leader, follower, mine, log)
     if follower_id in replicas.view.isr and first_lost(mine, log, missing) is not None:
-        # The high watermark may have passed the follower's log end since the first listing: list the follower
-        # again.
+        # The high watermark may have passed the follower's log end since the first listing: list it again.
         mine = _resolve(follower, follower.list(), log)
         missing = _missing(leader, follower, mine, log)
         lost = first_lost(mine, log, missing)

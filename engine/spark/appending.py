@@ -377,7 +377,7 @@ def run_appends(
 
 
 def in_order(records: DataFrame, order_by: Sequence[str]) -> DataFrame:
-    """Records in tasks that each have a whole partition, sorted by columns of the record, if any.
+    """The records, with each partition in one task, sorted by columns of the record if any are given.
 
     Raises: InvalidRecordError naming a missing column.
     """

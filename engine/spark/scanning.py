@@ -1,7 +1,7 @@
 """A read plan as a DataFrame: Spark's own Parquet reader over exactly the planned files.
 
-Vectorized, with column pruning and row-group skipping. Files that are read completely are one scan without a
-filter of ours; files that are read in part have a filter on partition and offset, which reaches Parquet, so only
+Vectorized, with column pruning and row-group skipping. Files that are read completely are one scan without an
+added filter; files that are read in part have a filter on partition and offset, which reaches Parquet, so only
 pages of the range are read. So does the filter on ``timestamp`` of a plan with times. Spark splits large files at
 row groups into tasks.
 

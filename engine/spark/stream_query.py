@@ -27,8 +27,8 @@ def query_of_thread(spark: SparkSession) -> str | None:
 
 
 def query_of_server(spark: SparkSession, checkpoint: str | None) -> str:
-    """The query whose batch this process beside a server of Spark Connect processes: from its ``checkpoint``, if
-    known, or the only active query of the session.
+    """The query whose batch is processed in this process, which runs beside a Spark Connect server: from its
+    ``checkpoint``, if known, or the only active query of the session.
 
     Raises: InvalidCallError if neither is known.
     """
@@ -52,5 +52,6 @@ def _written_down(spark: SparkSession, checkpoint: str) -> str:
         return str(found["id"])
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         raise InvalidCallError(
-            f"{path} does not contain the query's id; is it its checkpointLocation? ({first_line(error)})"
+            f"{path} does not contain the query's id; is that the query's checkpointLocation? "
+            f"({first_line(error)})"
         ) from error

@@ -25,8 +25,9 @@ BY_ID: Version = (4, 1)
 SINK: Version = (4, 1)
 """The first version that passes the rows of a stream to a Python data source as Arrow batches."""
 LIMITS: Version = (4, 2)
-"""The first version in which a stream of a Python data source has limits, and ends at the present log end
-(``AvailableNow``)."""
+"""The first version in which a stream of a Python data source has limits, and ends at the current log end
+(``AvailableNow``).
+"""
 _BLOCK = 1024
 """How many numbers to compute partitions for at once."""
 

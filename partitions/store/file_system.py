@@ -172,7 +172,8 @@ class Files:
             if not is_missing(refused.answer):
                 raise
             infos = {}
-        infos = infos or {}  # adlfs: an empty list
+        if not isinstance(infos, Mapping):  # adlfs: an empty list, or the object with the name of the folder
+            infos = {}
         root = f"{self._bucket}/"
         keys = {path.lstrip("/").removeprefix(root): info for path, info in infos.items()}
         return 2, [

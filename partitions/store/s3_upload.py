@@ -270,7 +270,7 @@ class StagedUpload:
 
         # ``sweep_staging`` removes a part that cannot be removed now.
         with suppress(RetriableError, Refusal):
-            self._place.connection.repeatable(f"drop what was staged for {self._place.uri}", attempt)
+            self._place.connection.repeatable(f"discard the staged data for {self._place.uri}", attempt)
 
     def _complete(self, client: Any, **condition: str) -> None:
         parts = [{"PartNumber": i + 1, **self._parts[i]} for i in sorted(self._parts)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import google_crc32c
@@ -140,6 +141,51 @@ def test_damage_with_a_right_checksum_is_named(data: bytes, kind: type[Stratalog
     with pytest.raises(kind, match=said) as caught:
         decoded(data)
     assert "segment s" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "kind", "said"),
+    [
+        (0, b"\xff", CorruptionError, "records at offsets -"),
+        (0, b"\x7f" + b"\xff" * 7, CorruptionError, "records at offsets"),
+        (8, b"\x00\x00\x00\x10", CorruptionError, "has a length of 16"),
+        (8, b"\x7f", InvalidCallError, "more than fits into a task"),
+        (16, b"\x01", InvalidCallError, "format 1, of Kafka before 0.11"),
+        (16, b"\x03", CorruptionError, "there is no record batch"),
+        (17, b"\x00\x00\x00\x00", CorruptionError, "a wrong checksum"),
+        (21, b"\x01\x00", InvalidCallError, "attributes 0x100, which are not supported"),
+        (21, b"\x00\x07", InvalidCallError, "attributes 0x7, which are not supported"),
+        (23, b"\xff", CorruptionError, "2 records at offsets"),
+        (57, b"\xff", CorruptionError, "-.* records at offsets"),
+        (57, b"\x00\x00\x00\x03", CorruptionError, "3 records at offsets"),
+        (23, b"\x00\x20\x00\x00" + GOOD[27:57] + b"\x00\x20\x00\x00", InvalidCallError, "2097152 records"),
+    ],
+)
+def test_the_first_damaged_batch_is_named(at: int, value: bytes, kind: type[StratalogError], said: str) -> None:
+    """Batches are checked many at a time; the two after the first damaged one are damaged as well."""
+    batch = bytearray(GOOD)
+    batch[at : at + len(value)] = value
+    damaged = bytes(batch) if at in (8, 16, 17) else signed(bytes(batch))
+    also = GOOD[:17] + bytes(4) + GOOD[21:]
+    with pytest.raises(kind, match=said) as caught:
+        batches_of(GOOD + GOOD + damaged + also, 1000, "segment s")
+    assert re.search(rf"at byte {1000 + 2 * len(GOOD)}\b", str(caught.value))
+
+
+def test_what_is_behind_the_wanted_offsets_is_not_looked_at() -> None:
+    behind = GOOD[:17] + bytes(4) + GOOD[21:]
+    (only,) = batches_of(GOOD + behind, 0, "s", until=12)
+    assert (only.base_offset, only.last_offset, only.end) == (10, 11, len(GOOD))
+    with pytest.raises(CorruptionError, match="checksum"):
+        batches_of(GOOD + behind, 0, "s", until=13)
+
+
+def test_records_that_were_read_together_are_decoded_without_a_copy() -> None:
+    found = batches_of(GOOD + GOOD, 0, "s")
+    joined = columns._joined(found)[0]
+    assert joined is found[0].data is found[1].data
+    other = batches_of(GOOD, 0, "s")
+    assert decode([*found, *other], 0, 1 << 62, "s").num_rows == 6
 
 
 def test_a_batch_that_is_cut_off_is_left_out() -> None:

@@ -113,7 +113,7 @@ def test_of_two_mirrors_that_begin_at_once_with_two_names_one_goes_on() -> None:
     one = {"mirror.source": f"kafka-1/{TOPIC_ID}", "mirror.source.topic": "kafka-1/a"}
     metadata.do(CreateTopic(name="x", topic_id=an_id(5), configs=one))
     for name, configs in (("y", one), ("a", {"mirror.source": f"kafka-1/{OTHER_ID}"})):
-        with pytest.raises(TopicAlreadyExistsError, match=f"'x' mirrors kafka-1/a already, and '{name}' would be"):
+        with pytest.raises(TopicAlreadyExistsError, match=f"'x' already mirrors kafka-1/a, and '{name}' would be"):
             CreateTopic(name=name, topic_id=an_id(6), configs=configs).decide(metadata.image)
     metadata.do(CreateTopic(name="a", topic_id=an_id(6), configs={"mirror.source": f"kafka-2/{TOPIC_ID}"}))
     metadata.do(AlterConfigs("x", {"mirror.source": None}))

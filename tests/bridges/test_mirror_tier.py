@@ -5,28 +5,32 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Generator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stratalog.bridges.jobs.compare import main as compare_job
 from stratalog.bridges.jobs.mirror import main as job
 from stratalog.bridges.kafka_tier import tasks as tier_tasks
 from stratalog.bridges.kafka_tier.mirrored import TieredSource
 from stratalog.bridges.kafka_tier.tier import KafkaTier
-from stratalog.bridges.mirror import side_by_side
+from stratalog.bridges.mirror import catch_up, side_by_side
 from stratalog.bridges.mirror.compare import compare
 from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.source import MirrorSource, SourceRange, SourceRead, SourceRecord
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.tasks import LocalTasks
+from stratalog.partitions.errors import UnknownTopicOrPartitionError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.store import open_store
 from tests.bridges.kafka_tier_data import MAIN, Tier, opened, real
 from tests.bridges.memory_source import MemorySource
 from tests.bridges.test_kafka_tier_read import in_memory, segment_of
 from tests.bridges.test_mirror_in_bulk import TwoTasks
+from tests.kafka.mirrored import new_cluster
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 
@@ -215,6 +219,15 @@ def test_a_mirror_killed_at_any_append_makes_no_second_copy(
     run(live, whole("plain"), "plain")
 
 
+@pytest.mark.parametrize(("cores", "tier", "readers"), [(2, True, 2), (1, True, 1), (64, True, 4), (2, False, 4)])
+def test_a_tier_has_no_more_readers_than_cores(
+    cores: int, tier: bool, readers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reader decodes all the time, and has a partition's records in memory."""
+    monkeypatch.setattr(catch_up.os, "cpu_count", lambda: cores)
+    assert catch_up._readers(MirrorOptions(tier=tier)) == readers
+
+
 def test_a_task_whose_turn_never_comes_gives_up_and_the_driver_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +326,85 @@ def test_what_cannot_be_known_in_the_middle_is_named_by_its_offsets(tmp_path: Pa
     assert report.rows[0]["gaps"] == segment.next_offset - segment.start_offset
 
 
+@pytest.mark.parametrize("topic", ["plain", "txn"])
+def test_a_mirror_is_compared_with_the_tier_of_a_cluster_that_is_gone(topic: str, tmp_path: Path) -> None:
+    live, brokers = LiveCluster(tmp_path), Brokers(topic)
+    with_ports(mirror, ports_of(live.cluster))(brokers, [topic], ONCE).raise_for_failures()
+    report = with_ports(compare, ports_of(live.cluster))(gone(opened(MAIN)), [topic]).raise_for_failures()
+    assert all(row["there"] == row["here"] > 400 for row in report.rows)
+    assert any(note.startswith(f"cannot be known: {topic}-0 offsets from ") for note in report.notes)
+
+
+def test_a_difference_to_the_tier_is_named_and_what_nobody_knows_is_not_compared(tmp_path: Path) -> None:
+    live, brokers = LiveCluster(tmp_path), Brokers("plain")
+    names = opened(MAIN)
+    segment = segment_of(names, "plain", 1)
+    other = segment.next_offset + 3
+    for offset in (segment.start_offset + 5, other):
+        log = brokers.logs[0]
+        log.records[offset] = log.records[offset]._replace(value=b"another")
+    with_ports(mirror, ports_of(live.cluster))(brokers, ["plain"], ONCE).raise_for_failures()
+    log_object = names.layout.objects(segment)["log"]
+    tier = in_memory(MAIN, lambda one, data: None if one == log_object else data, "plain-")
+    report = with_ports(compare, ports_of(live.cluster))(gone(tier), ["plain"])
+    (failure,) = report.failures
+    assert str(other) in failure.message
+    assert str(segment.start_offset + 5) not in failure.message
+    said = f"not compared: plain-0 offsets [{segment.start_offset}, {segment.next_offset})"
+    assert any(note.startswith(said) for note in report.notes)
+
+
+def test_epochs_and_log_starts_are_given_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = f"{Tier(MAIN).path}/remote-log-metadata"
+    words = ["plain", "--cluster", str(tmp_path / "cluster.toml"), "--offline", data]
+    words += [
+        "--tier",
+        f"{Tier(MAIN).path}/tier",
+        "--layout",
+        "local",
+        "--tier-prefix",
+        Tier(MAIN).options.prefix,
+        "--tier-log-start",
+        "plain-0=777",
+    ]
+    epochs = tmp_path / "leader-epoch-checkpoint"
+    known = Tier(MAIN).truth("plain")["partitions"][1]["leaderEpochCheckpoint"]
+    cut = known[-1][1]
+    lines = "".join(f"{epoch} {start}\n" for epoch, start in [*known[:-1], [known[-1][0] + 1, cut]])
+    epochs.write_text(f"0\n{len(known)}\n{lines}")
+    words += ["--tier-epochs", f"plain-1={epochs}"]
+    with closing(new_cluster(tmp_path)) as cluster:
+        assert job(words) == 0, capsys.readouterr()
+        assert cluster.fetch("plain", 0, 777).records.column("offset")[0].as_py() == 777
+        said = {row["partition"]: (row["log_start"], row["log_end"]) for row in cluster.describe("plain").rows}
+        assert said == {0: (777, 2430), 1: (0, cut)}
+        assert compare_job(words) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--tier-log-start", "plain=777"], "'plain' names no partition: write TOPIC-PARTITION"),
+        (["--tier-log-start", "plain-0=end"], "'end' of plain-0 is not an offset"),
+        (["--tier-epochs", "plain-0=nothing"], "the leader epochs of plain-0 in nothing cannot be read"),
+        (["--tier-epochs", f"plain-0={__file__}"], "but only 0 is supported"),
+        (["--tier-epochs", "plane-0=CHECKPOINT"], "topic 'plane' has no segments in the tier"),
+    ],
+)
+def test_a_mistake_in_what_is_given_by_hand_is_named(
+    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoint").write_text("0\n1\n0 0\n")
+    more = [word.replace("CHECKPOINT", str(tmp_path / "checkpoint")) for word in more]
+    words = ["plain", "--cluster", str(tmp_path / "cluster.toml"), "--tier", f"{Tier(MAIN).path}/tier"]
+    words += ["--layout", "local", "--offline", f"{Tier(MAIN).path}/remote-log-metadata", *more]
+    with closing(new_cluster(tmp_path)) as cluster:
+        assert job(words) != 0
+        assert said in capsys.readouterr().err
+        with pytest.raises(UnknownTopicOrPartitionError):
+            cluster.describe("plain")
+
+
 def test_a_source_travels_to_a_task_without_the_metadata() -> None:
     source = gone(opened(MAIN))
     parts = source.parts(("plain", 0), SourceRange(0, 2432))
@@ -329,6 +421,8 @@ def test_a_source_travels_to_a_task_without_the_metadata() -> None:
         (["--offline", "/m"], "--offline needs --tier"),
         (["--from", "h:1", "--offline", "/m"], "not allowed with"),
         (["--end", "--tier", "/t", "--layout", "local"], "do not go together"),
+        (["--from", "h:1", "--tier", "/t", "--layout", "local", "--tier-epochs", "t-0=f"], "needs --offline"),
+        (["--from", "h:1", "--tier", "/t", "--layout", "local", "--tier-log-start", "t-0=1"], "needs --offline"),
     ],
 )
 def test_the_options_of_a_tier_go_together(

@@ -36,16 +36,17 @@ _WIDTH = 88
 _API = """\
 # API
 
-This page has every class and function that a program imports. `python -m tests.golden` writes it from the code.
+This page describes the classes and functions that programs import. `python -m tests.golden` writes it from the
+code.
 
 Every call has one shape: the topic first, then the data, then options: `append("trips", frame, key="id")`. A
 parameter names its unit (`budget_s`, `memory_bytes`). `topics` limits an operation to one topic or several
 (default: all), and `dry_run=True` plans it and changes nothing. The job of a method takes the same words
 ([the terminal](terminal.md)).
 
-A method that returns a `Report` raises nothing for a partition that failed: the report has its failures, and
-`raise_for_failures()` turns them into an error. All errors are kinds of `StratalogError`, with Kafka's name in
-`code`.
+A method with the argument `check` raises `OperationFailedError` if an item failed; the error has the report. With
+`check=False` it returns the report, and `raise_for_failures()` raises the error. All errors are kinds of
+`StratalogError`, with Kafka's name in `code`.
 """
 
 _SECTIONS: dict[str, tuple[Any, ...]] = {
@@ -73,10 +74,9 @@ _SECTIONS: dict[str, tuple[Any, ...]] = {
 _CONFIGURATION = """\
 # Configuration
 
-Keys have Kafka's names and defaults. They are part of the cluster's metadata, are checked when they are set, and
-change while everything runs: `cluster.topics.alter_configs(topic, {...})`, or
-`stratalog topics alter-configs NAME --set KEY=VALUE`. A topic's key may also be set on the cluster, as the
-default of its topics.
+Keys have Kafka's names and defaults. Their values are part of the cluster's metadata; you can change them at any
+time with `cluster.topics.alter_configs(topic, {...})` or `stratalog topics alter-configs NAME --set KEY=VALUE`,
+which check them. A topic's key may also be set on the cluster, as the default for its topics.
 
 `python -m tests.golden` writes this page.
 """
@@ -118,7 +118,7 @@ def _class(found: type, title: str) -> Iterator[str]:
         yield f"### `{name}`\n"
     described = [entry for entries in _SECTIONS.values() for entry in entries if entry is not found]
     if parents := [base.__name__ for base in found.__mro__ if base in described]:
-        yield f"A kind of `{parents[0]}`, with all that it has.\n"
+        yield f"A subclass of `{parents[0]}`.\n"
     yield from _text(found)
     bases = [base for base in found.__mro__ if ours(base) and base not in described]
     if attributes := [line for base in bases for line in _attributes(base)]:

@@ -42,7 +42,7 @@ PART_ROWS = 11_000
 ROWS = 3 * PART_ROWS
 
 ON_THE_DRIVER = {"health", "metrics", "report", "history", "policy", "protect", "produce"} | {
-    *("mirror", "compare", "export", "serve"),
+    *("mirror", "compare", "export", "serve", "kafka_tier"),
 }
 """Jobs that run no task; and ``mirror``, whose tasks take brokers of Kafka."""
 
@@ -128,6 +128,8 @@ def test_every_job_does_its_work(place: Site) -> None:
         ("snapshot", "--by-hand"),
         ("verify", "--deep"),
         ("vacuum",),
+        ("heal", *topic),
+        ("compact",),
         ("maintain", "--once"),
     )
     assert min(copied["copied_bytes"], merged["segments"], again["copied_bytes"]) > 0

@@ -110,7 +110,7 @@ def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
     assert early.count() == 200, "its files are in the remote tier now"
     append(200)
     with cluster.transactions.begin("never") as transaction:
-        transaction.append("t", rows(300), partition="p")
+        transaction.append("t", rows(300), partition="p", timestamp="at")
         transaction.abort()
     assert {part.remote for part in cluster.plan_read("t")} == {True, False}
 

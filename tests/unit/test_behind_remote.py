@@ -240,7 +240,9 @@ def test_records_under_the_same_leader_epochs_are_not_given_up_without_a_person(
     assert codes(live.append(["c"])) == {"LOG_BEHIND_REMOTE": 1}
     report = driver.replicate(check=False)
     assert "DIVERGENT_REMOTE_LOG" in codes(report)
-    assert any("from offset 5 on the two have different records" in failure.message for failure in report.failures)
+    assert any(
+        "from offset 5 on the two logs have different records" in failure.message for failure in report.failures
+    )
     with live.unchanged():
         plan = driver.recover("t", keep=keep, dry_run=True)
     assert rows_of(plan, "same_until", "brokers_end", "remote_end", "gives_up") == [(5, 7, 10, gives_up)]

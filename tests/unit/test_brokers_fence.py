@@ -320,7 +320,7 @@ def test_describe_tells_the_state_of_every_broker(disks: LiveCluster) -> None:
         assert states(disks.cluster.brokers.list()) == {
             1: "ok",
             2: "fenced by hand",
-            3: "another incarnation: bootstrap it",
+            3: "its root was replaced: bootstrap the broker",
         }
     with disks.unreachable(2):
         assert states(disks.cluster.brokers.list())[2] == "fenced by hand, unreachable"

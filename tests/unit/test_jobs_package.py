@@ -11,12 +11,20 @@ import pytest
 from stratalog.jobs import package
 
 USE = """
+import contextlib
+import io
 import sys
 sys.path.insert(0, sys.argv[1])
 import stratalog.jobs.package
+from stratalog.jobs import main
 from stratalog import Cluster
 from stratalog.jobs.jars import pinned_jars
 print(stratalog.__file__, len(pinned_jars()) > 0)
+for job in main.JOBS:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as said:
+        main.main([job, "--help"])
+    if not said.getvalue():
+        sys.exit(f"{job} has no help")
 sys.exit(stratalog.jobs.package.main(["--to", sys.argv[2]]))
 """
 

@@ -48,6 +48,7 @@ KNOWN = {
     ("engine/spark/task_frame.py", "pickle"): "tasks that its own driver has made",
     ("jobs/main.py", "importlib.import_module"): "one of JOBS",
     ("bridges/page/document.py", "importlib.resources.files"): "files of this package",
+    ("jobs/declared.py", "importlib.resources.files"): "files of this package",
     ("bridges/page/document.py", "string.Template"): "of a file of this package; what is filled in is no template",
     ("jobs/jars.py", "importlib.resources"): "files of this package",
     ("jobs/package.py", "importlib.resources"): "files of this package",

@@ -52,7 +52,7 @@ def test_a_checkpoint_tells_the_query_whatever_others_there_are() -> None:
 def test_a_folder_that_is_no_checkpoint_is_named(text: str | None) -> None:
     session = Session("a", **({} if text is None else {"x/metadata": text}))
     with pytest.raises(
-        InvalidCallError, match=r"^x/metadata does not contain the query's id; is it its"
+        InvalidCallError, match=r"^x/metadata does not contain the query's id; is that the query"
     ) as raised:
         query_of(session, "x")
     assert "\n" not in str(raised.value)

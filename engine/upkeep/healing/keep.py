@@ -205,7 +205,7 @@ def _keep_brokers(
 def _begins_behind(each: Parted) -> LogGapError:
     return LogGapError(
         f"{each}: the leader's log begins at {each.log.local_start}, after the end of the remote log at "
-        f"{each.remote_end}, so it cannot continue from there; use --keep brokers"
+        f"{each.remote_end}, so the leader cannot continue from there; use --keep brokers"
     )
 
 

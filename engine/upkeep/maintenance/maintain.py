@@ -358,8 +358,9 @@ class _Maintenance:
         return [failure for failure in report.failures if failure.code != SourceChangedError.code]
 
     def _over(self) -> bool:
-        """Whether the budget is used up. One step besides ``replicate`` always begins, as a slow ``replicate``
-        would otherwise starve all others."""
+        """Whether the budget is used up. One step other than ``replicate`` always begins, because a slow
+        ``replicate`` would otherwise starve all others.
+        """
         return self._begun and self._spending.over()
 
     def log_ends(self) -> Report:

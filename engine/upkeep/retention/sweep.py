@@ -10,8 +10,8 @@ Files of a former replica with another history than the leader's may be the only
 stay until ``file.delete.delay.ms`` have passed since the folder was closed, and while no leader shows the history
 (``stratalog.engine.replicas.former``).
 
-Foreign files beside our folders, or inside owned ones, stay. Links, FIFOs and the like stay everywhere and are
-reported, as they may block an operation.
+Foreign files outside the product's folders, or inside owned folders, stay. Links, FIFOs and the like stay
+everywhere and are reported, as they may block an operation.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class _TierRun:
         self._plan()
 
     def carry_out(self) -> None:
-        """Step 4, and what follows from it."""
+        """Step 4, and its consequences."""
         self._upload(self.parts)
         self._upload_from_others()
         self._let_go()

@@ -1,0 +1,43 @@
+"""The leader epochs and log starts of a cluster that is gone, given by the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from stratalog.bridges.kafka_tier.indexes import parse_checkpoint
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.identity import TopicPartition
+
+
+def epochs_by_hand(given: Mapping[str, str]) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
+    """The leader epochs of partitions (``trips-0``), each from a broker's file ``leader-epoch-checkpoint``.
+
+    Raises: InvalidCallError for another name, a file that cannot be read, or a newer version of it;
+        CorruptionError for a damaged one.
+    """
+    found = {}
+    for name, path in given.items():
+        key, what = _partition(name, "tier_epochs"), f"the leader epochs of {name} in {path}"
+        try:
+            found[key] = parse_checkpoint(Path(path).read_bytes(), what)
+        except OSError as error:
+            raise InvalidCallError(f"{what} cannot be read: {error.strerror}") from error
+    return found
+
+
+def log_starts_by_hand(given: Mapping[str, str | int]) -> dict[TopicPartition, int]:
+    """The log starts of partitions (``trips-0``). Raises: InvalidCallError for another name, or no offset."""
+    found = {}
+    for name, offset in given.items():
+        if not str(offset).isdecimal():
+            raise InvalidCallError(f"tier_log_starts: {offset!r} of {name} is not an offset")
+        found[_partition(name, "tier_log_starts")] = int(offset)
+    return found
+
+
+def _partition(name: str, option: str) -> TopicPartition:
+    topic, _, partition = name.rpartition("-")
+    if not topic or not partition.isdecimal():
+        raise InvalidCallError(f"{option}: {name!r} names no partition: write TOPIC-PARTITION, such as trips-0")
+    return topic, int(partition)
