@@ -48,6 +48,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "retain": "apply total and local retention",
         "snapshot": "snapshot the metadata, and topics that keep the latest record of each key",
         "vacuum": "delete files that are no longer needed",
+        "erase": "erase every record of given keys for good",
         "heal": "replace damaged files on brokers with verified copies",
     },
     "topics, groups, transactions": {

@@ -3,6 +3,7 @@
   stratalog verify                   check names, sizes, contiguity, footers and the remote table; reads no records
   stratalog verify --deep            check every byte of every copy against the checksums
   stratalog verify --discarded       list discarded files that replicas still have (recover exports them)
+  stratalog verify --erased FILE     read every copy again, and look for the keys of the certificate of an erasure
 
 The report lists damage as failures, with its offsets; the job heal repairs it.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from stratalog import Report
 from stratalog.jobs.arguments import add_dry_run, check_options
@@ -22,12 +24,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.verify")
     add_dry_run(parser, "list the files to read; read none")
     parser.add_argument("--discarded", action="store_true", help="list discarded files that replicas still have")
+    parser.add_argument(
+        "--erased",
+        metavar="FILE",
+        type=Path,
+        help="look for the keys of this certificate of erase: each copy is erased, not erased, or unknown",
+    )
 
 
 def verify(job: Job) -> Report:
     given = job.arguments
-    check_options(given, bars=[("discarded", "deep")])
+    check_options(
+        given, bars=[("discarded", "deep"), ("erased", "deep"), ("erased", "discarded"), ("erased", "topics")]
+    )
     cluster = job.on_workers()
+    if given.erased is not None:
+        return cluster.verify_erased(given.erased)
     if given.discarded:
         return renamed(cluster.discarded(given.topics), "verify --discarded", dry_run=given.dry_run)
     if given.dry_run:

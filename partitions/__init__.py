@@ -25,7 +25,8 @@ Rooms
     Several files together: ``producers`` and ``producer_changes`` (in footers), ``transactions``, ``lookup`` (by
     time), ``merge`` (which files become one segment) and ``rewrite`` (writing it). Removing records from a log:
     ``compaction`` (when), ``removal`` (the rule and its protocol), ``removing`` (applies a rule to a replica),
-    ``superseded`` (the records that a rule removes, by key), ``comparable_keys``.
+    ``superseded`` (the records that a rule removes, by key), ``comparable_keys``. Erasing: ``erasure`` (the rule
+    and its protocol), ``erasing`` (applies it to a replica), ``wanted_keys`` (the records of given keys).
 
     Work: ``runner`` (threads), ``probing`` (calls that may hang), ``backoff``, ``group_commit``,
     ``clock``, ``agreed_time`` (deletion by time needs two clocks that agree). Memory:

@@ -70,20 +70,20 @@ def cleanable(
     footer: FooterOf,
     *,
     cold: Iterable[LogFile] = (),
-    clean_to: int = 0,
+    compacted_to: int = 0,
     until: int | None = None,
 ) -> Cleanable:
-    """The part that may be compacted of a log to which its last rule has been applied. ``now_ms`` is a time on
-    which clocks agree. ``cold`` are the remote files that begin below the local start, in order; below
-    ``clean_to`` they were compacted. No file counts that ends above ``until``.
+    """The part that may be compacted of a log to which its last rule, up to offset ``compacted_to``, has been
+    applied. ``now_ms`` is a time on which clocks agree. ``cold`` are the remote files that begin below the local
+    start, in order. No file counts that ends above ``until``.
     """
-    start = max(log.removed_to, log.local_start)
+    start = max(min(log.removed_to, compacted_to), log.local_start)
     clean = sum(link.file.object.size_bytes for link in log.over(log.local_start, start))
     oldest_ms: Callable[[Link], int] = oldest_by(footer)
     oldest, young = None, False
     dirty: list[tuple[int, int]] = []  # end and bytes of each file
     for file in cold:
-        if file.end <= clean_to:
+        if file.end <= compacted_to:
             clean += file.size_bytes
             continue
         young = bool(policy.min_lag_ms) and now_ms - file.latest_ms(now_ms) < policy.min_lag_ms

@@ -124,7 +124,19 @@ def sealed_runs(
     a link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail would be
     rewritten every time that a few appends join it.
     """
-    sealed, active = _roll(_mergeable(log, from_offset, transactions), policy)
+    sealed, _ = _sealed(_mergeable(log, from_offset, transactions), policy, now_ms, has_expired, oldest_ms)
+    return [with_outcomes(run, transactions) for run in sealed]
+
+
+def _sealed(
+    links: Sequence[Link],
+    policy: MergePolicy,
+    now_ms: int,
+    has_expired: Callable[[Link], bool] = lambda _: False,
+    oldest_ms: Callable[[Link], int] = made_ms,
+) -> tuple[list[Run], list[Link]]:
+    """The sealed runs, and the links of the active tail; see ``sealed_runs``."""
+    sealed, active = _roll(links, policy)
     while active and (
         now_ms - oldest_of(active, oldest_ms) >= policy.segment_ms or all(map(has_expired, reversed(active)))
     ):
@@ -134,7 +146,7 @@ def sealed_runs(
         dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))
         sealed.append(Run((first,) if dwarfs else tuple(active)))
         active = rest if dwarfs else []
-    return [with_outcomes(run, transactions) for run in sealed]
+    return sealed, active
 
 
 def plan_merges(
@@ -143,17 +155,31 @@ def plan_merges(
     from_offset: int,
     now_ms: int,
     transactions: LogTransactions | None = None,
+    *,
+    compacted_to: int = 0,
 ) -> list[Run]:
     """The runs to merge now: sealed runs of several files or with transactions, and crowded runs of the active
-    tail. Merges leave alone the files that a removal rule has rewritten, and all files before them: the next rule
-    rewrites those.
+    tail. Merges leave alone the files that a removal rule has rewritten. ``compacted_to`` is the bound of the last
+    compaction: merges also leave alone the files before a segment below it, which the next compaction rewrites.
     """
-    from_offset = max(from_offset, log.removed_to)
-    sealed = sealed_runs(log, policy, from_offset, now_ms, transactions)
-    merges = [run for run in sealed if len(run.links) > 1 or run.transactional]
-    active_from = sealed[-1].end if sealed else from_offset
-    active = [link for link in _mergeable(log, from_offset, transactions) if link.start >= active_from]
-    return merges + [with_outcomes(run, transactions) for run in _crowds(active, policy)]
+    merges: list[Run] = []
+    for rewritten, links in groupby(_unruled(log, from_offset, transactions, compacted_to), key=_is_rewritten):
+        if not rewritten:
+            sealed, active = _sealed([*links], policy, now_ms)
+            runs = [with_outcomes(run, transactions) for run in sealed]
+            merges += [run for run in runs if len(run.links) > 1 or run.transactional]
+            merges += [with_outcomes(run, transactions) for run in _crowds(active, policy)]
+    return merges
+
+
+def _is_rewritten(link: Link) -> bool:
+    return link.name.generation > 0
+
+
+def _unruled(
+    log: ReplicaLog, from_offset: int, transactions: LogTransactions | None, compacted_to: int
+) -> list[Link]:
+    return _mergeable(log, max(from_offset, min(log.removed_to, compacted_to)), transactions)
 
 
 def why_not_merged(
@@ -162,14 +188,15 @@ def why_not_merged(
     from_offset: int,
     now_ms: int,
     transactions: LogTransactions | None = None,
+    *,
+    compacted_to: int = 0,
 ) -> str:
     """A readable reason why ``plan_merges`` finds nothing in this log."""
     if not any(link.end > from_offset for link in log.chain):
         return "no records" if from_offset == 0 else "no records that are not in the remote tier"
-    from_offset = max(from_offset, log.removed_to)
-    sealed = sealed_runs(log, policy, from_offset, now_ms, transactions)
-    active_from = sealed[-1].end if sealed else from_offset
-    active = [link for link in _mergeable(log, from_offset, transactions) if link.start >= active_from]
+    links = _unruled(log, from_offset, transactions, compacted_to)
+    rewritten = [index for index, link in enumerate(links) if _is_rewritten(link)]
+    sealed, active = _sealed(links[rewritten[-1] + 1 if rewritten else 0 :], policy, now_ms)
     size = bytes_text(sum(map(_size, active)))
     if len(active) > 1:
         crowd = f"{policy.min_files} of similar size are merged, or all files once {sealing(policy)}"

@@ -102,9 +102,16 @@ class CommittedRule(msgspec.Struct, frozen=True):
     committed_ms: Int64
 
 
-def next_rule(earlier: Sequence[CommittedRule], bound: int, now_ms: int, delete_retention_ms: int) -> Rule:
-    """The rule that follows ``earlier``, the rules of the partition in order. Raises: ValueError for a ``bound``
-    below that of an earlier one."""
+def next_rule(
+    earlier: Sequence[CommittedRule],
+    bound: int,
+    now_ms: int,
+    delete_retention_ms: int,
+    generation: int | None = None,
+) -> Rule:
+    """The rule that follows ``earlier``, the rules of the partition in order. ``generation`` is its own, where an
+    erasure (``stratalog.partitions.erasure``) may have the last one. Raises: ValueError for a ``bound`` below that
+    of an earlier one."""
     last = earlier[-1].rule if earlier else Rule(0, 0)
     if bound < last.bound:
         raise ValueError(f"a rule up to offset {bound} cannot follow one up to {last.bound}")
@@ -114,7 +121,7 @@ def next_rule(earlier: Sequence[CommittedRule], bound: int, now_ms: int, delete_
         for one, at_ms in zip(earlier, carried_out_ms, strict=False)
         if at_ms + delete_retention_ms <= now_ms
     )
-    return Rule(last.generation + 1, bound, max([last.tombstones_before, *old]))
+    return Rule(generation or last.generation + 1, bound, max([last.tombstones_before, *old]))
 
 
 def still_needed(earlier: Sequence[CommittedRule], rule: Rule) -> tuple[CommittedRule, ...]:

@@ -3,8 +3,8 @@
     reader     reads its topics in both tiers, metadata, groups, transactions and hints
     producer   also creates files in the logs of its topics, of groups and of transactions, and in the metadata;
                deletes nothing
-    operator   also runs the upkeep of its topics: tiers, retains, heals, deletes. With all topics it also formats,
-               bootstraps and vacuums
+    operator   also runs the upkeep of its topics: tiers, retains, heals, erases, deletes. With all topics it also
+               formats, bootstraps and vacuums
 
 Producers also write the metadata, because an append may have to remove an unreachable broker from an ISR. This is
 a separate statement, which can be omitted.

@@ -1,10 +1,10 @@
 """The cluster as one object, for notebooks, jobs and tests.
 
-``producer`` has the appends, ``client`` the reads, ``jobs`` the upkeep, ``looks`` the reports on its state;
-``with_bridges`` adds the methods of bridges; ``topics``, ``brokers``, ``groups``, ``transactions``, ``quorum`` and
-``catalog`` are groups of methods. ``arguments`` checks names and bounds, ``parts`` has the parts of the machine,
-and ``recorded`` logs each operation and writes its event. For notebooks, ``overview`` renders a cluster in a cell,
-and ``notebook`` shows progress and short errors.
+``producer`` has the appends, ``client`` the reads, ``jobs`` the upkeep, ``erasing`` the erasure of records,
+``looks`` the reports on its state; ``with_bridges`` adds the methods of bridges; ``topics``, ``brokers``,
+``groups``, ``transactions``, ``quorum`` and ``catalog`` are groups of methods. ``arguments`` checks names and
+bounds, ``parts`` has the parts of the machine, and ``recorded`` logs each operation and writes its event. For
+notebooks, ``overview`` renders a cluster in a cell, and ``notebook`` shows progress and short errors.
 
 One shape
     A call names the topic first, then the data, then options, and returns a report or raises. A parameter that is
@@ -32,6 +32,7 @@ from stratalog.engine.cluster.arguments import task_runner
 from stratalog.engine.cluster.brokers import Brokers
 from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
+from stratalog.engine.cluster.erasing import Erasing
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
 from stratalog.engine.cluster.looks import Looks
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Cluster(Client, Jobs, Looks):
+class Cluster(Client, Jobs, Erasing, Looks):
     """A cluster of storage roots, as one driver sees it.
 
         cluster = Cluster.open("cluster.toml", spark)

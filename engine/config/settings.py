@@ -108,20 +108,22 @@ def _check_compacting(config: TopicConfig, what: str) -> None:
         )
 
 
-def check_compacted(after: TopicConfig, what: str) -> None:
-    """Check the configs of a topic from which compaction has removed records.
+def check_removed(after: TopicConfig, what: str, *, compacted: bool, erased: bool) -> None:
+    """Check the configs of a topic from which compaction has removed records, or from which some were erased.
 
     Raises: InvalidConfigError.
     """
-    wanted = {
-        f"cleanup.policy = {SNAPSHOT}": after.snapshots,
-        "unclean.leader.election.enable = true": after.unclean_leader_election_enable,
+    removed, gone = "compaction has removed records of this topic", "records of this topic were erased"
+    reasons = {
+        f"cleanup.policy = {SNAPSHOT}": (after.snapshots and compacted, after.snapshots and erased),
+        "unclean.leader.election.enable = true": (compacted and after.unclean_leader_election_enable, False),
+        "remote.storage.enable = true": (False, erased and after.remote_storage_enable),
     }
-    for setting, is_wanted in wanted.items():
-        if is_wanted:
+    for setting, (by_compaction, by_erasure) in reasons.items():
+        if by_compaction or by_erasure:
             raise InvalidConfigError(
-                f"{what}: {setting} is no longer possible, because compaction has removed records of this topic: "
-                "create another topic with this setting, and append the records there"
+                f"{what}: {setting} is no longer possible, because {removed if by_compaction else gone}: create "
+                "another topic with this setting, and append the records there"
             )
 
 

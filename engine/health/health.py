@@ -19,7 +19,13 @@ from stratalog.engine.health.finding import (
     figures_of,
     grouped,
 )
-from stratalog.engine.health.partitions import DAMAGED, copies_findings, isr_findings, lost_findings
+from stratalog.engine.health.partitions import (
+    DAMAGED,
+    copies_findings,
+    erasure_findings,
+    isr_findings,
+    lost_findings,
+)
 from stratalog.engine.health.remote import OFFLINE, REMOTE_TABLE, UPLOADS, remote_findings
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
@@ -73,6 +79,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
             *folder_findings(sight),
             *copies,
             *lost_findings(storage, sight),
+            *erasure_findings(sight),
             *(one for one in remote if one.kind != OFFLINE),
             *expiry_findings(storage, sight, run),
             *uncompacted,

@@ -316,6 +316,18 @@ def _remembered(subjects: Sequence[str], troubles: Sequence[Trouble], what: str,
     )
 
 
+def erasure_findings(sight: Sight) -> Iterator[HealthFinding]:
+    """Findings about topics with an erasure whose offsets the metadata still keep."""
+    views: dict[str, list[PartitionView]] = {}
+    for seen in sight.partitions:
+        if any(one.offsets for one in seen.view.erasures):
+            views.setdefault(seen.view.topic, []).append(seen.view)
+    for topic, of_topic in sorted(views.items()):
+        what = "an erasure is not whole: replaced files, or replicas that were away, still have erased records"
+        do = sight.commands("erase", topic)
+        yield _of_views(Severity.WARNING, "unfinished-erasure", of_topic, what, do)
+
+
 def lost_findings(storage: Storage, sight: Sight) -> Iterator[HealthFinding]:
     """Findings about lost logs. Judges by the names in the folders; lists a folder and reads the remote log only
     if a log seems lost.

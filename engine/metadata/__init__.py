@@ -12,6 +12,7 @@ Purpose
         commands                ``command.decide(image) -> records + answer``; commands on brokers
         topic_commands          commands on topics and configs, restored topics among them
         partition_commands      commands on ISRs and log starts, in batches
+        erasure_commands        commands to erase records at given offsets, and to forget the offsets
         voter_commands          commands on metadata voters
         election_commands       commands to elect leaders
         reassignment_commands   commands to reassign replicas

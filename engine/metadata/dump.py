@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from stratalog.engine.metadata.records import ConfigRecord, ConfigResource, VotersRecord
 from stratalog.partitions.bounded import decode_json
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.numbers import Int64
 from stratalog.partitions.removal import CommittedRule
@@ -60,8 +61,22 @@ class RemovalRulesRecord(_SnapshotRecord, frozen=True):
     rules: tuple[CommittedRule, ...]
 
 
+class ErasuresRecord(_SnapshotRecord, frozen=True):
+    """The erasures of a partition of the preceding topic, if it has any."""
+
+    topic_id: str
+    partition: Int64
+    erasures: tuple[Erasure, ...]
+
+
 SnapshotRecord = (
-    VotersRecord | ConfigRecord | BrokerRecord | TopicStateRecord | PartitionsRecord | RemovalRulesRecord
+    VotersRecord
+    | ConfigRecord
+    | BrokerRecord
+    | TopicStateRecord
+    | PartitionsRecord
+    | RemovalRulesRecord
+    | ErasuresRecord
 )
 
 _encoder = msgspec.json.Encoder()
@@ -112,6 +127,8 @@ def dump(image: ClusterImage) -> Iterator[SnapshotRecord]:
             yield PartitionsRecord(topic_id=topic.topic_id, partitions=some)
         for partition, rules in sorted(image.rules.get(topic_id, {}).items()):
             yield RemovalRulesRecord(topic_id=topic_id, partition=partition, rules=rules)
+        for partition, erasures in sorted(image.erasures.get(topic_id, {}).items()):
+            yield ErasuresRecord(topic_id=topic_id, partition=partition, erasures=erasures)
 
 
 def load(records: Iterable[SnapshotRecord], next_offset: int) -> ClusterImage:
@@ -135,6 +152,7 @@ class _Loading:
         self._topic_ids: dict[str, str] = {}
         self._configs: dict[str, str] = {}
         self._rules: dict[str, dict[int, tuple[CommittedRule, ...]]] = {}
+        self._erasures: dict[str, dict[int, tuple[Erasure, ...]]] = {}
         self._topic: TopicImage | None = None
         self._partitions: tuple[PartitionImage, ...] | list[PartitionImage] = ()
 
@@ -153,10 +171,11 @@ class _Loading:
                         self._partitions = list(self._partitions)
                     self._partitions += partitions
             case RemovalRulesRecord(topic_id=topic_id, partition=partition, rules=rules):
-                there = self._topic is not None and topic_id == self._topic.topic_id
-                if not there or not rules or not 0 <= partition < len(self._partitions):
-                    raise CorruptionError(f"a metadata snapshot holds {record}, which does not belong there")
+                self._check_place(record, bool(rules))
                 self._rules.setdefault(topic_id, {})[partition] = rules
+            case ErasuresRecord(topic_id=topic_id, partition=partition, erasures=erasures):
+                self._check_place(record, bool(erasures))
+                self._erasures.setdefault(topic_id, {})[partition] = erasures
             case TopicStateRecord(topic=topic):
                 self._end_topic()
                 self._topic = topic
@@ -172,6 +191,11 @@ class _Loading:
                 raise CorruptionError(f"a metadata snapshot holds {record}, which does not belong there")
             case _:
                 assert_never(record)
+
+    def _check_place(self, record: RemovalRulesRecord | ErasuresRecord, has_rules: bool) -> None:
+        there = self._topic is not None and record.topic_id == self._topic.topic_id
+        if not there or not has_rules or not 0 <= record.partition < len(self._partitions):
+            raise CorruptionError(f"a metadata snapshot holds {record}, which does not belong there")
 
     def _end_topic(self) -> None:
         topic, partitions = self._topic, self._partitions
@@ -199,6 +223,7 @@ class _Loading:
             topic_ids=self._topic_ids,
             configs=self._configs,
             rules=self._rules,
+            erasures=self._erasures,
             next_offset=next_offset,
         )
 

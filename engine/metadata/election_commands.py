@@ -110,12 +110,19 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
 
 def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> None:
     """Check that the partition has no removal rule. Such an election could lose the last record of a key, after
-    some replicas have already removed the key's earlier records. A remote log that the rule does not exceed has
-    the last record of each key.
+    some replicas have already removed the key's earlier records; or it could give the offsets of an erasure to
+    other records. A remote log that the rule does not exceed has the last record of each key.
 
     Raises: InvalidCallError.
     """
-    rules = image.rules_of(TopicIdPartition(election.topic_id, election.partition))
+    key = TopicIdPartition(election.topic_id, election.partition)
+    if any(one.offsets for one in image.erasures_of(key)):
+        raise InvalidCallError(
+            f"{what}: an erasure of its records is not carried out by every replica, and an election that gives "
+            "up records could bring them back: bring back a broker that was in its ISR, or reassign the replicas "
+            "that are away, then run `stratalog erase` again without keys"
+        )
+    rules = image.rules_of(key)
     if rules and (election.remote_epoch is None or rules[-1].rule.bound > election.remote_end):
         raise InvalidCallError(
             f"{what}: records were removed from it by cleanup.policy = compact, so an election must not lose any "

@@ -18,6 +18,8 @@ from stratalog.engine.metadata.partition_changes import first_candidate
 from stratalog.engine.metadata.records import (
     ConfigRecord,
     ConfigResource,
+    ErasedEverywhereRecord,
+    ErasureRecord,
     FenceBrokerRecord,
     MetadataRecord,
     NoOpRecord,
@@ -33,11 +35,14 @@ from stratalog.engine.metadata.records import (
     UnregisterBrokerRecord,
     VotersRecord,
 )
+from stratalog.partitions.erasure import Erasure, following, forgetting
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.paths import incarnation_folder_of
 from stratalog.partitions.removal import CommittedRule, still_needed
 
-_OnPartition = PartitionChangeRecord | PartitionWrittenRecord | RemovalRuleRecord
+_OnPartition = (
+    PartitionChangeRecord | PartitionWrittenRecord | RemovalRuleRecord | ErasureRecord | ErasedEverywhereRecord
+)
 
 
 def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
@@ -67,7 +72,7 @@ class _ImageDraft:
         self._topic_ids = Overlay(image.topic_ids)
         self._configs = dict(image.configs)
         self._changed: dict[str, list[PartitionImage]] = {}
-        self._rules = image.rules
+        self._rules, self._erasures = image.rules, image.erasures
 
     def finish(self, next_offset: int) -> ClusterImage:
         """The image."""
@@ -84,6 +89,7 @@ class _ImageDraft:
             topic_ids=self._topic_ids,
             configs=self._configs,
             rules=self._rules,
+            erasures=self._erasures,
             next_offset=next_offset,
         )
 
@@ -120,16 +126,31 @@ class _ImageDraft:
                 earlier = still_needed(of_topic.get(record.partition, ()), rule)
                 of_topic[record.partition] = (*earlier, CommittedRule(rule, committed_ms))
                 self._rules = {**self._rules, topic_id: of_topic}
+            case ErasureRecord(topic_id=topic_id, erasure=erasure):
+                old = self._partition(record)
+                self._put(topic_id, replace(old, partition_epoch=old.partition_epoch + 1))
+                earlier_ones = self._erasures.get(topic_id, {}).get(record.partition, ())
+                self._put_erasures(record, following(earlier_ones, erasure))
+            case ErasedEverywhereRecord(topic_id=topic_id, generation=generation):
+                self._partition(record)
+                if known := self._erasures.get(topic_id, {}).get(record.partition):
+                    self._put_erasures(record, forgetting(known, generation))
             case RemoveTopicRecord(topic_id=topic_id):
                 self._changed.pop(topic_id, None)
                 del self._topic_ids[self._topic(topic_id).name]
                 del self._topics[topic_id]
                 if topic_id in self._rules:
                     self._rules = {other: of for other, of in self._rules.items() if other != topic_id}
+                if topic_id in self._erasures:
+                    self._erasures = {other: one for other, one in self._erasures.items() if other != topic_id}
             case ConfigRecord():
                 self._configure(record)
             case _:
                 assert_never(record)
+
+    def _put_erasures(self, record: ErasureRecord | ErasedEverywhereRecord, erasures: tuple[Erasure, ...]) -> None:
+        of_topic = {**self._erasures.get(record.topic_id, {}), record.partition: erasures}
+        self._erasures = {**self._erasures, record.topic_id: of_topic}
 
     # ------------------------------------------------------------------------------- brokers
 

@@ -8,13 +8,14 @@ Mappings of a finished image never change; a change makes new ones that share en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from stratalog.engine.metadata.records import VoterId
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import CorruptionError, UnknownBrokerError, UnknownTopicOrPartitionError
 from stratalog.partitions.html_table import head_line, html_table
 from stratalog.partitions.identity import TopicIdPartition, same_root
@@ -195,6 +196,11 @@ def partition_of(topic: TopicImage, partition: int) -> PartitionImage:
     return topic.partitions[partition]
 
 
+def last_generation(rules: Sequence[CommittedRule], erasures: Sequence[Erasure]) -> int:
+    """The generation of the last of the rules and erasures of a partition; 0 without any."""
+    return max(rules[-1].rule.generation if rules else 0, erasures[-1].generation if erasures else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """One partition with its brokers, from one read of the metadata, for replication.
@@ -228,6 +234,8 @@ class PartitionView:
     """Whether remote.storage.enable is set for the topic."""
     rules: tuple[CommittedRule, ...] = ()
     """See ``ClusterImage.rules``."""
+    erasures: tuple[Erasure, ...] = ()
+    """See ``ClusterImage.erasures``."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -235,7 +243,12 @@ class PartitionView:
     @property
     def generation(self) -> int:
         """The generation of the last removal rule; 0: none."""
-        return self.rules[-1].rule.generation if self.rules else 0
+        return last_generation(self.rules, self.erasures)
+
+    @property
+    def compacted_to(self) -> int:
+        """The bound of the last compaction; 0: none."""
+        return self.rules[-1].rule.bound if self.rules else 0
 
     @property
     def key(self) -> TopicIdPartition:
@@ -269,6 +282,10 @@ class ClusterImage:
     """By topic id and partition: the rules that remove records at unchanged offsets
     (``stratalog.partitions.removal``), ascending. These are the last rule, and the earlier ones that the next rule
     needs. Partitions without a rule are absent.
+    """
+    erasures: Mapping[str, Mapping[int, tuple[Erasure, ...]]] = field(default_factory=dict)
+    """By topic id and partition: the last erasure, and all that some replica has not carried out, ascending
+    (``stratalog.partitions.erasure``). Partitions that never had one are absent.
     """
     next_offset: int = 0
     """The metadata offset up to which (exclusive) records are folded in."""
@@ -355,11 +372,20 @@ class ClusterImage:
             written_to=image.written_to,
             tiered=tiered == "true",
             rules=self.rules_of(TopicIdPartition(topic_id, image.partition)),
+            erasures=self.erasures_of(TopicIdPartition(topic_id, image.partition)),
         )
 
     def rules_of(self, key: TopicIdPartition) -> tuple[CommittedRule, ...]:
         """The removal rules of a partition."""
         return self.rules.get(key.topic_id, {}).get(key.partition, ())
+
+    def erasures_of(self, key: TopicIdPartition) -> tuple[Erasure, ...]:
+        """The erasures of a partition."""
+        return self.erasures.get(key.topic_id, {}).get(key.partition, ())
+
+    def generation_of(self, key: TopicIdPartition) -> int:
+        """The generation of the last rule of removal of a partition; 0: none."""
+        return last_generation(self.rules_of(key), self.erasures_of(key))
 
     def views(self, topic: str) -> list[PartitionView]:
         """Views of all partitions of a topic, by its name. Raises: UnknownTopicOrPartitionError."""

@@ -289,7 +289,8 @@ class AddRules:
                 continue
             named.add(key)
             rules = image.rules_of(key)
-            rule = next_rule(rules, wanted.bound, wanted.now_ms, wanted.delete_retention_ms)
+            generation = image.generation_of(key) + 1
+            rule = next_rule(rules, wanted.bound, wanted.now_ms, wanted.delete_retention_ms, generation)
             records.append(
                 RemovalRuleRecord(
                     topic_id=key.topic_id, partition=key.partition, rule=rule, committed_ms=wanted.committed_ms
@@ -308,12 +309,14 @@ class AddRules:
             )
         rules = image.rules_of(TopicIdPartition(wanted.topic_id, wanted.partition))
         last = rules[-1].rule if rules else Rule(0, 0)
+        generation = image.generation_of(TopicIdPartition(wanted.topic_id, wanted.partition))
         changed = wanted.partition_epoch != present.partition_epoch
-        if changed or wanted.after != last.generation or wanted.bound < last.bound:
+        if changed or wanted.after != generation or wanted.bound < last.bound:
             raise InvalidUpdateVersionError(
                 f"{name_of(image, wanted)}: the removal rule up to {wanted.bound} is out of date: it expects rule "
                 f"generation {wanted.after} and partition epoch {wanted.partition_epoch}, but the current rule is "
-                f"{last} and the partition epoch is {present.partition_epoch}; read the logs again"
+                f"{last}, the last generation is {generation}, and the partition epoch is "
+                f"{present.partition_epoch}; read the logs again"
             )
         topic = image.topics[wanted.topic_id]
         config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")

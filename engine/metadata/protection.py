@@ -17,6 +17,7 @@ from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.records import (
     ConfigRecord,
+    ErasureRecord,
     MetadataRecord,
     PartitionChangeRecord,
     RemovalRuleRecord,
@@ -63,6 +64,8 @@ def check_protected(image: ClusterImage, records: Sequence[MetadataRecord], now_
                 _refuse(image, topic_id, now_ms, "the topic cannot be deleted")
             case RemovalRuleRecord(topic_id=topic_id) if is_protected(image, topic_id, now_ms):
                 _refuse(image, topic_id, now_ms, "no rule can remove its records")
+            case ErasureRecord(topic_id=topic_id) if is_protected(image, topic_id, now_ms):
+                _refuse(image, topic_id, now_ms, "no erasure can remove its records")
             case PartitionChangeRecord(topic_id=topic_id, partition=partition, log_start_offset=start):
                 if start is UNSET or not is_protected(image, topic_id, now_ms):
                     continue

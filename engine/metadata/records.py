@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from stratalog.partitions.bounded import decode_json
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.numbers import Int64
 from stratalog.partitions.removal import Rule
@@ -172,6 +173,23 @@ class RemovalRuleRecord(_TypedRecord, frozen=True):
     committed_ms: Int64
 
 
+class ErasureRecord(_TypedRecord, frozen=True):
+    """The next rule by which the records at given offsets leave a partition (``stratalog.partitions.erasure``)."""
+
+    topic_id: str
+    partition: Int64
+    erasure: Erasure
+
+
+class ErasedEverywhereRecord(_TypedRecord, frozen=True):
+    """Every replica of the partition has carried out its erasures up to this generation: their offsets are
+    forgotten."""
+
+    topic_id: str
+    partition: Int64
+    generation: Int64
+
+
 class RemoveTopicRecord(_TypedRecord, frozen=True):
     """The topic is removed, with its partitions and configs."""
 
@@ -209,6 +227,8 @@ MetadataRecord = (
     | PartitionChangeRecord
     | PartitionWrittenRecord
     | RemovalRuleRecord
+    | ErasureRecord
+    | ErasedEverywhereRecord
     | RemoveTopicRecord
     | ConfigRecord
 )

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from stratalog.engine.config.definition import Scope
 from stratalog.engine.config.mirrored import mirrored_topic
 from stratalog.engine.config.settings import (
-    check_compacted,
     check_config,
     check_disabling,
     check_partitioner,
+    check_removed,
     cluster_config,
     find_config,
     topic_config,
@@ -364,11 +364,12 @@ class AlterConfigs:
                     frozenset(topic.configs.items()),
                     topic.name in INTERNAL_TOPICS,
                     topic_id in image.rules,
+                    topic_id in image.erasures,
                     topic.key_schema,
                 ): topic
                 for topic_id, topic in image.topics.items()
             }
-            for (_, internal, compacted, key_schema), topic in kinds.items():
+            for (_, internal, compacted, erased, key_schema), topic in kinds.items():
                 whose = f"{what}: topic {topic.name!r}"
                 before_and_after = (
                     topic_config(topic.configs, image.configs, whose),
@@ -377,8 +378,7 @@ class AlterConfigs:
                 check_disabling(*before_and_after, whose)
                 if before_and_after[1].keys_required:
                     check_key(key_schema, before_and_after[1].cleanup_policy, whose)
-                if compacted:
-                    check_compacted(before_and_after[1], whose)
+                check_removed(before_and_after[1], whose, compacted=compacted, erased=erased)
                 if not internal:  # the engine has its own way of partitioning the records of internal topics
                     check_partitioner(*before_and_after, whose)
         else:
@@ -388,8 +388,8 @@ class AlterConfigs:
             check_partitioner(before, config, what)
             if config.keys_required:
                 check_key(image.topic(self.topic).key_schema, config.cleanup_policy, what)
-            if image.topic(self.topic).topic_id in image.rules:
-                check_compacted(config, what)
+            topic_id = image.topic(self.topic).topic_id
+            check_removed(config, what, compacted=topic_id in image.rules, erased=topic_id in image.erasures)
         records = tuple(
             ConfigRecord(
                 resource=ConfigResource.CLUSTER if self.topic is None else ConfigResource.TOPIC,

@@ -22,6 +22,7 @@ from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.quorum.contents import Note
 from stratalog.engine.quorum.state import LogState
 from stratalog.partitions.bounded import described
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
@@ -51,6 +52,7 @@ class _Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     configs: dict[str, str]
     topics: dict[str, TopicImage]
     rules: dict[str, dict[int, tuple[CommittedRule, ...]]]
+    erasures: dict[str, dict[int, tuple[Erasure, ...]]]
     next_offset: int
 
 
@@ -59,7 +61,7 @@ def _layout() -> str:
     """A digest of the image's structure in this release, because a field that another release added or removed
     would be read as its default.
     """
-    images = map(msgspec.json.schema, (TopicImage, CommittedRule))
+    images = map(msgspec.json.schema, (TopicImage, CommittedRule, Erasure))
     described = *images, PartitionImage.__struct_fields__
     return hashlib.blake2b(msgspec.json.encode(described), digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -116,6 +118,7 @@ def _encode(cluster_id: str, state: LogState) -> bytes:
             configs=dict(image.configs),
             topics=dict(image.topics),
             rules={topic_id: dict(of) for topic_id, of in image.rules.items()},
+            erasures={topic_id: dict(of) for topic_id, of in image.erasures.items()},
             next_offset=image.next_offset,
         )
     )
@@ -141,6 +144,7 @@ def _decode(file: bytes, cluster_id: str) -> LogState:
             topic_ids={topic.name: topic_id for topic_id, topic in found.topics.items()},
             configs=found.configs,
             rules=found.rules,
+            erasures=found.erasures,
             next_offset=found.next_offset,
         ),
         lineage=Lineage(found.lineage),

@@ -38,6 +38,7 @@ from stratalog.engine.replication.replica_selector import (
 )
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.partitions.clock import Clock
+from stratalog.partitions.erasure import is_erased
 from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.listing import DataFile, ReplicaLog, check_same_ends, resolve
@@ -249,6 +250,8 @@ def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -
             return None  # the listed leader no longer leads
         if log.lineage != leader.lineage:  # its records beyond the common history do not count
             log = resolve(log.listing, leader.lineage, replica.end_of_append)
+        if not is_erased(log, replicas.view.erasures):
+            return None  # it was away when records were erased, and still has them
         check_whole(replica, log)
         check_same_ends(str(replica), log, leader)
     except StratalogError:

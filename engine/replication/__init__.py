@@ -14,6 +14,7 @@ afterwards (protocol, rule 2).
     append            writes records at the end of the leader's log, then to the ISR; finds old appends
     append_file       the file of an append: records, and then the footer
     removal           applies a removal rule on the leader; the ISR copies the segments
+    erasing           the same for erasures
     watermark         advances the high watermark by proof
     damage            replicas that hold less than they once held, and the broker to blame
     snapshots         selects the valid snapshot of a replica; followers fetch the leader's (KIP-630)

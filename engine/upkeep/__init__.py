@@ -5,6 +5,7 @@
     verification   compares replicas and the remote tier, and every byte with its checksum
     retention      advances log starts, and deletes files that nothing uses
     replication    replicate, merge, compact, elect, reassign, bootstrap
+    erasing        erases the records of keys for good, and proves it
     healing        replaces damaged files; finds and exports truncated records
     snapshots      shortens the logs of topics with state, and of the metadata (KIP-630)
     restoring      rebuilds a cluster from its remote tier

@@ -17,6 +17,7 @@ from tests.golden.harness import (
     Brokers,
     Catalog,
     Cluster,
+    ErasureReport,
     Groups,
     HealthFinding,
     HealthReport,
@@ -58,7 +59,7 @@ _SECTIONS: dict[str, tuple[Any, ...]] = {
     "cluster.catalog": (Catalog,),
     "The page of a cluster": (StatePage,),
     "Reports": (
-        *(door.Report, HealthReport, HealthFinding),
+        *(door.Report, ErasureReport, HealthReport, HealthFinding),
         *(door.Failure, door.StratalogError, door.OperationFailedError),
     ),
     "Places in a log": (

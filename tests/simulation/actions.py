@@ -18,6 +18,8 @@ from stratalog.engine.metadata.commands import FenceBroker
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.replicas.in_sync import without
+from stratalog.engine.upkeep.erasing.erase import erase
+from stratalog.engine.upkeep.erasing.plan import WantedRecords
 from stratalog.engine.upkeep.healing.heal import heal
 from stratalog.engine.upkeep.healing.keep import keep_one
 from stratalog.engine.upkeep.maintenance.budget import Budget
@@ -246,7 +248,7 @@ def _append(
         actor.ports.clock,
         actor.ports.memory,
         TOPIC,
-        {partition: [batch(tokens, keyed=actor.world.compacted)]},
+        {partition: [batch(tokens, keyed=actor.world.keyed)]},
         who,
         acks=acks,
     )
@@ -454,6 +456,28 @@ def _a_transaction(rng: random.Random, shape: Shape, slot: int, index: int) -> t
     return f"x{slot % 2}", index, how, rng.choice((60, 100_000)), *appends
 
 
+def erase_key(actor: Actor, key: int, how: str) -> str:
+    """All records of a key so far; ``again``: what another run has begun. What is reported stays erased (E1)."""
+    wanted = WantedRecords(None if how == "again" else [b"k%d" % key])
+    ports = actor.ports
+    report = erase(ports.metadata, ports.storage, ports.execution, [TOPIC], wanted, now=how == "now")
+    assert report.certificate is not None
+    failed = {failure.item for failure in report.failures}
+    for topic in report.certificate.topics:
+        for one in topic.partitions:
+            lasting = any(not left.waits for left in one.not_erased)
+            if not lasting and f"{TOPIC}-{one.partition}" not in failed:
+                history = actor.world.oracle.history((topic.topic_id, one.partition))
+                history.reported |= {at for start, end in one.offsets for at in range(start, end)}
+                actor.world.ledger.count("erased" if one.offsets else "nothing to erase")
+    actor.world.ledger.count("erased wholly" if report.whole else "erased in part")
+    return check_report(actor, report)
+
+
+def _an_erasure(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int | str, ...]:
+    return rng.randrange(3), rng.choice(("keys", "now", "now", "again"))
+
+
 ACTIONS: dict[str, Action] = {
     "append": Action(
         lambda rng, s, slot, i: (f"p{slot}", i, rng.randrange(s.partitions), rng.choice((1, 1, 2))), append
@@ -466,6 +490,7 @@ ACTIONS: dict[str, Action] = {
     "merge": Action(_nothing, _reported(merge)),
     "compact": Action(_nothing, _reported(compact)),
     "compact_some": Action(_nothing, _reported(compact, over=lambda: True)),
+    "erase": Action(_an_erasure, erase_key),
     "shorten": Action(_a_partition, shorten_one),
     "retain": Action(_nothing, _reported(retain)),
     "maintain": Action(lambda rng, s, slot, i: (rng.choice((1, 1, 200, 5000)),), maintain_within),

@@ -137,6 +137,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
             theme = random.Random(f"kind of compact {seed}").choice(COMPACT)
         if random.Random(f"compact tiered {seed}").random() < _IN_COMPACT_TIERED:
             theme = COMPACT_TIERED
+        if random.Random(f"erase {seed}").random() < _IN_ERASE:
+            theme = random.Random(f"kind of erase {seed}").choice(ERASE)
     else:
         theme = rng.choice(
             [
@@ -149,6 +151,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
                     *MAINTAIN,
                     *COMPACT,
                     COMPACT_TIERED,
+                    *ERASE,
                     BEHIND,
                     EARLIER,
                     LOST,
@@ -170,7 +173,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if "tidy" in dict(theme.weights):
         topic_configs["retention.bytes"] = rng.choice(("-1", "2500", "6000"))
         topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
-    if theme in (*COMPACT, COMPACT_TIERED):
+    if theme in (*COMPACT, COMPACT_TIERED, ERASE[-1]):
         topic_configs |= _compacted(random.Random(f"compacted {seed}"))
     if theme.tiered:
         topic_configs |= _tiered(rng)
@@ -204,9 +207,12 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
     operations = _with_replays(seed, shape, operations)
-    if theme is not EARLIER and theme not in COMPACT:  # what a mirror has been told of the records is not put back
+    if theme is not EARLIER and theme not in (*COMPACT, *ERASE):  # what a mirror was told of is not put back
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
+    if theme in ERASE:  # nothing is erased from the remote tier
+        local = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
+        shape = replace(shape, topic_configs=local)
     shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
     faulty = rng.random() < 0.6
@@ -223,7 +229,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     elif theme is LOST:
         lost = rng.randrange(horizon // 2, 2 * horizon), "lose_all", rng.randrange(8)
         events = tuple(sorted((*events, lost)))
-    elif not theme.unclean and theme not in COMPACT:
+    elif not theme.unclean and theme not in (*COMPACT, *ERASE):
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,
@@ -566,6 +572,18 @@ COMPACT_TIERED = Theme(
 """Compaction of both tiers."""
 
 _IN_COMPACT_TIERED = 0.05
+_ERASE = (
+    *(("append", 18), ("erase", 8), ("merge", 4), ("tidy", 4), ("retain", 2), ("replicate", 3), ("elect", 5)),
+    *(("shrink", 3), ("fence", 1), ("read", 2), ("read_replica", 1), ("shorten", 3), ("look", 1), ("heal", 1)),
+)
+ERASE = (
+    Theme("erase", _ERASE, ("cut", "cut", "fill", "double"), length=(3, 7)),
+    Theme("erase", (*_ERASE, ("reassign", 2), ("cancel", 1), ("transact", 2)), ("cut", "double"), length=(3, 7)),
+    Theme("erase", (*_ERASE, ("compact", 6)), ("cut", "double"), length=(3, 7)),
+)
+"""Erasing keys beside everything that changes a log; in the last one the log is compacted, too."""
+
+_IN_ERASE = 0.08
 BEHIND = Theme(
     "behind",
     (("append", 10), ("tier", 6), ("replicate", 3), ("elect", 2), ("retain", 1), ("read", 1), ("merge", 1)),

@@ -8,6 +8,8 @@ from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records.transactions import finish_transactions
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
+from stratalog.engine.upkeep.erasing.erase import erase
+from stratalog.engine.upkeep.erasing.plan import WantedRecords
 from stratalog.engine.upkeep.healing.heal import heal
 from stratalog.engine.upkeep.healing.keep import keep_one
 from stratalog.engine.upkeep.replication.compact import compact
@@ -29,7 +31,7 @@ from tests.simulation.mirroring import check_mirrored
 from tests.simulation.oracle import Key
 from tests.simulation.scheduler import Driver, Violation
 from tests.simulation.sweeping import check_sweep
-from tests.simulation.world import World
+from tests.simulation.world import TOPIC, World
 
 _LONG_MS = 8 * 86_400_000
 """Above all that makes anybody wait: segment.ms, what a vacuum spares, file.delete.delay.ms."""
@@ -96,8 +98,32 @@ class LoneDriver:
             world.time.ms += _LONG_MS
             for operation in (tier, retain, vacuum):
                 check_report(actor, _must(with_ports(operation, ports)()))
+        if "erase" in world.configuration.tags:
+            self._erase_the_rest(actor)
         check_report(actor, _must(verify(ports.metadata, ports.storage, ports.execution, deep=True)))
         reading.read_topic(world, ports)
+
+    def _erase_the_rest(self, actor: Actor) -> None:
+        """A last run deletes what is left, and then no file has a record that an erasure named (E2)."""
+        world, ports = self._world, actor.ports
+        report = erase(ports.metadata, ports.storage, ports.execution, [TOPIC], WantedRecords(None), now=True)
+        check_report(actor, report)
+        if not report.whole:
+            raise Violation(f"E2: no erasure is whole at the end: {report.failures} {report.notes}")
+        for partition in range(world.shape.partitions):
+            key = world.topic_id, partition
+            history = world.oracle.history(key)
+            for broker, root in world.roots.items():
+                if (key, broker) not in world.invariants.folders:
+                    continue
+                folder = world.invariants.folder(broker, key)
+                for name, (_, data) in root.folders.get(folder, {}).items():
+                    if not name.endswith(".parquet"):
+                        continue
+                    content = content_of(data)
+                    for offset, token in enumerate(content.tokens, content.base_offset):
+                        if offset in history.erased and token == history.committed.get(offset) != b"%d:" % offset:
+                            raise Violation(f"E2: {token!r} at {offset} was erased, and is in {root.place}/{name}")
 
     def _delete_later_descriptions(self) -> None:
         """As the error says to a person: the metadata were put back, and a restore would take these."""

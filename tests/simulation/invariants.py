@@ -87,11 +87,16 @@ class Invariants:
         topic = self.oracle.image.topics.get(key[0])
         return None if topic is None else topic.partitions[key[1]]
 
-    def folder(self, broker: int, key: Key) -> str:
-        """Of a replica as it is placed now, by the product's own rule."""
+    @property
+    def folders(self) -> Mapping[tuple[Key, int], str]:
+        """Of all replicas as they are placed now."""
         if self.oracle.image is not self._image:
             self._take_image(self.oracle.image)
-        return self._folders[key, broker]
+        return self._folders
+
+    def folder(self, broker: int, key: Key) -> str:
+        """Of a replica as it is placed now, by the product's own rule."""
+        return self.folders[key, broker]
 
     def state(self, broker: int, folder: str) -> ListedReplica:
         """A replica now. Raises: Violation when its own files contradict each other."""
@@ -111,8 +116,8 @@ class Invariants:
             return self.intended(entries[file.object.name][1])
 
         try:
-            rule = None if key is None else self.oracle.history(key).rule
-            listing = parse(folder, root.of_folder(folder), generation=0 if rule is None else rule.generation)
+            generation = 0 if key is None else self.oracle.history(key).generation
+            listing = parse(folder, root.of_folder(folder), generation=generation)
             lineage = Lineage()
             if listing.epochs:
                 lineage = lineage_of(self.intended(entries[f"{folder}/{EpochName(listing.joined_epoch)}"][1]))
@@ -228,7 +233,7 @@ class Invariants:
                 f"I4: the high watermark went back from {before.log.high_watermark} to {log.high_watermark} {who}"
             )
         self._commit(history, state, log.high_watermark, who)
-        if history.rule is not None:
+        if history.generation:
             self._check_removed(key, history, state, before, who)
         if log.high_watermark > history.high:
             self._prove(key)
@@ -246,13 +251,15 @@ class Invariants:
     def _check_removed(
         self, key: Key, history: History, state: ListedReplica, before: ListedReplica | None, who: str
     ) -> None:
-        """C2: equal generations hold equal records, and the last one none that its rule removes; C4: what was
-        removed from a replica does not come back. Raises: Violation."""
+        """C2: equal generations hold equal records, and the last one none that its rule removes, or an erasure up
+        to it; C4: what was removed from a replica does not come back. Raises: Violation."""
         rule = history.rule
         for link in state.log.chain:
             for offset in range(link.start, link.end) if link.name.generation else ():
                 removed = state.token(offset) == b"%d:" % offset
                 self.check_same(key, link.name.generation, offset, removed, who)
+                if not removed and history.erased.get(offset, link.name.generation + 1) <= link.name.generation:
+                    raise Violation(f"C2: {offset} is in {link.name} {who}, and was erased before")
                 last = rule is not None and link.name.generation == rule.generation
                 if last and rule is not None and not removed and history.is_superseded(offset, rule):
                     raise Violation(f"C2: {offset} is in {link.name} {who}, and {rule} removes it")
@@ -302,8 +309,15 @@ class Invariants:
                 self._check_member(broker, key, history)
 
     def _check_member(self, broker: int, key: Key, history: History) -> None:
-        """A member of the ISR holds all that was acknowledged, and all below any high watermark."""
+        """A member of the ISR holds all that was acknowledged, and all below any high watermark, and no record
+        that was reported as erased (E1)."""
         state = self.state(broker, self.folder(broker, key))
+        for offset in history.reported:
+            if state.log.local_start <= offset < state.log.log_end and state.token(offset) != b"%d:" % offset:
+                raise Violation(
+                    f"E1: {state.token(offset)!r} at {offset} was reported as erased, and is on broker {broker} "
+                    f"({self.name(key)})"
+                )
         who = f"on broker {broker}, in the ISR of {self.name(key)}"
         if max(state.log.log_end, history.begin) < history.acknowledged:
             raise Violation(

@@ -30,6 +30,7 @@ import stratalog.engine.upkeep.replication.replicate
 import stratalog.engine.upkeep.retention.tasks
 import stratalog.engine.upkeep.retention.vacuum
 import stratalog.engine.upkeep.tiering.tasks
+import stratalog.partitions.erasure
 import stratalog.partitions.known_log
 import stratalog.partitions.lineage
 import stratalog.partitions.listing
@@ -177,6 +178,20 @@ _VACUUMED = replace(small("compact", "vacuum_at_once", setup=_ALL_REMOTE, **_REM
 _VACUUMED_EARLY = (
     ("d0", "commit table remote"),  # d0 is about to list the segments that it has made
     ("d1", ""),
+    ("d0", ""),
+)
+_LATE_MERGE_OF_ERASED = replace(
+    small(
+        "merge",
+        "erase 0 now",
+        setup="; ".join(f"append p9 {number} 0 1" for number in range(6)),
+        segment_merge_min_files="2",
+    ),
+    tags=frozenset({"erase"}),
+)
+_ERASED_LATE = (
+    ("d0", "commit 0-6.1 b2"),  # d0 is about to name a merge of all appends
+    ("d1", ""),  # an erasure rewrites some of them
     ("d0", ""),
 )
 _UNSEEN = small(
@@ -668,5 +683,29 @@ MUTATIONS: Sequence[Mutation] = (
         "a file of a greater generation replaces one of a lesser generation, and never the reverse",
         variants.patched(stratalog.engine.replication.sync, "_merged_over", variants.merged_over_any_generation),
         theme="compact",
+    ),
+    Mutation(
+        "only the part of a file in the log is erased",
+        "the whole file counts, not only the part in the log (partitions.erasure)",
+        variants.all_of(
+            variants.patched(stratalog.partitions.erasure, "_named", variants.named_in_the_log),
+            variants.patched(stratalog.partitions.erasure, "_cut_by", lambda log, link: 0),
+        ),
+        directed=_LATE_MERGE_OF_ERASED,
+        script=_ERASED_LATE,
+        seeds=1,
+    ),
+    Mutation(
+        "further reach wins over an erasure",
+        "at each offset the file of the greatest generation counts (partitions.removal)",
+        variants.all_of(
+            *(
+                variants.patched(module, "chain_of", variants.chain_of_any_generation)
+                for module in (stratalog.partitions.listing, stratalog.partitions.known_log)
+            )
+        ),
+        directed=_LATE_MERGE_OF_ERASED,
+        script=_ERASED_LATE,
+        seeds=1,
     ),
 )

@@ -66,6 +66,12 @@ class History:
 
     rule: Rule | None = None
     """By which records have left."""
+    generation: int = 0
+    """Of the last rule or erasure."""
+    erased: dict[int, int] = field(default_factory=dict)
+    """Offsets that erasures name, each with the generation of the first."""
+    reported: set[int] = field(default_factory=set)
+    """Those that a run has reported as erased."""
 
     def is_superseded(self, offset: int, rule: Rule) -> bool:
         """Whether the rule removes the committed record at an offset."""
@@ -81,8 +87,8 @@ class History:
     def commit(self, offset: int, token: Token, who: str) -> None:
         """``token`` is committed at ``offset``, or a rule has removed what is. Raises: Violation (C1) when another
         one is, or it is elsewhere."""
-        if self.rule is not None and token == b"%d:" % offset:
-            if not self.is_superseded(offset, self.rule):
+        if token == b"%d:" % offset and (offset in self.erased or self.rule is not None):
+            if offset not in self.erased and self.rule and not self.is_superseded(offset, self.rule):
                 raise Violation(
                     f"C1: {self.committed.get(offset)!r} at {offset} is gone {who}, kept by {self.rule}"
                 )
@@ -146,7 +152,18 @@ class Oracle:
         self.changed: dict[Key, None] = {}
         """Partitions whose metadata changed since somebody looked."""
         self.counts: dict[str, int] = dict.fromkeys(
-            ("elections", "unclean", "expansions", "shrinks", "commits", "deleted topics", "moves", "rules"), 0
+            (
+                "elections",
+                "unclean",
+                "expansions",
+                "shrinks",
+                "commits",
+                "deleted topics",
+                "moves",
+                "rules",
+                "erasures",
+            ),
+            0,
         )
         self.bytes_of = bytes_of
 
@@ -191,10 +208,21 @@ class Oracle:
     def _compare(self, before: ClusterImage, after: ClusterImage) -> None:
         if after.brokers != before.brokers:
             self.changed.update(dict.fromkeys(self.histories))
+        if after.erasures is not before.erasures:
+            for topic_id, erased in after.erasures.items():
+                for partition, erasures in erased.items():
+                    history = self.history((topic_id, partition))
+                    history.generation = max(history.generation, erasures[-1].generation)
+                    for one in erasures:
+                        for offset in (at for start, end in one.offsets for at in range(start, end)):
+                            history.erased.setdefault(offset, one.generation)
+            self.counts["erasures"] += 1
         if after.rules is not before.rules:
             for topic_id, of in after.rules.items():
                 for partition, rules in of.items():
-                    self.history((topic_id, partition)).rule = rules[-1].rule
+                    history = self.history((topic_id, partition))
+                    history.rule = rules[-1].rule
+                    history.generation = max(history.generation, history.rule.generation)
             self.counts["rules"] += 1
         self.counts["deleted topics"] += len(before.topics.keys() - after.topics.keys())
         for topic_id, topic in after.topics.items():

@@ -42,7 +42,7 @@ def read_topic(world: World, ports: Ports) -> str:
             if piece.start != position:
                 raise Violation(f"I5: a reader gets {piece.start} after {position} of {folder}")
             who = f"for a reader of {folder}"
-            tokens = _read(history, piece.store, piece.file, piece.start, piece.end, who)
+            tokens = _read(history, piece.store, piece.file, piece.start, piece.end, who, leader=True)
             seen |= dict(enumerate(tokens, piece.start))
             count += len(tokens)
             position = piece.end
@@ -88,7 +88,9 @@ def _note_watermark(history: History, folder: str, high_watermark: int, before: 
     history.read[folder] = max(history.read.get(folder, 0), high_watermark)
 
 
-def _read(history: History, store: Store, file: DataFile, start: int, end: int, who: str) -> list[bytes]:
+def _read(
+    history: History, store: Store, file: DataFile, start: int, end: int, who: str, *, leader: bool = False
+) -> list[bytes]:
     try:
         read = [pa.Table.from_batches([rows]) for rows in read_batches(store, file, start, end, TOKEN_COLUMNS)]
         tokens = [token for rows in read for token in tokens_of(rows)]
@@ -99,4 +101,6 @@ def _read(history: History, store: Store, file: DataFile, start: int, end: int, 
     if not history.unclean:
         for offset, token in enumerate(tokens, start):
             history.commit(offset, token, who)
+            if leader and offset in history.reported and token != b"%d:" % offset:
+                raise Violation(f"E1: {token!r} at {offset} was reported as erased, and is read {who}")
     return tokens

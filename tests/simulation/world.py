@@ -186,6 +186,8 @@ class World:
         self._ids = 0
         self.compacted = "compact" in dict(self.shape.topic_configs).get("cleanup.policy", "")
         """Whether the topic keeps the last record of each key."""
+        self.keyed = self.compacted or "erase" in configuration.tags
+        """Whether its records have keys."""
 
     def _after_step(self) -> None:
         self.time.ms += self.configuration.tick_ms

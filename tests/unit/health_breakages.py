@@ -21,6 +21,7 @@ from stratalog.partitions.store.local_space import FolderSpace
 from stratalog.partitions.unwritable import UnwritableStorageError
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.health_harness import HOUR_MS, Patient, files
+from tests.unit.snapshot_harness import keyed
 from tests.unit.test_health_memory import flip
 from tests.unit.test_upkeep_bad_remote import remote_files, table_of
 from tests.unit.test_upkeep_compact import commit_rule
@@ -241,6 +242,14 @@ def not_uploaded(patient: Patient) -> None:
     live.cluster.topics.alter_configs("t", {"segment.ms": "1000"})
     live.fill("d")
     age(files(live, live.leader())[-1])
+
+
+def erased(patient: Patient) -> Callable[[], object]:
+    """Records were erased, and the files that had them wait for their readers."""
+    live = patient.live
+    live.cluster.append_batches("t", {0: [keyed([("k", "1"), ("l", "1")], 1)]}).raise_for_failures()
+    live.cluster.erase("t", ["k"]).raise_for_failures()
+    return lambda: [age(*files(live, broker)) for broker in (1, 2, 3)]
 
 
 def expired(patient: Patient) -> None:

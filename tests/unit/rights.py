@@ -126,6 +126,7 @@ RIGHTS = (
         "topics.create, topics.create_partitions, topics.alter, topics.alter_configs, topics.protect", voters=WRITE
     ),
     needs("topics.delete_records", voters=WRITE, leader=READ),
+    needs("erase", voters=WRITE, leader=ALL, followers=ALL, internal="l", remote="l"),
     needs("elect", voters=WRITE),
     needs("brokers.fence, brokers.unfence", voters=WRITE),
     needs("reassign", voters=WRITE, leader=READ, followers=WRITE),

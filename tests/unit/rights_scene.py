@@ -240,6 +240,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.topics.alter_configs("u", {"segment.bytes": "100"}),
         lambda live, driver: driver.topics.protect("u", days=1),
     ),
+    "erase": (lambda live, driver: driver.erase("u", ["erased"], now=True, check=False),),
     "topics.delete_records": (lambda live, driver: driver.topics.delete_records("u", {0: 2}),),
     "elect": (lambda live, driver: driver.elect("u", leader=live.followers("u")[0]),),
     "brokers.fence, brokers.unfence": (
@@ -382,6 +383,7 @@ PREPARED: Mapping[str, Callable[[Guarded], object]] = {
     "brokers.add": has_a_new_broker,
     "brokers.register, brokers.decommission": has_an_idle_broker,
     "bootstrap": lambda live: live.wipe(spare(live)),
+    "erase": lambda live: live.cluster.append_batches("u", {0: [keyed([("erased", "1")], 1)]}),
     "quorum.add_voter, quorum.remove_voter": has_two_voters,
     "quorum.replace_voter": has_three_voters_and_one_is_new,
     "topics.create, topics.create_partitions, topics.alter, topics.alter_configs, topics.protect": has_typed_topic,

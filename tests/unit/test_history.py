@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from stratalog import Cluster
 from stratalog.engine.admin.history import EventFilter
 from stratalog.engine.cluster.brokers import Brokers
+from stratalog.engine.cluster.erasing import Erasing
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
 from stratalog.engine.cluster.looks import Looks
@@ -105,7 +106,7 @@ IN_THE_LOG = {"Transactions.begin"}
 def test_every_operation_of_the_door_is_framed_but_those_that_read_or_are_in_the_log() -> None:
     framed: set[str] = set()
     others: set[str] = set()
-    for group in (Jobs, Looks, Topics, Brokers, Quorum, Groups, Transactions):
+    for group in (Jobs, Erasing, Looks, Topics, Brokers, Quorum, Groups, Transactions):
         for name, method in vars(group).items():
             if isfunction(method) and not name.startswith("_"):
                 (framed if hasattr(method, "__wrapped__") else others).add(f"{group.__name__}.{name}")

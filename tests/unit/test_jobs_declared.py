@@ -16,6 +16,7 @@ from stratalog.bridges.kafka_tier.tier import KafkaTier
 from stratalog.bridges.rights import Rights
 from stratalog.engine.cluster.brokers import Brokers
 from stratalog.engine.cluster.client import Client
+from stratalog.engine.cluster.erasing import Erasing
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
 from stratalog.engine.cluster.looks import Looks
@@ -30,6 +31,7 @@ DOORS: dict[str, Any] = {
     "__init__.Cluster": Cluster,
     "brokers.Brokers": Brokers,
     "client.Client": Client,
+    "erasing.Erasing": Erasing,
     "groups.Groups": Groups,
     "jobs.Jobs": Jobs,
     "looks.Looks": Looks,
@@ -75,6 +77,7 @@ BY_HAND: dict[str, dict[str, str]] = {
     },
     "tail": {"--group": _STARTS, **dict.fromkeys(("--max-messages", "--format", "--schema"), _PRINTED)},
     "offsets": {"--dry-run": _READS},
+    "erase": dict.fromkeys(("--keys-file", "--key-format"), "the keys are read from a file"),
     "delete_records": {"--offset-json-file": "Kafka's file of several topics, a call of the method for each"},
     "health": {"--dry-run": _READS},
     "describe": {
@@ -85,6 +88,7 @@ BY_HAND: dict[str, dict[str, str]] = {
     "verify": {
         "--dry-run": "the method describe: the files that verify would read",
         "--discarded": "another method, discarded, of the same topics",
+        "--erased": "another method, verify_erased, of a certificate",
     },
     "maintain": {
         **dict.fromkeys(("--once", "--every"), _ROUNDS),

@@ -40,6 +40,7 @@ FLOORS = (
         "upkeep.verification",
         "upkeep.retention",
         "upkeep.replication",
+        "upkeep.erasing",
     ),
     *(
         "upkeep.healing",

@@ -26,6 +26,7 @@ from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.repeated import BatchRecords
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.upkeep import keep_up
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
@@ -71,6 +72,7 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
         replaced=(3,),
         configs={"segment.ms": "2"},
         rules={an_id(5): {0: (CommittedRule(Rule(2, 7, 3), 11),)}},
+        erasures={an_id(5): {0: (Erasure(3, ((1, 2), (5, 9))),)}},
         next_offset=13,
     )
     state = LogState(

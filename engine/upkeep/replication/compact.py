@@ -26,6 +26,7 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_commands import AddRules, WantedRule
 from stratalog.engine.metadata.protection import Now, is_protected
 from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.replication.erasing import not_erased
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import BoundedWork
 from stratalog.engine.replication.removal import members_behind, remove_records
@@ -33,6 +34,7 @@ from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
 from stratalog.partitions.agreed_time import agreed_ms, stamp_ms
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.compaction import Cleanable, CompactionPolicy, cleanable
+from stratalog.partitions.erasure import is_erased
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.merge import MergePolicy
@@ -47,6 +49,7 @@ from stratalog.tiering.removing import NOTHING_REMOVED, RemovedRemotely
 MEMORY_BYTES = 128 * 1024 * 1024
 """The memory of a task for keys, as Kafka's log.cleaner.dedupe.buffer.size; keys beyond it go to files."""
 NO_TIME = "the clocks disagree, so nothing is compacted"
+ERASING = "an erasure is not carried out: run `stratalog erase` again, without keys"
 PROTECTED = "the topic is protected (protect.until.ms), so no records are removed"
 
 
@@ -167,7 +170,7 @@ def _look(work: CompactWork) -> Dirty:
             seen_ms,
             leader.footer,
             cold=(segment.extent for segment in work.segments if segment.base_offset < log.local_start),
-            clean_to=view.rules[-1].rule.bound if view.rules else 0,
+            compacted_to=view.compacted_to,
             until=work.until,
         )
     if view.rules:
@@ -175,6 +178,8 @@ def _look(work: CompactWork) -> Dirty:
         behind = work.recorded is not None and work.recorded < last.generation
         if behind or not carried_out(log, last) or members_behind(replicas, last):
             return Dirty(found, goes_on=True)
+    if not is_erased(log, view.erasures) or not_erased(replicas):
+        return Dirty(found, why=ERASING)
     if now_ms is None:
         return Dirty(found, why=NO_TIME)
     if not found.is_due(work.policy, now_ms):

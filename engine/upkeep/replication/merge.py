@@ -104,7 +104,8 @@ def _merge_once(work: MergeWork) -> MergeResult:
     log = look_at_leader(work.replicas, since=work.since) if work.dry_run else leader_log(work.replicas)
     now_ms = work.clock.now_ms()
     transactions = transactions_of(log, work.replicas.leader.footer, work.from_offset)
-    planned = plan_merges(log, work.policy, work.from_offset, now_ms, transactions)
+    at, compacted_to = work.from_offset, work.replicas.view.compacted_to
+    planned = plan_merges(log, work.policy, at, now_ms, transactions, compacted_to=compacted_to)
     runs = planned[: work.most]
     written = 0
     for run in runs:
@@ -118,7 +119,9 @@ def _merge_once(work: MergeWork) -> MergeResult:
         written_bytes=written,
         left=len(planned) - len(runs),
         next_ms=next_merge_ms(log, work.policy, now_ms),
-        why=None if planned else why_not_merged(log, work.policy, work.from_offset, now_ms, transactions),
+        why=None
+        if planned
+        else why_not_merged(log, work.policy, at, now_ms, transactions, compacted_to=compacted_to),
     )
 
 

@@ -1,0 +1,159 @@
+"""Commands that erase records of partitions at given offsets, and forget the offsets (``partitions.erasure``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stratalog.engine.config.settings import topic_config
+from stratalog.engine.metadata.commands import Decision
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.partition_commands import (
+    Altered,
+    PartitionAnswer,
+    RefusedPartition,
+    Request,
+    name_of,
+)
+from stratalog.engine.metadata.records import ErasedEverywhereRecord, ErasureRecord, MetadataRecord
+from stratalog.partitions.erasure import MOST_KEPT_RANGES, MOST_RANGES, Erasure, OffsetRange, are_ranges
+from stratalog.partitions.errors import (
+    FencedLeaderEpochError,
+    InvalidCallError,
+    InvalidUpdateVersionError,
+    PolicyViolationError,
+    StratalogError,
+)
+from stratalog.partitions.identity import TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class WantedErasure:
+    """Offsets that a partition should lose."""
+
+    topic_id: str
+    partition: int
+    offsets: tuple[OffsetRange, ...]
+    """See ``Erasure``; at most ``MOST_RANGES``, below the last stable offset of the leader."""
+    after: int
+    """The generation of the rule before it, which every member of the ISR has carried out; 0: there is none."""
+    leader_epoch: int
+    """The epoch of the leader whose log has the records."""
+    partition_epoch: int
+    """That of the view whose ISR, and those being added, have carried out the rule before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddErasures:
+    """Give partitions their next erasures. One answer per partition, in order: INVALID_UPDATE_VERSION if the
+    partition has changed; FENCED_LEADER_EPOCH if another leader has been elected; POLICY_VIOLATION for a topic
+    from which no offsets can be erased, or when too many offsets wait for replicas that are away.
+    """
+
+    wanted: tuple[WantedErasure, ...]
+
+    def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
+        """Raises no error; a missing partition is ``RefusedPartition``."""
+        return _decide(image, self.wanted, _erasure)
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedEverywhere:
+    """The erasures of a partition that every replica has carried out."""
+
+    topic_id: str
+    partition: int
+    generation: int
+    """Up to this one."""
+    partition_epoch: int
+    """That of the view whose replicas were all looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetErasures:
+    """Forget the offsets of erasures that every replica has carried out. One answer per partition, in order:
+    INVALID_UPDATE_VERSION if the partition has changed, and may have another replica."""
+
+    erased: tuple[ErasedEverywhere, ...]
+
+    def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
+        """Raises no error; a missing partition is ``RefusedPartition``."""
+        return _decide(image, self.erased, _forgotten)
+
+
+R = TypeVar("R", bound=Request)
+
+
+def _decide(
+    image: ClusterImage, requests: Sequence[R], record_of: Callable[[ClusterImage, R], tuple[MetadataRecord, int]]
+) -> Decision[tuple[PartitionAnswer, ...]]:
+    records: list[MetadataRecord] = []
+    answers: list[PartitionAnswer] = []
+    named: set[TopicIdPartition] = set()
+    for request in requests:
+        key = TopicIdPartition(request.topic_id, request.partition)
+        try:
+            record, partition_epoch = record_of(image, request)
+            if key in named:
+                raise InvalidUpdateVersionError(f"{name_of(image, request)} is named twice")
+        except StratalogError as error:
+            answers.append(RefusedPartition(*key, error))
+            continue
+        named.add(key)
+        records.append(record)
+        answers.append(Altered(*key, partition_epoch))
+    return Decision(tuple(records), tuple(answers))
+
+
+def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[MetadataRecord, int]:
+    key = TopicIdPartition(wanted.topic_id, wanted.partition)
+    present = image.partition(*key)
+    what = name_of(image, wanted)
+    if wanted.leader_epoch != present.leader_epoch:
+        raise FencedLeaderEpochError(
+            f"{what}: the records were found under leader epoch {wanted.leader_epoch}, but {present.leader_epoch} "
+            "is the present one; look at the log of the new leader"
+        )
+    generation = image.generation_of(key)
+    if wanted.partition_epoch != present.partition_epoch or wanted.after != generation:
+        raise InvalidUpdateVersionError(
+            f"{what}: an erasure was to follow generation {wanted.after}, under partition epoch "
+            f"{wanted.partition_epoch}, but the last generation is {generation}, and the partition epoch is "
+            f"{present.partition_epoch}; look at the logs again"
+        )
+    if not wanted.offsets or not are_ranges(wanted.offsets) or len(wanted.offsets) > MOST_RANGES:
+        raise InvalidCallError(
+            f"{what}: an erasure needs 1 to {MOST_RANGES:,} ascending ranges of offsets, not "
+            f"{len(wanted.offsets):,}"
+        )
+    topic = image.topics[wanted.topic_id]
+    config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
+    if config.remote_storage_enable or config.snapshots:
+        raise PolicyViolationError(
+            f"{what}: no record can be erased from a topic with remote.storage.enable=true or "
+            "cleanup.policy=snapshot"
+        )
+    kept = sum(len(one.offsets) for one in image.erasures_of(key)) + len(wanted.offsets)
+    if kept > MOST_KEPT_RANGES:
+        raise PolicyViolationError(
+            f"{what}: {kept:,} ranges of offsets would wait for replicas that have not carried out their erasure, "
+            f"and the metadata keep {MOST_KEPT_RANGES:,}: bring back the brokers that are away, or reassign their "
+            "replicas, then erase again"
+        )
+    record = ErasureRecord(
+        topic_id=key.topic_id, partition=key.partition, erasure=Erasure(generation + 1, wanted.offsets)
+    )
+    return record, present.partition_epoch + 1
+
+
+def _forgotten(image: ClusterImage, erased: ErasedEverywhere) -> tuple[MetadataRecord, int]:
+    key = TopicIdPartition(erased.topic_id, erased.partition)
+    present = image.partition(*key)
+    if erased.partition_epoch != present.partition_epoch:
+        raise InvalidUpdateVersionError(
+            f"{name_of(image, erased)}: its replicas were looked at under partition epoch "
+            f"{erased.partition_epoch}, but {present.partition_epoch} is the present one; look at them again"
+        )
+    record = ErasedEverywhereRecord(topic_id=key.topic_id, partition=key.partition, generation=erased.generation)
+    return record, present.partition_epoch

@@ -1,0 +1,83 @@
+"""Erasures on one partition: the leader carries them out, and the members of the ISR copy the segments.
+
+``stratalog.partitions.erasure`` has the protocol. The erasures are in the metadata already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.engine.replication.append import replicate
+from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.watermark import with_known_watermark
+from stratalog.partitions.erasing import ErasedFrom, ErasingOptions, erase_from
+from stratalog.partitions.erasure import is_compacted, is_erased
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.replica import errors_of, writes_of
+from stratalog.partitions.runner import Runner
+from stratalog.partitions.transactions import transactions_of
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedOn:
+    """The erasures were carried out on the leader; the members of the ISR that were not reached, with their
+    errors."""
+
+    erased: ErasedFrom
+    missed: dict[int, StratalogError]
+
+
+def erase_records(replicas: PartitionReplicas, options: ErasingOptions, copies: Runner) -> ErasedOn:
+    """Carry out the erasures of the view on the leader, then sync the ISR. A member that then still has a file
+    with erased records, which the leader lacks (a merge that ended late), rewrites it itself: what it leaves
+    depends on the erasures and the log alone.
+
+    Raises: see ``erase_from``; errors of listing the leader; CorruptionError kinds when the leader is damaged.
+    """
+    leader, erasures = replicas.leader, replicas.view.erasures
+    log = with_known_watermark(replicas, leader_log(replicas))
+    with errors_of(leader), writes_of(leader):
+        erased = erase_from(leader, log, transactions_of(log, leader.footer), erasures, options)
+    missed = replicate(replicas, copies)
+    for member in replicas.acknowledging:
+        if member not in missed:
+            try:
+                _erase_rest(replicas, member, options)
+            except StratalogError as error:
+                missed[member] = error
+    return ErasedOn(erased, missed)
+
+
+def _erase_rest(replicas: PartitionReplicas, member: int, options: ErasingOptions) -> None:
+    replica, erasures = replicas.replica(member), replicas.view.erasures
+    log = replica.log()
+    if not is_erased(log, erasures):
+        with errors_of(replica), writes_of(replica):
+            erase_from(replica, log, transactions_of(log, replica.footer), erasures, options)
+
+
+def not_erased(replicas: PartitionReplicas) -> list[int]:
+    """The members of the ISR, and those being added, whose log still has erased records: until then no rule may
+    follow.
+
+    Raises: errors of listing a member.
+    """
+    erasures = replicas.view.erasures
+    if not any(one.offsets for one in erasures):
+        return []
+    members = sorted({*replicas.view.isr, *replicas.view.adding})
+    return [member for member in members if not is_erased(replicas.replica(member).log(), erasures)]
+
+
+def not_compacted(replicas: PartitionReplicas) -> list[int]:
+    """The members of the ISR, and those being added, that do not follow the last compaction at each offset below
+    its bound: until then no erasure may follow.
+
+    Raises: errors of listing a member.
+    """
+    if not replicas.view.rules:
+        return []
+    rule = replicas.view.rules[-1].rule
+    members = sorted({*replicas.view.isr, *replicas.view.adding})
+    return [member for member in members if not is_compacted(replicas.replica(member).log(), rule)]

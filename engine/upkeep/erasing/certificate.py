@@ -1,0 +1,103 @@
+"""The certificate of an erasure, as JSON: what was erased, where, and what is not erased yet.
+
+It holds no key: only digests keyed with a salt, which it holds too, so that ``verify`` can recognise the keys in
+the bytes of every copy. Anybody who has it can test whether a guessed key was erased: keep it like a list of the
+keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.erasure import OffsetRange
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.numbers import Int64, Natural
+
+VERSION = 1
+
+
+class ErasedFile(msgspec.Struct, frozen=True):
+    """A data file of the leader, by name, with its checksum."""
+
+    name: str
+    size_bytes: Natural
+    crc32: str
+    """The CRC-32 of all bytes, 8 hexadecimal digits."""
+
+
+class NotErased(msgspec.Struct, frozen=True):
+    """Bytes that may still hold an erased record."""
+
+    where: str
+    """The broker and the file or folder."""
+    why: str
+    """The reason, and what to do."""
+    waits: bool = False
+    """Whether the next run erases it, once ``file.delete.delay.ms`` has passed."""
+
+
+class ErasedPartition(msgspec.Struct, frozen=True):
+    """A partition."""
+
+    partition: Int64
+    looked_to: Natural
+    """Offsets below it were looked at: the last stable offset."""
+    generation: Natural
+    """Files of a lesser generation may hold the offsets' records."""
+    offsets: tuple[OffsetRange, ...]
+    replaced: tuple[ErasedFile, ...]
+    """The files that this run has replaced."""
+    made: tuple[ErasedFile, ...]
+    """The files that hold the offsets now, as gaps."""
+    not_erased: tuple[NotErased, ...]
+
+
+class ErasedTopic(msgspec.Struct, frozen=True):
+    """A topic."""
+
+    topic: str
+    topic_id: str
+    key_digests: tuple[str, ...]
+    """Empty for a run without keys, which carries on with an earlier one."""
+    before_us: Int64 | None
+    """Only records with an earlier timestamp, in microseconds since 1970, were erased; None: all."""
+    partitions: tuple[ErasedPartition, ...]
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """The outcome of one run."""
+
+    cluster: str
+    time: str
+    salt: str
+    """32 bytes, hexadecimal: the key of the digests, HMAC-SHA256."""
+    whole: bool
+    """Whether nothing is left: ``not_erased`` is empty everywhere."""
+    topics: tuple[ErasedTopic, ...]
+    version: Int64 = VERSION
+
+    def to_json(self) -> bytes:
+        """The certificate as JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+    @property
+    def sha256(self) -> str:
+        """The digest of ``to_json``, by which the history names it."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+
+def read_certificate(path: Path) -> Certificate:
+    """The certificate in a file. Raises: InvalidCallError."""
+    try:
+        found = parse_json(path.read_bytes(), Certificate)
+    except OSError as error:
+        raise InvalidCallError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidCallError(f"{path} is no certificate of an erasure: {error}") from error
+    if found.version != VERSION:
+        raise InvalidCallError(f"{path} has version {found.version}, and this release reads version {VERSION}")
+    return found

@@ -1,0 +1,478 @@
+"""Erase: remove every record of given keys for good, at unchanged offsets of all others (``partitions.erasure``).
+
+    1. refuse by name what cannot be erased everywhere (``plan``)
+    2. carry on with erasures that an earlier run has committed
+    3. each leader finds the records of the keys; commits name their offsets; each leader rewrites the files that
+       have them, and the ISR copies these. A member that is not reached leaves the ISR
+    4. on each replica, files with erased records that have left the log are deleted after ``file.delete.delay.ms``
+    5. look through all roots for bytes that are left: of former replicas, and of writers that have not ended
+    6. forget the offsets of partitions of which nothing is left
+    7. certify it
+
+A run that ends anywhere leaves the rest to the next one. Two at once agree by the partition epochs.
+
+An upload or a merge that began before the erasure, and ends after it, may bring a file with erased records back.
+The file does not count, as files of a greater generation do, and is deleted like every replaced one. Its bytes are
+unfinished until then, and step 5 finds those.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TypeVar
+
+from stratalog.engine.driver.compared_clocks import compared_clocks
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.planned import Planned
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.erasure_commands import (
+    AddErasures,
+    ErasedEverywhere,
+    ForgetErasures,
+    WantedErasure,
+)
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.metadata.partition_commands import AlterPartition, RefusedPartition
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.replicas.in_sync import without
+from stratalog.engine.upkeep.erasing.certificate import (
+    Certificate,
+    ErasedFile,
+    ErasedPartition,
+    ErasedTopic,
+    NotErased,
+)
+from stratalog.engine.upkeep.erasing.copies import Copies, copies_of
+from stratalog.engine.upkeep.erasing.plan import WantedRecords, check_topics, work_of
+from stratalog.engine.upkeep.erasing.tasks import (
+    CleanedReplicas,
+    EraseWork,
+    FoundRecords,
+    clean,
+    erase_partition,
+    find_records,
+    may_hold,
+    offsets_of,
+)
+from stratalog.partitions.clock import time_text
+from stratalog.partitions.erasure import MOST_RANGES, OffsetRange, count
+from stratalog.partitions.errors import StaleMetadataError, StratalogError, UnknownTopicOrPartitionError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.wanted_keys import WantedKeys
+
+_ATTEMPTS = 5
+R = TypeVar("R")
+_SALT_BYTES = 32
+NOT_WHOLE = "NOT_ERASED"
+"""The code of the failure of a partition with bytes that are left."""
+
+
+class EraseRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition. ``records`` counts its erased offsets; in a dry run, what a run would do."""
+
+    records: int
+    files: int
+    read_bytes: int
+    written_bytes: int
+    deleted_files: int
+    not_erased: int
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureReport(Report):
+    """The report of an erasure, with its certificate (None in a dry run)."""
+
+    certificate: Certificate | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether no byte of an erased record is left."""
+        return self.certificate is not None and self.certificate.whole
+
+
+@dataclass(slots=True)
+class _OnePartition:
+    """One partition, and what came of it."""
+
+    view: PartitionView
+    keys: WantedKeys | None
+    offsets: list[OffsetRange] = field(default_factory=list)
+    looked_to: int = 0
+    above: int = 0
+    replaced: list[ErasedFile] = field(default_factory=list)
+    files: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    cleaned: CleanedReplicas | None = None
+    cleaned_under: int = -1
+    """The partition epoch."""
+    deleted: int = 0
+    left: list[NotErased] = field(default_factory=list)
+    failed: bool = False
+
+    def __str__(self) -> str:
+        return str(self.view)
+
+
+def erase(
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    topics: Sequence[str],
+    wanted: WantedRecords,
+    *,
+    now: bool = False,
+    dry_run: bool = False,
+) -> ErasureReport:
+    """Erase the records of these topics. ``now``: delete replaced files without their delay, which fails readers
+    that use them. Bytes that are left are failures, except those that the next run deletes after the delay.
+
+    Raises: see ``check_topics``: nothing was changed then; errors of reading and writing the metadata. Everything
+        else is a failure of its partition in the report.
+    """
+    with execution.run("erase", dry_run=dry_run) as run:
+        sends = Planned(storage)
+        began_ms = execution.clock.now_ms()
+        image = metadata.image()
+        now_ms = cache(lambda: compared_clocks(storage, execution.clock, image).agreed_ms)
+        keys = check_topics(storage, image, topics, wanted, now_ms)
+        erasing = _Erasing(metadata, storage, execution, run, now, keys, image)
+        if dry_run:
+            erasing.plan(sends)
+        else:
+            erasing.carry_on()
+            if wanted.keys is not None:
+                erasing.remove()
+            erasing.clean()
+            erasing.look_everywhere(began_ms)
+            erasing.forget()
+        erasing.report()
+        run.total("records", "files", "deleted_files", "not_erased")
+        if dry_run:
+            run.estimate = sends.estimate()
+            return _report(run.report(), None)
+        certificate = erasing.certify(wanted, execution.clock.now_ms())
+        run.notes.append(f"certificate: sha256 {certificate.sha256}")
+        if wanted.keys is None:
+            run.notes.append(
+                "no keys were given: records that an earlier run had not found yet were not looked for; give the "
+                "keys again to find them"
+            )
+        run.totals["whole"] = certificate.whole
+    return _report(run.report(), certificate)
+
+
+def _report(of: Report, certificate: Certificate | None) -> ErasureReport:
+    fields = {name: getattr(of, name) for name in Report.__dataclass_fields__}
+    return ErasureReport(**fields, certificate=certificate)
+
+
+class _Erasing:
+    """One run."""
+
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        storage: Storage,
+        execution: Execution,
+        run: OperationRun,
+        now: bool,
+        keys: dict[str, WantedKeys | None],
+        image: ClusterImage,
+    ) -> None:
+        self._metadata, self._storage, self._clock = metadata, storage, execution.clock
+        self._run, self._now, self._keys, self._image = run, now, keys, image
+        views = [view for topic_id in keys for view in image.views(image.topics[topic_id].name)]
+        self._parts = {view.key: _OnePartition(view, keys[view.topic_id]) for view in views}
+
+    # ------------------------------------------------------------------------------------ steps
+
+    def plan(self, sends: Planned) -> None:
+        """Count the work of a run, as far as the leaders tell."""
+        if all(keys is None for keys in self._keys.values()):
+            return
+        for work, found in self._each(find_records, self._parts):
+            part = self._parts[work.replicas.view.key]
+            part.offsets, part.files, part.read_bytes = [*found.offsets], found.files, found.bytes
+            part.written_bytes = found.bytes * len(part.view.replicas)
+            for broker in part.view.replicas:
+                sends.send(self._storage.stores.get(broker), puts=3 * found.files, gets=found.files)
+            if found.offsets:
+                sends.send_commit(self._image)
+
+    def carry_on(self) -> None:
+        """Step 2."""
+        begun = [key for key, part in self._parts.items() if part.view.erasures]
+        for key in begun:
+            self._parts[key].offsets += offsets_of(self._parts[key].view.erasures)
+        self._carry_out(begun)
+
+    def remove(self) -> None:
+        """Step 3, in rounds: a partition with very many ranges of offsets gets several erasures."""
+        waiting = {key: 0 for key, part in self._parts.items() if not part.failed}
+        while waiting:
+            self._refresh()
+            found: dict[TopicIdPartition, FoundRecords] = {}
+            for work, one in self._each(find_records, waiting):
+                found[work.replicas.view.key] = one
+            committed, stale = self._commit({key: one for key, one in found.items() if one.offsets})
+            for key, one in found.items():
+                part = self._parts[key]
+                if key in committed:
+                    part.offsets += one.offsets
+                if key not in stale and not part.failed:
+                    part.looked_to, part.above = one.looked_to, one.above
+            self._refresh()
+            self._carry_out(committed)
+            again = {key for key in committed if not found[key].ends and not self._parts[key].failed}
+            waiting = dict.fromkeys(again, 0) | {
+                key: waiting[key] + 1 for key in stale if self._may_try(key, waiting[key], stale[key])
+            }
+
+    def _may_try(self, key: TopicIdPartition, attempts: int, error: StratalogError) -> bool:
+        if attempts + 1 < _ATTEMPTS:
+            return True
+        self._fail(key, error)
+        return False
+
+    def clean(self) -> None:
+        """Step 4. A partition that changes meanwhile is looked at again: its new members may lack a segment."""
+        waiting = [key for key, part in self._parts.items() if part.view.key.topic_id in self._image.topics]
+        for _ in range(_ATTEMPTS):
+            self._refresh()
+            for work, cleaned in self._each(clean, waiting):
+                part = self._parts[work.replicas.view.key]
+                part.cleaned, part.cleaned_under = cleaned, work.replicas.view.partition_epoch
+                part.deleted += cleaned.deleted
+            self._refresh()
+            waiting = [
+                key
+                for key in waiting
+                if not self._parts[key].failed
+                and self._parts[key].cleaned_under != self._parts[key].view.partition_epoch
+            ]
+            if not waiting:
+                break
+        for key in waiting:
+            self._parts[key].left.append(
+                NotErased(str(self._parts[key]), "its replicas keep changing: erase again")
+            )
+        for key, part in self._parts.items():
+            if part.cleaned is not None:
+                part.left += part.cleaned.not_erased
+            elif not part.failed:
+                self._fail(key, UnknownTopicOrPartitionError(f"{part}: the topic was deleted meanwhile"))
+            if part.above:
+                why = (
+                    f"{part.above:,} records of the keys are at or above the last stable offset {part.looked_to}: "
+                    "erase again when their transactions have ended, and the high watermark has passed them"
+                )
+                part.left.append(NotErased(f"broker {part.view.leader}", why))
+
+    def look_everywhere(self, began_ms: int) -> None:
+        """Step 5."""
+        older_ms = max(0, self._clock.now_ms() - began_ms)
+        for copies in copies_of(self._storage, self._image, self._keys.keys(), older_ms):
+            self._look_at(copies)
+
+    def _look_at(self, copies: Copies) -> None:
+        if copies.error is not None:
+            on_it = [part for part in self._parts.values() if copies.broker in part.view.replicas]
+            for part in on_it or self._parts.values():
+                why = (
+                    f"it cannot be searched: {copies.error.code}: {copies.error}; bring it back, then erase again"
+                )
+                if all(not one.where.startswith(f"broker {copies.broker}") for one in part.left):
+                    part.left.append(NotErased(f"broker {copies.broker}", why))
+            return
+        if copies.unfinished:
+            why = (
+                f"{copies.unfinished} unfinished files of writers have no name yet, and may have erased records: "
+                "`stratalog vacuum` deletes them when they are a day old; erase again then"
+            )
+            for part in self._parts.values():
+                if copies.broker in part.view.replicas:
+                    part.left.append(NotErased(f"broker {copies.broker}: unfinished files", why))
+        for copy in copies.found:
+            if copy.key not in self._parts:
+                continue
+            part = self._parts[copy.key]
+            where = f"broker {copy.broker}: {copy.object.name}"
+            if copy.file is None:
+                part.left.append(
+                    NotErased(where, "it is no file of a log, so nobody knows what it has: remove it by hand")
+                )
+            elif not copy.owned:
+                try:
+                    if not may_hold(copy.store, copy.file, part.view.erasures, part.keys):
+                        continue
+                    why = "it is of a former replica: run `stratalog vacuum`, then erase again"
+                except StratalogError as error:
+                    why = f"it cannot be read: {error.code}: {error}"
+                part.left.append(NotErased(where, why))
+
+    def forget(self) -> None:
+        """Step 6. A partition that has changed keeps its offsets until the next run."""
+        done = tuple(
+            ErasedEverywhere(*key, part.view.erasures[-1].generation, part.cleaned_under)
+            for key, part in self._parts.items()
+            if not part.left and not part.failed and any(one.offsets for one in part.view.erasures)
+        )
+        if done:
+            self._metadata.submit(ForgetErasures(done))
+
+    def report(self) -> None:
+        """The rows; what is left for more than a while is a failure."""
+        for part in self._parts.values():
+            first = next((one for one in part.left if not one.waits), part.left[0] if part.left else None)
+            why = None if first is None else f"{first.where}: {first.why}"
+            self._run.add(
+                [
+                    EraseRow(
+                        topic=part.view.topic,
+                        partition=part.view.partition,
+                        records=count(offsets_of((), part.offsets)),
+                        files=part.files,
+                        read_bytes=part.read_bytes,
+                        written_bytes=part.written_bytes,
+                        deleted_files=part.deleted,
+                        not_erased=len(part.left),
+                        why=why,
+                    )
+                ]
+            )
+            lasting = [one for one in part.left if not one.waits]
+            self._run.failures += [Failure(str(part), NOT_WHOLE, f"{one.where}: {one.why}") for one in lasting]
+            if waiting := len(part.left) - len(lasting):
+                self._run.notes.append(
+                    f"{part}: {waiting} replaced files are deleted by the next run, after file.delete.delay.ms"
+                )
+
+    def certify(self, wanted: WantedRecords, now_ms: int) -> Certificate:
+        """Step 7."""
+        salt = secrets.token_bytes(_SALT_BYTES)
+        topics = []
+        for topic_id, keys in self._keys.items():
+            parts = [part for key, part in self._parts.items() if key.topic_id == topic_id]
+            topics.append(
+                ErasedTopic(
+                    topic=self._image.topics[topic_id].name
+                    if topic_id in self._image.topics
+                    else parts[0].view.topic,
+                    topic_id=topic_id,
+                    key_digests=() if keys is None else keys.digests(salt),
+                    before_us=wanted.before_us,
+                    partitions=tuple(map(_certified, parts)),
+                )
+            )
+        whole = all(not part.left and not part.failed for part in self._parts.values())
+        cluster = self._storage.file.cluster_id
+        return Certificate(cluster, time_text(now_ms), salt.hex(), whole, tuple(topics))
+
+    # ----------------------------------------------------------------------------------- helpers
+
+    def _refresh(self) -> None:
+        self._image = self._metadata.image()
+        for key, part in self._parts.items():
+            if key.topic_id in self._image.topics:
+                part.view = self._image.view(*key)
+
+    def _each(
+        self, task: Callable[[EraseWork], R], keys: Iterable[TopicIdPartition]
+    ) -> Iterator[tuple[EraseWork, R]]:
+        """Run the task on partitions that have not failed. Those that fail now are failures of the run."""
+        works = []
+        for key in keys:
+            part = self._parts[key]
+            if part.failed or key.topic_id not in self._image.topics:
+                continue
+            work = work_of(self._storage, self._clock, self._image, part.view, part.keys)
+            works.append(replace(work, dry_run=self._run.dry_run, now=self._now, start=part.looked_to))
+        done = set()
+        for work, result in self._run.each(task, works):
+            done.add(work.replicas.view.key)
+            yield work, result
+        for work in works:
+            if work.replicas.view.key not in done:
+                self._parts[work.replicas.view.key].failed = True
+
+    def _fail(self, key: TopicIdPartition, error: StratalogError) -> None:
+        self._parts[key].failed = True
+        self._run.fail(self._parts[key], error)
+
+    def _commit(
+        self, found: dict[TopicIdPartition, FoundRecords]
+    ) -> tuple[list[TopicIdPartition], dict[TopicIdPartition, StratalogError]]:
+        """The partitions that got their erasure, and those that have changed since they were looked at."""
+        committed: list[TopicIdPartition] = []
+        stale: dict[TopicIdPartition, StratalogError] = {}
+        for chunk in _chunks(found):
+            requests = []
+            for key in chunk:
+                view = self._parts[key].view
+                requests.append(
+                    WantedErasure(
+                        *key, found[key].offsets, view.generation, view.leader_epoch, view.partition_epoch
+                    )
+                )
+            for answer in self._metadata.submit(AddErasures(tuple(requests))):
+                if not isinstance(answer, RefusedPartition):
+                    committed.append(answer.key)
+                elif isinstance(answer.error, StaleMetadataError):
+                    stale[answer.key] = answer.error
+                else:
+                    self._fail(answer.key, answer.error)
+        return committed, stale
+
+    def _carry_out(self, keys: Sequence[TopicIdPartition]) -> None:
+        """Carry out the erasures of these partitions, and take members that were not reached out of the ISR."""
+        shrinks = []
+        for work, erased in self._each(erase_partition, keys):
+            view = work.replicas.view
+            part, done = self._parts[view.key], erased.done
+            part.replaced += erased.replaced
+            part.files += done.erased.files
+            part.read_bytes += done.erased.read_bytes
+            part.written_bytes += done.erased.written_bytes
+            if done.missed:
+                shrinks.append(without(view, [*done.missed]))
+                for broker, error in done.missed.items():
+                    self._run.fail(f"{part} on broker {broker}", error)
+                    self._run.notes.append(
+                        f"{part}: broker {broker} leaves the ISR, as it has no copy of the segments"
+                    )
+        if shrinks:
+            self._metadata.submit(AlterPartition(tuple(shrinks)))
+            self._refresh()
+
+
+def _certified(part: _OnePartition) -> ErasedPartition:
+    return ErasedPartition(
+        partition=part.view.partition,
+        looked_to=part.looked_to,
+        generation=part.view.generation,
+        offsets=offsets_of((), part.offsets),
+        replaced=tuple(part.replaced),
+        made=() if part.cleaned is None else part.cleaned.made,
+        not_erased=tuple(part.left),
+    )
+
+
+def _chunks(found: dict[TopicIdPartition, FoundRecords]) -> Iterable[list[TopicIdPartition]]:
+    """The partitions in groups of together about ``MOST_RANGES`` ranges."""
+    chunk: list[TopicIdPartition] = []
+    ranges = 0
+    for key, one in found.items():
+        ranges += len(one.offsets)
+        if chunk and ranges > MOST_RANGES:
+            yield chunk
+            chunk, ranges = [], len(one.offsets)
+        chunk.append(key)
+    if chunk:
+        yield chunk

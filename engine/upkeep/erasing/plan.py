@@ -1,0 +1,100 @@
+"""The partitions of an erasure, and what keeps topics from one. Everything is refused before anything changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.metadata.protection import Now, is_protected
+from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.engine.upkeep.erasing.tasks import EraseWork
+from stratalog.partitions import paths
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.erasing import ErasingOptions
+from stratalog.partitions.errors import PolicyViolationError
+from stratalog.partitions.records import schema_of
+from stratalog.partitions.removal import Rule
+from stratalog.partitions.wanted_keys import WantedKeys, wanted_keys
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRecords:
+    """The records to erase."""
+
+    keys: Sequence[object] | None
+    """None: only carry on with what an earlier run has begun."""
+    before_us: int | None = None
+
+
+def check_topics(
+    storage: Storage, image: ClusterImage, names: Sequence[str], wanted: WantedRecords, now_ms: Now
+) -> dict[str, WantedKeys | None]:
+    """The keys of each topic, by its id.
+
+    Raises: PolicyViolationError for a topic that no record can be erased from, by name; InvalidTopicError for an
+        internal one; UnknownTopicOrPartitionError; InvalidCallError for keys that are none of a topic's.
+    """
+    found = {}
+    for topic in chosen_topics(image, names):
+        check_not_internal(topic.name, "erase records of")
+        for why in _refusals(storage, image, topic, wanted, now_ms):
+            raise PolicyViolationError(f"topic {topic.name!r}: {why}; nothing was changed")
+        key_type = schema_of(topic.key_schema, topic.value_schema).field("key").type
+        found[topic.topic_id] = (
+            None
+            if wanted.keys is None
+            else wanted_keys(wanted.keys, key_type, f"topic {topic.name!r}", wanted.before_us)
+        )
+    return found
+
+
+def _refusals(
+    storage: Storage, image: ClusterImage, topic: TopicImage, wanted: WantedRecords, now_ms: Now
+) -> Iterator[str]:
+    config = topic_config_of(image, topic)
+    if is_protected(image, topic.topic_id, now_ms):
+        yield "it is protected (protect.until.ms), so no record can be erased from it"
+    if config.remote_storage_enable:
+        yield (
+            "it is tiered (remote.storage.enable=true), and records cannot be erased from the remote tier, its "
+            "table and its Iceberg twin"
+        )
+    if config.snapshots:
+        yield (
+            "it has cleanup.policy=snapshot, and records cannot be erased from snapshots and their tables: append "
+            "a tombstone for each key, and run `stratalog snapshot`"
+        )
+    if config.compacts and wanted.before_us is not None:
+        yield (
+            "it is compacted, and an earlier record of a key would become its last: erase whole keys, without a "
+            "time"
+        )
+    if storage.remote is not None:
+        for folder in (topic.folder, paths.join(paths.SNAPSHOT_TABLES, topic.folder)):
+            if storage.remote.walk(folder):
+                yield (
+                    f"the remote tier has objects of it in {folder}, which would keep the records: delete them "
+                    "first"
+                )
+
+
+def work_of(
+    storage: Storage, clock: Clock, image: ClusterImage, view: PartitionView, keys: WantedKeys | None
+) -> EraseWork:
+    """The work on a partition."""
+    config = topic_config_of(image, image.topics[view.topic_id])
+    return EraseWork(
+        replicas=storage.replicas(view),
+        keys=keys,
+        options=ErasingOptions(
+            segment_bytes=config.merging.segment_bytes,
+            compression=config.compression_type,
+            compacted=view.rules[-1].rule if view.rules else Rule(0, 0),
+        ),
+        delay_ms=config.file_delete_delay_ms,
+        clock=clock,
+        copies=storage.copies,
+    )

@@ -1,0 +1,265 @@
+"""The tasks of an erasure, one per partition: find the records, remove them, delete the files that had them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.replication.damage import check_whole, covered
+from stratalog.engine.replication.erasing import ErasedOn, erase_records, not_compacted, not_erased
+from stratalog.engine.replication.leader import leader_log, look_at_leader
+from stratalog.engine.replication.partition import PartitionWork
+from stratalog.engine.replication.watermark import with_known_watermark
+from stratalog.engine.upkeep.erasing.certificate import ErasedFile, NotErased
+from stratalog.partitions.agreed_time import agreed_ms
+from stratalog.partitions.amounts import span_text
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.discarded import Discarded, discarded
+from stratalog.partitions.erasing import ErasingOptions
+from stratalog.partitions.erasure import MOST_RANGES, Erasure, OffsetRange, is_erased, to_erase, within
+from stratalog.partitions.errors import CorruptSegmentError, RetriableError, StratalogError
+from stratalog.partitions.listing import DataFile, Link
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.runner import Runner
+from stratalog.partitions.segment import end_of_file
+from stratalog.partitions.store import Store
+from stratalog.partitions.transactions import transactions_of
+from stratalog.partitions.wanted_keys import WantedKeys
+
+
+@dataclass(frozen=True, slots=True)
+class EraseWork(PartitionWork):
+    """One partition."""
+
+    keys: WantedKeys | None
+    """None: only carry on with the erasures of the metadata."""
+    options: ErasingOptions
+    delay_ms: int
+    clock: Clock
+    copies: Runner
+    dry_run: bool = False
+    now: bool = False
+    """Whether replaced files are deleted at once."""
+    start: int = 0
+    """Records below this offset were looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecords:
+    """The records of the keys in the leader's log."""
+
+    offsets: tuple[OffsetRange, ...] = ()
+    """At most ``MOST_RANGES`` ranges."""
+    looked_to: int = 0
+    """Offsets below it were looked at."""
+    ends: bool = True
+    """Whether that is the last stable offset."""
+    above: int = 0
+    """Records of the keys at or above the last stable offset, or in a file that reaches above it."""
+    files: int = 0
+    """The files that hold the offsets."""
+    bytes: int = 0
+
+
+def find_records(work: EraseWork) -> FoundRecords:
+    """Find the records of the keys on the leader.
+
+    Raises: errors of listing and reading the leader; RetriableError when a member of the ISR has not carried out
+    the
+        rules before.
+    """
+    return while_it_changes(lambda: _find(work))
+
+
+def _find(work: EraseWork) -> FoundRecords:
+    replicas, keys = work.replicas, work.keys
+    assert keys is not None
+    leader = replicas.leader
+    if work.dry_run:
+        log = look_at_leader(replicas)
+    else:
+        log = with_known_watermark(replicas, leader_log(replicas))
+    if behind := not_compacted(replicas):
+        raise RetriableError(
+            f"{replicas}: the replicas on brokers {behind} have not carried out its last compaction: run "
+            "`stratalog compact`, then erase again"
+        )
+    if not work.dry_run and (behind := not_erased(replicas)):
+        raise RetriableError(
+            f"{replicas}: the replicas on brokers {behind} have not carried out an earlier erasure: run "
+            "`stratalog replicate`, then erase again"
+        )
+    with errors_of(leader):
+        stable = transactions_of(log, leader.footer).last_stable_offset
+        ranges: list[tuple[int, int]] = []
+        above = files = size = 0
+        for link in log.over(work.start, log.log_end):
+            held = False
+            for offset in keys.offsets_in(leader.store, link.file, max(link.start, work.start), link.end):
+                if link.end > stable:
+                    above += 1
+                    continue
+                held = True
+                if ranges and ranges[-1][1] == offset:
+                    ranges[-1] = ranges[-1][0], offset + 1
+                elif len(ranges) == MOST_RANGES:
+                    return FoundRecords(
+                        tuple(ranges), offset, False, 0, files + 1, size + link.file.object.size_bytes
+                    )
+                else:
+                    ranges.append((offset, offset + 1))
+            files, size = files + held, size + held * link.file.object.size_bytes
+    return FoundRecords(tuple(ranges), stable, True, above, files, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """The erasures of the view were carried out on the leader, and on the members of the ISR but
+    ``done.missed``."""
+
+    done: ErasedOn
+    replaced: tuple[ErasedFile, ...]
+
+
+def erase_partition(work: EraseWork) -> Erased:
+    """Carry out the erasures of the view. Raises: see ``erase_records``."""
+    return while_it_changes(lambda: _erase(work))
+
+
+def _erase(work: EraseWork) -> Erased:
+    leader = work.replicas.leader
+    before = to_erase(leader.log(), work.replicas.view.erasures)
+    replaced = tuple(erased_file(leader, link) for link, _ in before)
+    return Erased(erase_records(work.replicas, work.options, work.copies), replaced)
+
+
+def erased_file(replica: Replica, link: Link) -> ErasedFile:
+    """The file of a link, with its checksum. Raises: see ``Replica.segment``."""
+    return ErasedFile(str(link.name), link.file.object.size_bytes, f"{replica.segment(link.file).crc32:08x}")
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedReplicas:
+    """The replicas of a partition after the files with erased records were deleted."""
+
+    deleted: int
+    deleted_bytes: int
+    not_erased: tuple[NotErased, ...]
+    made: tuple[ErasedFile, ...]
+    """The leader's files that hold the erased offsets, as gaps."""
+    names: frozenset[DataName]
+    """The data files in the leader's log, which were searched for the keys."""
+
+
+def clean(work: EraseWork) -> CleanedReplicas:
+    """Delete the files with erased records that have left the logs, on every replica that can be reached.
+
+    Raises: errors of listing the leader.
+    """
+    replicas, erasures = work.replicas, work.replicas.view.erasures
+    leader = replicas.leader
+    log = look_at_leader(replicas)
+    names = frozenset(link.name for link in log.chain)
+    with errors_of(leader):
+        made = tuple(
+            erased_file(leader, link)
+            for link in log.chain
+            if any(within(one.offsets, link.start, link.end) for one in erasures)
+        )
+    cleaning = _Cleaning(work, names)
+    for broker in replicas.view.replicas:
+        try:
+            while_it_changes(partial(cleaning.on, broker))
+        except StratalogError as error:
+            cleaning.left.append(
+                NotErased(
+                    f"broker {broker}",
+                    f"it cannot be cleaned: {error.code}: {error}; bring it back, then erase again",
+                )
+            )
+    return CleanedReplicas(cleaning.deleted, cleaning.deleted_bytes, tuple(cleaning.left), made, names)
+
+
+class _Cleaning:
+    """The replicas of one partition, one after the other."""
+
+    def __init__(self, work: EraseWork, names: frozenset[DataName]) -> None:
+        self._work, self._names = work, names
+        self.deleted = self.deleted_bytes = 0
+        self.left: list[NotErased] = []
+
+    def on(self, broker: int) -> None:
+        """Delete what may be deleted from one replica. Raises: errors of listing and reading it."""
+        work, replica = self._work, self._work.replicas.replica(broker)
+        erasures, left = work.replicas.view.erasures, list[NotErased]()
+        log = replica.log(anew=True)
+        check_whole(replica, log)
+        now_ms = agreed_ms(work.clock, replica.store)
+        if not is_erased(log, erasures):
+            why = "its log still has erased records: run `stratalog replicate`, then erase again"
+            left.append(NotErased(f"broker {broker}", why))
+        doomed: dict[str, Discarded] = {}
+        found = [one for one in discarded(log) if self._holds(replica, one.file)]
+        found_names = {one.file.name for one in found}
+        for file in log.stranded:
+            if file.name not in found_names and self._holds(replica, file):
+                left.append(self._left(broker, file, "it lies behind a gap: run `stratalog heal`"))
+        for one in found:
+            due_ms = one.deletable_ms(0 if work.now else work.delay_ms)
+            if due_ms is None:
+                why = f"{one.why}, above the high watermark: run `stratalog replicate`, then erase again"
+                left.append(self._left(broker, one.file, why))
+            elif not work.now and (now_ms is None or due_ms > now_ms):
+                delay = "the clocks disagree" if now_ms is None else f"deleted in {span_text(due_ms - now_ms)}"
+                left.append(self._left(broker, one.file, f"{delay}: erase again, or with --now", waits=True))
+            else:
+                doomed[str(one.file.name)] = one
+        names, damaged = covered(replica, log, [*doomed])
+        if names and not work.dry_run:
+            replica.store.delete([replica.path(name) for name in names])
+        for name in set(doomed) - set(names):
+            left.append(
+                self._left(broker, doomed[name].file, f"the file that replaces it is damaged: {damaged[0]}")
+            )
+        self.deleted += len(names)
+        self.deleted_bytes += sum(doomed[name].file.object.size_bytes for name in names)
+        self.left += left
+
+    def _holds(self, replica: Replica, file: DataFile) -> bool:
+        work = self._work
+        keys = None if file.name in self._names else work.keys
+        return may_hold(replica.store, file, work.replicas.view.erasures, keys)
+
+    @staticmethod
+    def _left(broker: int, file: DataFile, why: str, *, waits: bool = False) -> NotErased:
+        return NotErased(f"broker {broker}: {file.object.name}", why, waits)
+
+
+def may_hold(store: Store, file: DataFile, erasures: Sequence[Erasure], keys: WantedKeys | None) -> bool:
+    """Whether a data file may hold a record that the erasures name, or one of the keys; a damaged one may."""
+    name = file.name
+    try:
+        end = end_of_file(store, file)
+        if any(
+            one.generation > name.generation and within(one.offsets, name.base_offset, end) for one in erasures
+        ):
+            return True
+        if keys is None:
+            return False
+        return next(keys.offsets_in(store, file, name.base_offset, end), None) is not None
+    except CorruptSegmentError:
+        return True
+
+
+def offsets_of(erasures: Iterable[Erasure], more: Collection[OffsetRange] = ()) -> tuple[OffsetRange, ...]:
+    """All offsets of the erasures, and more, as ranges."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted([*(pair for one in erasures for pair in one.offsets), *more]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return tuple(merged)

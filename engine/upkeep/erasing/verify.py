@@ -1,0 +1,200 @@
+"""Verify an erasure: read every byte of every copy again, and look for the keys of a certificate.
+
+A copy is one of three: ``erased``, all bytes were read, and no record has one of the keys; ``not erased``;
+``unknown``, it could not be read, or is no file of a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import PartitionRow
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.upkeep.erasing.certificate import Certificate, ErasedPartition, ErasedTopic
+from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
+from stratalog.partitions.columns import integers_of
+from stratalog.partitions.erasure import within
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.records import GAP
+from stratalog.partitions.segment import read_batches, read_segment
+from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.store import Store
+from stratalog.partitions.wanted_keys import key_digests
+
+ERASED, NOT_ERASED, UNKNOWN = "erased", "not erased", "unknown"
+_WORST = (ERASED, UNKNOWN, NOT_ERASED)
+_LONG_MS = 1000 * 365 * 24 * 60 * 60 * 1000
+
+
+class VerifyErasedRow(PartitionRow, frozen=True, kw_only=True):
+    """A copy of a partition: the files of one broker."""
+
+    broker: int
+    state: str
+    files: int
+    bytes: int
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The copies of the partitions on one broker."""
+
+    copies: Copies
+    expected: Mapping[TopicIdPartition, tuple[ErasedTopic, ErasedPartition]]
+    placed: frozenset[TopicIdPartition]
+    """The partitions of which the broker has a replica; it may have files of others, too."""
+    salt: bytes
+
+    def stores_used(self) -> Iterable[Store]:
+        return {copy.store for copy in self.copies.found}
+
+    def __str__(self) -> str:
+        return f"broker {self.copies.broker}"
+
+
+@dataclass(slots=True)
+class _CopyState:
+    """The state of a copy by the files that were read so far."""
+
+    state: str = ERASED
+    files: int = 0
+    bytes: int = 0
+    why: str | None = None
+
+    def add(self, copy: FileCopy, state: str, why: str | None) -> None:
+        """One more file."""
+        self.files += 1
+        self.bytes += copy.object.size_bytes
+        if _WORST.index(state) > _WORST.index(self.state):
+            self.state, self.why = state, f"{copy.object.name}: {why}"
+
+
+def verify_erased(
+    metadata: MetadataClient, storage: Storage, execution: Execution, certificate: Certificate
+) -> Report:
+    """One row per copy. A copy that is not known to be erased is a failure.
+
+    Raises: errors of reading the metadata.
+    """
+    expected = {
+        TopicIdPartition(topic.topic_id, one.partition): (topic, one)
+        for topic in certificate.topics
+        for one in topic.partitions
+    }
+    topic_ids = {topic.topic_id for topic in certificate.topics}
+    with execution.run("verify --erased") as run:
+        image = metadata.image()
+        for topic in certificate.topics:
+            if topic.topic_id not in image.topics:
+                run.notes.append(f"topic {topic.topic!r} was deleted: its folders are looked at")
+            if not topic.key_digests:
+                run.notes.append(
+                    f"topic {topic.topic!r}: the certificate names no keys, so only its offsets are looked at"
+                )
+        works = [
+            _Work(copies, expected, _placed_on(image, copies.broker, expected), bytes.fromhex(certificate.salt))
+            for copies in copies_of(storage, image, topic_ids, _LONG_MS)
+        ]
+        looked = sorted(run.each(_look, works, unit="brokers"), key=lambda one: one[0].copies.broker)
+        for work, states in looked:
+            copies = work.copies
+            for key, state in sorted(states.items()):
+                topic, _ = expected[key]
+                run.add(
+                    [
+                        VerifyErasedRow(
+                            topic=topic.topic,
+                            partition=key.partition,
+                            broker=copies.broker,
+                            state=state.state,
+                            files=state.files,
+                            bytes=state.bytes,
+                            why=state.why,
+                        )
+                    ]
+                )
+                if state.state != ERASED:
+                    item = f"{topic.topic}-{key.partition} on broker {copies.broker}"
+                    run.failures.append(
+                        Failure(item, state.state.upper().replace(" ", "_"), state.why or state.state)
+                    )
+        known = {work.copies.broker for work in works}
+        for broker in sorted(set(image.brokers) - known):
+            run.failures.append(Failure(f"broker {broker}", "UNKNOWN", "the cluster file does not name it"))
+    run.total("files", "bytes")
+    return run.report()
+
+
+def _placed_on(image: ClusterImage, broker: int, keys: Iterable[TopicIdPartition]) -> frozenset[TopicIdPartition]:
+    return frozenset(
+        key for key in keys if key.topic_id in image.topics and broker in image.partition(*key).replicas
+    )
+
+
+def _look(work: _Work) -> dict[TopicIdPartition, _CopyState]:
+    """The task: the state of each partition on the broker."""
+    copies = work.copies
+    if copies.error is not None:
+        return {key: _CopyState(UNKNOWN, why=f"{copies.error}") for key in work.placed}
+    states = {key: _CopyState() for key in work.placed}
+    for copy in copies.found:
+        if copy.key in work.expected:
+            state, why = _state_of(copy, *work.expected[copy.key], work.salt)
+            states.setdefault(copy.key, _CopyState()).add(copy, state, why)
+    return states
+
+
+def _state_of(
+    copy: FileCopy, topic: ErasedTopic, expected: ErasedPartition, salt: bytes
+) -> tuple[str, str | None]:
+    if copy.file is None:
+        return UNKNOWN, "it is no data file of a log"
+    try:
+        verify_bytes(copy.store, copy.file)
+        footer = read_segment(copy.store, copy.file).footer
+        start, end = footer.base_offset, footer.next_offset
+        digests = frozenset(topic.key_digests)
+        for batch in read_batches(copy.store, copy.file, start, end, ["offset", "key", "control", "timestamp"]):
+            offsets = integers_of(batch.column("offset"))
+            first = int(offsets[0])
+            gone = within(expected.offsets, first, first + len(offsets))
+            control = batch.column("control").to_pylist() if gone else []
+            for low, high in gone:
+                for offset in range(max(low, first), min(high, first + len(offsets))):
+                    if control[offset - first] != GAP:
+                        return NOT_ERASED, f"offset {offset} has a record"
+            found = _found(batch, digests, salt, topic.before_us, expected.looked_to)
+            if found is not None:
+                return NOT_ERASED, f"offset {found} has a record of an erased key"
+    except StratalogError as error:
+        return UNKNOWN, f"{error}"
+    return ERASED, None
+
+
+def _found(
+    batch: pa.RecordBatch, digests: frozenset[str], salt: bytes, before_us: int | None, looked_to: int
+) -> int | None:
+    """The first offset below ``looked_to`` with one of the keys; later records were appended after the erasure."""
+    if not digests:
+        return None
+    held = pc.and_(pc.is_valid(batch.column("key")), pc.less(batch.column("offset"), looked_to))
+    if before_us is not None:
+        times = pc.fill_null(batch.column("timestamp").cast(pa.int64()), -(1 << 62))
+        held = pc.and_(held, pc.less(times, before_us))
+    rows = batch.select(["offset", "key"]).filter(held)
+    for offset, digest in zip(
+        rows.column("offset").to_pylist(), key_digests(rows.column("key"), salt), strict=True
+    ):
+        if digest in digests:
+            return int(offset)
+    return None

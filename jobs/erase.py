@@ -1,0 +1,97 @@
+"""Erase every record of given keys for good, in all replicas, at unchanged offsets of all others.
+
+  stratalog erase trips --keys-file keys.txt --certificate erased.json --yes
+  stratalog erase trips --yes                    carry on with what an earlier run has begun
+
+keys.txt has one key a line. The files that had the records are deleted by the next run, after
+file.delete.delay.ms, or at once with --now. The certificate says what was erased, and what is not erased yet; it
+holds no key, but digests by which stratalog verify --erased finds the keys in the bytes of every copy. A topic
+from which records cannot be erased everywhere (tiered, with snapshots, protected) is refused by name, and nothing
+is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from stratalog import Report
+from stratalog.jobs.arguments import add_yes, check_options
+from stratalog.jobs.declared import Special, add_declared
+from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidCallError
+
+_METHOD = "erasing.Erasing.erase"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    special: Special = {
+        "before": {"metavar": "TIME"},
+        "certificate": {"metavar": "FILE"},
+    }
+    add_declared(parser, _METHOD, only=["topics"])
+    parser.add_argument(
+        "--keys-file", metavar="FILE", type=Path, help="the keys, one a line; without it: carry on with an erasure"
+    )
+    parser.add_argument(
+        "--key-format",
+        choices=sorted(_FORMATS),
+        help="how the file has keys: text (the default), hex, base64, or json, as the topic's key type needs it",
+    )
+    add_declared(parser, _METHOD, only=["before", "now", "certificate", "dry_run"], special=special)
+    add_yes(parser)
+
+
+def erase(job: Job) -> Report:
+    given = job.arguments
+    check_options(given, needs=[("key_format", "keys_file"), ("before", "keys_file")])
+    keys = None if given.keys_file is None else read_keys(given.keys_file, given.key_format or "text")
+    cluster = job.on_workers()
+    topics = ", ".join(map(repr, given.topics))
+    what = "what an earlier run has begun to erase" if keys is None else f"all records of {len(keys):,} keys"
+    job.confirm(f"erase {what} from {topics}, for good")
+    return cluster.erase(
+        given.topics,
+        keys,
+        before=given.before,
+        now=given.now,
+        certificate=given.certificate,
+        dry_run=given.dry_run,
+        check=False,
+    )
+
+
+def read_keys(path: Path, key_format: str) -> list[object]:
+    """The keys in a file. Raises: InvalidCallError, which names the line and not the key."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InvalidCallError(f"{path} cannot be read: {error.strerror}") from error
+    keys = []
+    for number, line in enumerate(lines, 1):
+        try:
+            keys.append(_FORMATS[key_format](line))
+        except (ValueError, binascii.Error) as error:
+            raise InvalidCallError(f"{path}, line {number}, is not {key_format}") from error
+    if not keys:
+        raise InvalidCallError(f"{path} has no keys")
+    return keys
+
+
+_FORMATS: dict[str, Callable[[bytes], object]] = {
+    "text": lambda line: line.decode(),
+    "hex": lambda line: bytes.fromhex(line.decode()),
+    "base64": lambda line: base64.b64decode(line, validate=True),
+    "json": parse_json,
+}
+
+main = JobMain("erase", __doc__, arguments, erase)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

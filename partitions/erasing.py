@@ -1,0 +1,122 @@
+"""Carries out the erasures of a partition on one replica, in ascending order (``stratalog.partitions.erasure``).
+
+A run that ends half-way leaves a log that is whole. The next one continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from stratalog.partitions.erasure import Erasure, to_erase, within
+from stratalog.partitions.errors import RetriableError
+from stratalog.partitions.listing import Link, ReplicaLog
+from stratalog.partitions.merge import Run, with_outcomes
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.removal import Rule
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.rewrite import Removal, remove_from_run
+from stratalog.partitions.transactions import LogTransactions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasingOptions:
+    """Options of an erasure."""
+
+    segment_bytes: int
+    """Neighbouring files with erased records become segments of at most this size."""
+    compression: str
+    compacted: Rule
+    """The last compaction of the partition, whose bounds the footers of the segments repeat; (0, 0) without
+    one."""
+    most: int | None = None
+    """The most segments to make; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedFrom:
+    """The segments made, the files that they replace, and the bytes of both."""
+
+    segments: int = 0
+    files: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+def erase_from(
+    replica: Replica,
+    log: ReplicaLog,
+    transactions: LogTransactions,
+    erasures: Sequence[Erasure],
+    options: ErasingOptions,
+) -> ErasedFrom:
+    """Carry out ``erasures``, those of the partition, on the replica, whose log and transactions these are.
+
+    Raises: RetriableError where a file reaches above the last stable offset, as an elected leader may know it;
+        SourceChangedError when files left the log meanwhile; CorruptSegmentError; StorageError when the folder
+        cannot be written.
+    """
+    found = to_erase(log, erasures)
+    if found and found[-1][0].end > transactions.last_stable_offset:
+        raise RetriableError(
+            f"{replica}: {found[-1][0].name} reaches above the last stable offset "
+            f"{transactions.last_stable_offset} that this replica knows, which an elected leader may learn late: "
+            "run `stratalog replicate`, and erase again"
+        )
+    done = ErasedFrom()
+    for number, (links, generation) in enumerate(_runs(found, options.segment_bytes)):
+        if number == options.most:
+            break
+        run = with_outcomes(Run(links), transactions)
+        rule = Rule(generation, options.compacted.bound, options.compacted.tombstones_before)
+        named = [one for one in erasures if one.generation <= generation]
+        made = remove_from_run(
+            replica,
+            run,
+            _name(log, run, generation),
+            Removal(rule, partial(marks, named)),
+            compression=options.compression,
+        )
+        done = ErasedFrom(
+            segments=done.segments + 1,
+            files=done.files + len(links),
+            read_bytes=done.read_bytes + run.size_bytes,
+            written_bytes=done.written_bytes + made.size_bytes,
+        )
+    return done
+
+
+def marks(erasures: Iterable[Erasure], start: int, end: int) -> npt.NDArray[np.bool_]:
+    """For each offset in ``[start, end)`` whether one of the erasures names it."""
+    found = np.zeros(end - start, np.bool_)
+    for erasure in erasures:
+        for first, last in within(erasure.offsets, start, end):
+            found[max(first - start, 0) : last - start] = True
+    return found
+
+
+def _runs(found: Sequence[tuple[Link, int]], segment_bytes: int) -> Iterator[tuple[tuple[Link, ...], int]]:
+    """Neighbours of one generation, together of at most ``segment_bytes``, or single links, ascending."""
+    run: list[Link] = []
+    size = present = 0
+    for link, generation in found:
+        size += link.file.object.size_bytes
+        joins = run and run[-1].end == link.start and generation == present and size <= segment_bytes
+        if run and not joins:
+            yield tuple(run), present
+            run, size = [], link.file.object.size_bytes
+        run.append(link)
+        present = generation
+    if run:
+        yield tuple(run), present
+
+
+def _name(log: ReplicaLog, run: Run, generation: int) -> DataName:
+    """The epoch is that of the last record, also where a rewritten segment has cut the last file."""
+    epoch = log.lineage.epoch_at(run.end - 1)
+    assert epoch is not None  # the last file of the run is live
+    return DataName(run.start, run.end, epoch, generation)

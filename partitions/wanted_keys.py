@@ -1,0 +1,182 @@
+"""The records of given keys in data files: found by the key column alone, and only in row groups that may hold
+one."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.partitions.columns import bools_of, integers_of
+from stratalog.partitions.comparable_keys import flat_keys, is_comparable
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.growth import fitted
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.segment import Segment, read_row_groups, read_segment
+from stratalog.partitions.store.protocol import Readable
+
+
+@dataclass(frozen=True)
+class WantedKeys:
+    """Keys of one topic, and the time before which their records count."""
+
+    keys: pa.Array
+    """Values of the topic's key type, without null, each once."""
+    before_us: int | None = None
+    """Microseconds since 1970; None: all records. A record without a timestamp counts."""
+
+    @cached_property
+    def _flat(self) -> list[pa.Array]:
+        return [*flat_keys(self.keys)]
+
+    @cached_property
+    def _rows(self) -> frozenset[tuple[object, ...]]:
+        return frozenset(_tuples(self._flat))
+
+    @cached_property
+    def _sorted(self) -> list[object]:
+        """The keys in order, for a type with statistics of one column."""
+        found: list[object] = sorted(self.keys.to_pylist())
+        return found
+
+    def offsets_in(self, source: Readable, file: DataFile, start: int, end: int) -> Iterator[int]:
+        """The offsets in ``[start, end)`` of a data file at which a record has one of the keys, ascending. Records
+        of aborted transactions count, gaps do not.
+
+        Raises: see ``read_row_groups``.
+        """
+        segment = read_segment(source, file)
+        chosen = self._row_groups(segment)
+        columns = ["offset", "key", *(() if self.before_us is None else ("timestamp",))]
+        key = pa.schema([pa.field("key", self.keys.type)])
+        for _, table in read_row_groups(source, file, start, end, columns, lambda group: group.first in chosen):
+            for batch in table.to_batches():
+                held = self.matches(fitted(batch.select(["key"]), key, segment.what).column(0))
+                if self.before_us is not None:
+                    times = batch.column("timestamp").cast(pa.int64())
+                    held &= bools_of(pc.fill_null(pc.less(times, self.before_us), True))
+                yield from integers_of(batch.column("offset"))[held].tolist()
+
+    def matches(self, key: pa.Array) -> npt.NDArray[np.bool_]:
+        """For each key of a column whether it is one of these."""
+        flat = [*flat_keys(key)]
+        held = bools_of(pc.fill_null(pc.is_valid(key), False))
+        for column, wanted in zip(flat, self._flat, strict=True):
+            held &= bools_of(pc.is_in(column, value_set=wanted))
+        if len(flat) > 1 and held.any():
+            places = np.flatnonzero(held)
+            rows = _tuples([column.take(pa.array(places)) for column in flat])
+            held[places] = [row in self._rows for row in rows]
+        return held
+
+    def _row_groups(self, segment: Segment) -> set[int]:
+        """The first rows of the row groups that may hold one of the keys, by their statistics."""
+        found = set()
+        for index, group in enumerate(segment.row_groups):
+            if self._may_hold(segment, index):
+                found.add(group.first)
+        return found
+
+    def _may_hold(self, segment: Segment, index: int) -> bool:
+        metadata = segment.parquet.row_group(index)
+        for number in range(metadata.num_columns):
+            column = metadata.column(number)
+            if column.path_in_schema != "key":
+                continue
+            statistics = column.statistics
+            if statistics is None or not statistics.has_min_max:
+                return not (statistics is not None and statistics.null_count == group_rows(segment, index))
+            try:
+                at = bisect_left(self._sorted, statistics.min)
+                return at < len(self._sorted) and bool(self._sorted[at] <= statistics.max)
+            except TypeError:
+                return True
+        return True
+
+    def digests(self, salt: bytes) -> tuple[str, ...]:
+        """The keyed digest of each key, sorted."""
+        return tuple(sorted(set(key_digests(self.keys, salt))))
+
+
+def group_rows(segment: Segment, index: int) -> int:
+    """The number of rows of a row group."""
+    return segment.row_groups[index].num_rows
+
+
+def key_digests(keys: pa.Array, salt: bytes) -> list[str]:
+    """HMAC-SHA256 of each key: of its bytes, or of the JSON text of a typed one. Null keys are left out."""
+    found = []
+    for key in keys.to_pylist():
+        if key is None:
+            continue
+        text = key if isinstance(key, bytes) else key.encode() if isinstance(key, str) else _json(key)
+        found.append(hmac.new(salt, text, hashlib.sha256).hexdigest())
+    return found
+
+
+def _json(key: object) -> bytes:
+    return json.dumps(key, sort_keys=True, separators=(",", ":"), default=str).encode()
+
+
+def _tuples(columns: Iterable[pa.Array]) -> list[tuple[object, ...]]:
+    return [*zip(*(column.to_pylist() for column in columns), strict=True)]
+
+
+def wanted_keys(
+    keys: Iterable[object], key_type: pa.DataType, what: str, before_us: int | None = None
+) -> WantedKeys:
+    """The keys as ``WantedKeys``. Text is taken as its UTF-8 bytes where keys are binary.
+
+    Raises: InvalidCallError for no key, for null, for a value that is none of the type, and for a type of which
+        equal keys may have other bytes (floating-point numbers, arrays, maps).
+    """
+    if not is_comparable(key_type):
+        raise InvalidCallError(
+            f"{what}: keys of type {key_type} cannot be compared, so no record is erased by key"
+        )
+    given = [*keys]
+    if pa.types.is_binary(key_type):
+        given = [key.encode() if isinstance(key, str) else key for key in given]
+    if not given:
+        raise InvalidCallError(f"{what}: no key was given")
+    if any(key is None for key in given):
+        raise InvalidCallError(f"{what}: null is no key: records without a key cannot be erased by key")
+    for number, key in enumerate(given, 1):
+        if unknown := _unknown_field(key, key_type):
+            raise InvalidCallError(
+                f"{what}: key {number} has a field {unknown!r}, which the key type {key_type} lacks"
+            )
+    try:
+        made = pa.array(given, key_type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError) as error:
+        bad = next((number for number, key in enumerate(given, 1) if not _fits(key, key_type)), 1)
+        raise InvalidCallError(f"{what}: key {bad} is not of the topic's key type {key_type}") from error
+    if not pa.types.is_struct(key_type):
+        made = pc.unique(made)
+    return WantedKeys(made, before_us)
+
+
+def _unknown_field(key: object, key_type: pa.DataType) -> str | None:
+    """A field of a struct that its type lacks; Arrow would pass over it, and another key be erased."""
+    if not isinstance(key, dict) or not pa.types.is_struct(key_type):
+        return None
+    known = {field.name: field.type for field in key_type}
+    found = (str(name) if name not in known else _unknown_field(value, known[name]) for name, value in key.items())
+    return next((name for name in found if name is not None), None)
+
+
+def _fits(key: object, key_type: pa.DataType) -> bool:
+    try:
+        pa.array([key], key_type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError):
+        return False
+    return True

@@ -1,0 +1,46 @@
+"""The job erase, with its tasks in Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog import Cluster
+from stratalog.jobs.main import job_of
+from tests.spark.spark_cluster import write_cluster_file
+from tests.unit.snapshot_harness import keyed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_job_erases_certifies_and_verifies(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c").mkdir()
+    file = write_cluster_file(tmp_path / "c")
+    cluster = Cluster.format(file, spark)
+    cluster.topics.create("t", partitions=2, replication_factor=2)
+    for partition in (0, 1):
+        for number in range(3):
+            pairs = [("erase-me", f"secret-{number}"), (f"keep-{number}", "1")]
+            cluster.append_batches("t", {partition: [keyed(pairs, 1)]}).raise_for_failures()
+    (tmp_path / "keys").write_text("erase-me\nnobody\n")
+    given = ["t", "--cluster", str(file), "--keys-file", str(tmp_path / "keys")]
+    assert job_of("erase")([*given, "--dry-run", "--json"]) == 0
+    assert [row["records"] for row in json.loads(capsys.readouterr().out)["rows"]] == [3, 3]
+    certificate = str(tmp_path / "erased.json")
+    assert job_of("erase")([*given, "--certificate", certificate, "--now", "--yes", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["totals"]["whole"] is True
+    assert job_of("verify")(["--cluster", str(file), "--erased", certificate]) == 0
+    left = cluster.read("t").orderBy("partition", "offset").select("partition", "offset", "key").collect()
+    assert [(row.partition, row.offset, bytes(row.key)) for row in left] == [
+        (partition, 2 * number + 1, b"keep-%d" % number) for partition in (0, 1) for number in range(3)
+    ]
+    assert job_of("erase")(["t", "--cluster", str(file), "--yes"]) == 0, "nothing is left to carry on with"
