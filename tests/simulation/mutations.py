@@ -294,14 +294,14 @@ MUTATIONS: Sequence[Mutation] = (
                 "what the second scan shows behind the end of the first is left out: it may have holes",
                 "objects_together",
                 variants.all_of_the_second,
-                67,
+                250,
             ),
             (
                 "the first scan with its holes",
                 "the second scan fills the holes of the first",
                 "objects_together",
                 variants.holes_and_all,
-                688,
+                1246,
             ),
             (
                 "late high watermarks are claims",
@@ -317,7 +317,7 @@ MUTATIONS: Sequence[Mutation] = (
         "after every listing, broker.json must hold the directory id that is registered",
         variants.patched(Replica, "check_root", lambda replica: None),
         theme="wipe",
-        first=64,
+        first=239,
     ),
     Mutation(
         "no directory id in the path",
@@ -330,7 +330,7 @@ MUTATIONS: Sequence[Mutation] = (
         "end of epoch",
         "the end of epoch e is the start of the first entry above e, whether or not e is in the lineage",
         variants.patched(Lineage, "end_of", variants.end_of_known_epoch),
-        first=175,
+        first=351,
     ),
     Mutation(
         "live merged segments",
@@ -373,7 +373,7 @@ MUTATIONS: Sequence[Mutation] = (
         "append 1: at the first contact under an epoch the leader's log reaches the end of the remote log",
         variants.patched(PartitionReplicas, "check_remote_end", variants.nothing),
         theme="behind",
-        first=26,
+        first=92,
     ),
     Mutation(
         "damage by a view that has passed",
@@ -396,6 +396,7 @@ MUTATIONS: Sequence[Mutation] = (
             variants.patched(stratalog.engine.replication.leader, "is_lost", variants.false),
         ),
         theme="lost",
+        first=15,
     ),
     Mutation(
         "a lost log that begins at its log start",
@@ -404,6 +405,7 @@ MUTATIONS: Sequence[Mutation] = (
             stratalog.engine.metadata.election_commands, "_begin_again", variants.begin_again_at_its_log_start
         ),
         theme="lost",
+        first=42,
     ),
     Mutation(
         "a lost log that begins in its folders",
@@ -419,6 +421,7 @@ MUTATIONS: Sequence[Mutation] = (
         "an object that has the name already is reused where it is what would be uploaded, byte for byte",
         variants.patched(stratalog.tiering.copier, "_reused", variants.reused_by_its_name),
         theme="earlier",
+        first=21,
     ),
     Mutation(
         "an end that is known for good",
@@ -475,6 +478,7 @@ MUTATIONS: Sequence[Mutation] = (
             property(lambda replicas: sorted(set(replicas.view.isr) - {replicas.view.leader})),
         ),
         directed=_EXPANDING,
+        first=7,
     ),
     Mutation(
         "high watermark without joining",
@@ -515,7 +519,7 @@ MUTATIONS: Sequence[Mutation] = (
         "a marker carries the raised producer epoch: late appends of the ended transaction are refused",
         variants.without_raised_epoch,
         theme="transactions",
-        first=125,
+        first=128,
     ),
     Mutation(
         "an end that forgets a partition",
@@ -542,7 +546,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "merges beyond the last stable offset",
                 "merges stop at the last stable offset",
                 stratalog.engine.upkeep.replication.merge,
-                35,
+                50,
             ),
             (
                 "the remote tier beyond the last stable offset",
@@ -683,6 +687,7 @@ MUTATIONS: Sequence[Mutation] = (
         "a file of a greater generation replaces one of a lesser generation, and never the reverse",
         variants.patched(stratalog.engine.replication.sync, "_merged_over", variants.merged_over_any_generation),
         theme="compact",
+        first=8,
     ),
     Mutation(
         "only the part of a file in the log is erased",

@@ -161,5 +161,6 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         "committed below min.insync.replicas",
         "the high watermark does not advance while the ISR has fewer members than min.insync.replicas",
         patched(stratalog.engine.metadata.image.PartitionView, "has_min_isr", lambda view, least: True),
+        first=15,
     ),
 )
