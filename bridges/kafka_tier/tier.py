@@ -30,14 +30,7 @@ from stratalog.bridges.kafka_tier.plan import SegmentRange, TierPartition, Uncle
 from stratalog.bridges.kafka_tier.reading import KnownTransactions, TierTask
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
 from stratalog.bridges.kafka_tier.segment_states import SegmentStates, folded
-from stratalog.bridges.kafka_tier.tasks import (
-    arrow_schema,
-    frame_schema,
-    packed,
-    rows_of,
-    rows_of_works,
-    split,
-)
+from stratalog.bridges.kafka_tier.tasks import arrow_schema, frame_schema, packed, rows_of, rows_of_works, split
 from stratalog.bridges.kafka_tier.times import end_at, may_hold, start_of_times
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.engine.driver.report import Report
@@ -100,8 +93,8 @@ class KafkaTier:
         tier = KafkaTier.open("s3://bucket", layout="aiven", prefix="tier/", metadata="/backup/kafka-logs")
         tier.read(spark, "trips", start=FirstAt("2026-06-01"), end=FirstAt("2026-06-02")).show()
 
-    It writes nothing. It does not read unclear offsets, and reports the reason. Offsets are unclear if the tier
-    has no usable segment for them, or no proof that its segment belongs to the log's current history.
+    It writes nothing. Offsets are unclear, and are not read, if the tier has no usable segment for them, or no
+    proof that the segment belongs to the log's current history; reports say which.
     """
 
     store: Store
