@@ -166,12 +166,13 @@ class Frame:
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s: begins: %s", self._name, printable(arguments_text(self._given)))
         began_s, before = ports.clock.monotonic_s(), ports.storage.counts()
+        topics = ports.metadata.last_known.image.topic_ids
         try:
             if self._destroys:
                 self._leave(STARTED, None, (), {}, None)
             result = act()
             if isinstance(result, Report) and result.failures:
-                result = cast("R", with_deletions(result, ports.metadata))
+                result = cast("R", with_deletions(result, ports.metadata, topics))
         except Exception as error:
             self._failed(error, began_s, ports.storage.counts() - before)
             raise

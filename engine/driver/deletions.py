@@ -3,7 +3,7 @@ driver that read the metadata earlier may find half a log. That is not damage.""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from stratalog.engine.driver.report import Failure, Report
@@ -21,9 +21,9 @@ EXPLAINED = (CorruptionError, SourceChangedError, StaleMetadataError)
 """Kinds of errors that half a log causes."""
 
 
-def with_deletions(report: Report, metadata: MetadataClient) -> Report:
-    """The report, whose failures of topics that are deleted by now say so. The metadata is read only if some
-    failure may come from a deletion; if that fails, the report stays as it is."""
+def with_deletions(report: Report, metadata: MetadataClient, topics: Collection[str]) -> Report:
+    """The report, whose failures of those of ``topics`` that are deleted by now say so. The metadata is read only if
+    a failure may come from a deletion. If it cannot be read, the report is unchanged."""
     codes = _codes(EXPLAINED)
     if not any(failure.code in codes for failure in report.failures):
         return report
@@ -33,13 +33,15 @@ def with_deletions(report: Report, metadata: MetadataClient) -> Report:
         return report
     return replace(
         report,
-        failures=[_explained(failure, image) if failure.code in codes else failure for failure in report.failures],
+        failures=[
+            _explained(failure, topics, image) if failure.code in codes else failure for failure in report.failures
+        ],
     )
 
 
-def _explained(failure: Failure, image: ClusterImage) -> Failure:
+def _explained(failure: Failure, topics: Collection[str], image: ClusterImage) -> Failure:
     topic, _, partition = failure.item.rpartition("-")
-    if not partition.isdecimal() or failure.item in image.topic_ids or topic in image.topic_ids:
+    if not partition.isdecimal() or topic not in topics or topic in image.topic_ids:
         return failure
     error = UnknownTopicOrPartitionError(f"topic {topic!r} was deleted before the operation was done with it")
     return Failure.of(failure.item, error)

@@ -26,7 +26,7 @@ class Estimate:
         return Estimate(self.puts + other.puts, self.gets + other.gets, self.moved_bytes + other.moved_bytes)
 
     def __str__(self) -> str:
-        requests = f"{self.puts:,} requests at the price of a PUT, {self.gets:,} at a GET's"
+        requests = f"{self.puts:,} requests at the price of a PUT, {self.gets:,} at the price of a GET"
         return f"{requests}, {self.moved_bytes:,} bytes moved: {self.dollars:.6f} dollars"
 
     @property

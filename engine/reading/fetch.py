@@ -59,6 +59,7 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,
+    NoMajorityError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
     RemoteNotReadyError,
@@ -273,7 +274,8 @@ class _Fetch:
             except (ThrottlingQuotaExceededError, OffsetNotAvailableError, StorageAuthorizationError):
                 raise  # the error will outlast the deadline
             except CorruptionError:
-                self.metadata.image().topic(self.key[0])  # the folders of a deleted topic are not damage
+                with suppress(NoMajorityError):
+                    self.metadata.image().topic(self.key[0])  # a deleted topic is not damaged
                 raise
             except (RetriableError, StaleMetadataError):
                 tries += 1

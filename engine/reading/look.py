@@ -21,6 +21,7 @@ from stratalog.partitions.errors import (
     CorruptionError,
     FencedLeaderEpochError,
     LogGapError,
+    NoMajorityError,
     RetriableError,
     SourceChangedError,
     StorageAuthorizationError,
@@ -98,8 +99,11 @@ def look_again(once: Callable[[], T]) -> T:
     """
     try:
         return while_it_changes(once, FencedLeaderEpochError, LogGapError, SourceChangedError, looks=_LOOKS)
-    except CorruptionError:
-        return once()
+    except CorruptionError as error:
+        try:
+            return once()
+        except NoMajorityError:  # nobody knows whether the topic was deleted
+            raise error from None
 
 
 def _look_once(

@@ -327,7 +327,7 @@ class RecordSink:
                 raise InvalidRecordError(
                     f"append to {self._options.topic}: a task of the batch has more than {MOST_TASK_BYTES} bytes, "
                     "which is too much for the driver: write the result of cluster.records(topic, df, ...) "
-                    "unchanged, or {self._instead}"
+                    f"unchanged, or {self._instead}"
                 )
         if writer is not None:
             writer.close()

@@ -82,6 +82,7 @@ IMPURE = {
 }
 MAY_GO_BY_THE_LAST_KNOWN_IMAGE = {
     *("engine/admin/quorum.py", "engine/brokers/format.py", "engine/cluster/__init__.py"),
+    "engine/cluster/recorded.py",
     *("engine/driver/known_image.py", "engine/records/coordinator.py", "engine/upkeep/memory/runs.py"),
 }
 """Outside the quorum: an operation passes the image on that it has read. These ask no storage, and say why."""

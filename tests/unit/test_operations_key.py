@@ -90,7 +90,7 @@ def test_who_does_not_have_the_key_appends_and_changes_no_metadata(tmp_path: Pat
         ("", "is empty"),
         (" ,\n", "is empty"),
         ("nobase64!atall!!", "secret 1 .* is not valid base64"),
-        (base64.b64encode(b"only 31 bytes, which are too few").decode()[:-4], "has 30 bytes, and 32 are needed"),
+        (base64.b64encode(b"only 31 bytes, which are too few").decode()[:-4], "has 30 bytes, but needs 32"),
         (f"{TEXT} c2hvcnQ=", "secret 2 .* has 5 bytes"),
     ],
 )

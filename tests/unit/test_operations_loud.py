@@ -43,6 +43,7 @@ Call = Callable[..., Any]
 JOBS = "stratalog.engine.cluster.jobs."
 LOOKS = "stratalog.engine.cluster.looks."
 MIRRORS = "stratalog.bridges.kafka."
+ERASING = "stratalog.engine.cluster.erasing."
 BATCHES: dict[int, list[pa.RecordBatch]] = {0: []}
 
 OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
@@ -50,6 +51,7 @@ OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "append_batches": ("stratalog.engine.cluster.producer.append_batches", ("t", BATCHES), {}),
     "produce": ("stratalog.engine.records.produce.produce", ("t", []), {}),
     "maintain": (JOBS + "maintaining.maintain", (), {}),
+    "erase": (ERASING + "erasing.erase", ("t", [b"k"]), {}),
     "elect": (JOBS + "elect", (), {}),
     "reassign": (JOBS + "reassigning.reassign", ({},), {}),
     "cancel_reassignments": (JOBS + "reassigning.cancel", (), {}),
@@ -90,6 +92,7 @@ OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
 
 LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "verify": (JOBS + "verify.verify", ()),
+    "verify_erased": (ERASING + "verify_erased", ("certificate.json",)),
     "describe": (LOOKS + "describe", ()),
     "health": (LOOKS + "health", ()),
     "drill": (JOBS + "drilling.drill", ()),
@@ -129,6 +132,7 @@ def method(cluster: Cluster, name: str) -> Call:
 def answering(monkeypatch: pytest.MonkeyPatch, target: str, report: Report) -> None:
     """What does the work answers with this report; nothing is asked of Kafka or of a cluster file."""
     monkeypatch.setattr(target, lambda *_, **__: report)
+    monkeypatch.setattr(ERASING + "read_certificate", lambda _: None)
     nothing = SimpleNamespace(close=lambda: None)
     for name in ("open_source", "open_target"):
         monkeypatch.setattr(MIRRORS + name, lambda *_: nothing)
@@ -141,7 +145,7 @@ def at_the_door() -> Iterator[tuple[str, inspect.Signature]]:
             if name.startswith("_") or inspect.isclass(function):
                 continue
             signature = inspect.signature(function)
-            if signature.return_annotation in ("Report", "HealthReport"):
+            if signature.return_annotation in ("Report", "HealthReport", "erasing.ErasureReport"):
                 yield prefix + name, signature
 
 

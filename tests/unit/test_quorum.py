@@ -299,7 +299,7 @@ def test_a_commit_that_reached_a_minority_has_an_unknown_outcome() -> None:
     log = quorum.log(through=through, patience=IMPATIENT)
     log.claim()
     through[1].hook = through[2].hook = unreachable
-    with pytest.raises(OutcomeUnknownError, match="read before you retry"):
+    with pytest.raises(OutcomeUnknownError, match="read the metadata before you retry"):
         log.commit(config(1))
     with pytest.raises(NotControllerError):
         log.commit(config(2))  # never another batch at that offset in that epoch

@@ -171,7 +171,7 @@ NOW = START + timedelta(days=9999)
         (
             {"start": FirstAt(NOW)},
             InvalidCallError,
-            "start = first-at:.* is in the future, it is now",
+            "start = first-at:.* is in the future; it is now",
         ),
         ({"end": {0: FirstAt(NOW)}}, InvalidCallError, "end = first-at:.* is in the future"),
         ({"start": datetime(2024, 1, 1)}, InvalidCallError, "start = 2024-01-01 00:00:00 has no time zone"),
