@@ -68,7 +68,7 @@ OPERATIONS: dict[str, tuple[Callable[[Cluster], object], int, int]] = {
     "retain": (lambda cluster: cluster.retain(), 10, 14),
     "verify": (lambda cluster: cluster.verify(), 12, 7),
     "heal": (lambda cluster: cluster.heal(), 12, 8),
-    "health": (lambda cluster: cluster.health(), 17, 6),
+    "health": (lambda cluster: cluster.health(), 17, 7),
 }
 """By name: the operation, the number of modules on its walk, and how often the walk returns to one of them."""
 
