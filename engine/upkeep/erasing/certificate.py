@@ -46,6 +46,9 @@ class ErasedPartition(msgspec.Struct, frozen=True):
     partition: Int64
     looked_to: Natural
     """Offsets below it were looked at: the last stable offset."""
+    searched: bool
+    """Whether the leader's log was searched for the keys up to its end, and has none from ``looked_to`` on. If
+    not, the certificate proves nothing of the partition."""
     generation: Natural
     """Files of a lesser generation may hold the offsets' records."""
     offsets: tuple[OffsetRange, ...]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
 
@@ -36,21 +36,19 @@ from stratalog.engine.metadata.erasure_commands import (
     ForgetErasures,
     WantedErasure,
 )
-from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.partition_commands import AlterPartition, RefusedPartition
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.upkeep.erasing.certificate import (
     Certificate,
-    ErasedFile,
-    ErasedPartition,
     ErasedTopic,
     NotErased,
 )
 from stratalog.engine.upkeep.erasing.copies import Copies, copies_of
+from stratalog.engine.upkeep.erasing.partition import ErasingPartition
 from stratalog.engine.upkeep.erasing.plan import WantedRecords, check_topics, work_of
 from stratalog.engine.upkeep.erasing.tasks import (
-    CleanedReplicas,
     EraseWork,
     FoundRecords,
     clean,
@@ -60,7 +58,7 @@ from stratalog.engine.upkeep.erasing.tasks import (
     offsets_of,
 )
 from stratalog.partitions.clock import time_text
-from stratalog.partitions.erasure import MOST_RANGES, OffsetRange, count
+from stratalog.partitions.erasure import MOST_RANGES, count
 from stratalog.partitions.errors import StaleMetadataError, StratalogError, UnknownTopicOrPartitionError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.wanted_keys import WantedKeys
@@ -94,30 +92,6 @@ class ErasureReport(Report):
     def whole(self) -> bool:
         """Whether no byte of an erased record is left."""
         return self.certificate is not None and self.certificate.whole
-
-
-@dataclass(slots=True)
-class _OnePartition:
-    """One partition, and what came of it."""
-
-    view: PartitionView
-    keys: WantedKeys | None
-    offsets: list[OffsetRange] = field(default_factory=list)
-    looked_to: int = 0
-    above: int = 0
-    replaced: list[ErasedFile] = field(default_factory=list)
-    files: int = 0
-    read_bytes: int = 0
-    written_bytes: int = 0
-    cleaned: CleanedReplicas | None = None
-    cleaned_under: int = -1
-    """The partition epoch."""
-    deleted: int = 0
-    left: list[NotErased] = field(default_factory=list)
-    failed: bool = False
-
-    def __str__(self) -> str:
-        return str(self.view)
 
 
 def erase(
@@ -189,7 +163,7 @@ class _Erasing:
         self._metadata, self._storage, self._clock = metadata, storage, execution.clock
         self._run, self._now, self._keys, self._image = run, now, keys, image
         views = [view for topic_id in keys for view in image.views(image.topics[topic_id].name)]
-        self._parts = {view.key: _OnePartition(view, keys[view.topic_id]) for view in views}
+        self._parts = {view.key: ErasingPartition(view, keys[view.topic_id]) for view in views}
 
     # ------------------------------------------------------------------------------------ steps
 
@@ -228,6 +202,7 @@ class _Erasing:
                     part.offsets += one.offsets
                 if key not in stale and not part.failed:
                     part.looked_to, part.above = one.looked_to, one.above
+                    part.searched = one.ends and not one.above
             self._refresh()
             self._carry_out(committed)
             again = {key for key in committed if not found[key].ends and not self._parts[key].failed}
@@ -330,7 +305,8 @@ class _Erasing:
     def report(self) -> None:
         """The rows; what is left for more than a while is a failure."""
         for part in self._parts.values():
-            first = next((one for one in part.left if not one.waits), part.left[0] if part.left else None)
+            left = part.not_erased
+            first = next((one for one in left if not one.waits), left[0] if left else None)
             why = None if first is None else f"{first.where}: {first.why}"
             self._run.add(
                 [
@@ -342,7 +318,7 @@ class _Erasing:
                         read_bytes=part.read_bytes,
                         written_bytes=part.written_bytes,
                         deleted_files=part.deleted,
-                        not_erased=len(part.left),
+                        not_erased=len(left),
                         why=why,
                     )
                 ]
@@ -368,10 +344,10 @@ class _Erasing:
                     topic_id=topic_id,
                     key_digests=() if keys is None else keys.digests(salt),
                     before_us=wanted.before_us,
-                    partitions=tuple(map(_certified, parts)),
+                    partitions=tuple(part.certified() for part in parts),
                 )
             )
-        whole = all(not part.left and not part.failed for part in self._parts.values())
+        whole = all(not part.not_erased for part in self._parts.values())
         cluster = self._storage.file.cluster_id
         return Certificate(cluster, time_text(now_ms), salt.hex(), whole, tuple(topics))
 
@@ -400,11 +376,16 @@ class _Erasing:
             yield work, result
         for work in works:
             if work.replicas.view.key not in done:
-                self._parts[work.replicas.view.key].failed = True
+                failure = next(one for one in reversed(self._run.failures) if one.item == str(work))
+                self._end(work.replicas.view.key, failure)
 
     def _fail(self, key: TopicIdPartition, error: StratalogError) -> None:
-        self._parts[key].failed = True
         self._run.fail(self._parts[key], error)
+        self._end(key, self._run.failures[-1])
+
+    def _end(self, key: TopicIdPartition, failure: Failure) -> None:
+        why = f"{failure.code}: {failure.message}; erase again when the reason is gone"
+        self._parts[key].error = NotErased(str(self._parts[key]), why)
 
     def _commit(
         self, found: dict[TopicIdPartition, FoundRecords]
@@ -450,18 +431,6 @@ class _Erasing:
         if shrinks:
             self._metadata.submit(AlterPartition(tuple(shrinks)))
             self._refresh()
-
-
-def _certified(part: _OnePartition) -> ErasedPartition:
-    return ErasedPartition(
-        partition=part.view.partition,
-        looked_to=part.looked_to,
-        generation=part.view.generation,
-        offsets=offsets_of((), part.offsets),
-        replaced=tuple(part.replaced),
-        made=() if part.cleaned is None else part.cleaned.made,
-        not_erased=tuple(part.left),
-    )
 
 
 def _chunks(found: dict[TopicIdPartition, FoundRecords]) -> Iterable[list[TopicIdPartition]]:

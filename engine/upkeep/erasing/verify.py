@@ -1,7 +1,8 @@
 """Verify an erasure: read every byte of every copy again, and look for the keys of a certificate.
 
 A copy is one of three: ``erased``, all bytes were read, and no record has one of the keys; ``not erased``;
-``unknown``, it could not be read, or is no file of a log.
+``unknown``, it could not be read, or is no file of a log. All copies of a partition that the erasure did not
+search for the keys up to its end are unknown, too.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ def verify_erased(
     topic_ids = {topic.topic_id for topic in certificate.topics}
     with execution.run("verify --erased") as run:
         image = metadata.image()
+        run.notes += _unproven(certificate)
         for topic in certificate.topics:
             if topic.topic_id not in image.topics:
                 run.notes.append(f"topic {topic.topic!r} was deleted: its folders are looked at")
@@ -146,12 +148,40 @@ def _look(work: _Work) -> dict[TopicIdPartition, _CopyState]:
     copies = work.copies
     if copies.error is not None:
         return {key: _CopyState(UNKNOWN, why=f"{copies.error}") for key in work.placed}
-    states = {key: _CopyState() for key in work.placed}
+    states = {key: _unread(*work.expected[key]) for key in work.placed}
     for copy in copies.found:
         if copy.key in work.expected:
             state, why = _state_of(copy, *work.expected[copy.key], work.salt)
-            states.setdefault(copy.key, _CopyState()).add(copy, state, why)
+            states.setdefault(copy.key, _unread(*work.expected[copy.key])).add(copy, state, why)
     return states
+
+
+def _unproven(certificate: Certificate) -> list[str]:
+    """A note that names the partitions of which a certificate proves nothing, as it is not whole there."""
+    if certificate.whole:
+        return []
+    names = [
+        f"{topic.topic}-{one.partition}"
+        for topic in certificate.topics
+        for one in topic.partitions
+        if one.not_erased
+    ]
+    return [
+        f"the certificate is not whole, and proves nothing of {', '.join(names)}: erase again with the keys for "
+        "one that is"
+    ]
+
+
+def _unread(topic: ErasedTopic, expected: ErasedPartition) -> _CopyState:
+    """A copy before any of its files was read."""
+    if topic.key_digests and not expected.searched:
+        why = "the erasure did not search it for the keys up to its end"
+    elif not topic.key_digests and not expected.offsets:
+        why = "the certificate names neither keys nor offsets of it"
+    else:
+        return _CopyState()
+    left = "".join(f" ({one.where}: {one.why})" for one in expected.not_erased[:1])
+    return _CopyState(UNKNOWN, why=f"{why}{left}: erase again with the keys")
 
 
 def _state_of(

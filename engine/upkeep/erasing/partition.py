@@ -1,0 +1,61 @@
+"""One partition in a run of ``erase``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.upkeep.erasing.certificate import ErasedFile, ErasedPartition, NotErased
+from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, offsets_of
+from stratalog.partitions.erasure import OffsetRange
+from stratalog.partitions.wanted_keys import WantedKeys
+
+
+@dataclass(slots=True)
+class ErasingPartition:
+    """One partition, and what came of it."""
+
+    view: PartitionView
+    keys: WantedKeys | None
+    offsets: list[OffsetRange] = field(default_factory=list)
+    looked_to: int = 0
+    above: int = 0
+    searched: bool = False
+    """See ``ErasedPartition``."""
+    replaced: list[ErasedFile] = field(default_factory=list)
+    files: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    cleaned: CleanedReplicas | None = None
+    cleaned_under: int = -1
+    """The partition epoch."""
+    deleted: int = 0
+    left: list[NotErased] = field(default_factory=list)
+    error: NotErased | None = None
+    """The failure that ended the work on it."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a failure ended the work on it."""
+        return self.error is not None
+
+    @property
+    def not_erased(self) -> list[NotErased]:
+        """All that is left, or may be."""
+        return self.left if self.error is None else [self.error, *self.left]
+
+    def __str__(self) -> str:
+        return str(self.view)
+
+    def certified(self) -> ErasedPartition:
+        """The partition in the certificate."""
+        return ErasedPartition(
+            partition=self.view.partition,
+            looked_to=self.looked_to,
+            searched=self.searched,
+            generation=self.view.generation,
+            offsets=offsets_of((), self.offsets),
+            replaced=tuple(self.replaced),
+            made=() if self.cleaned is None else self.cleaned.made,
+            not_erased=tuple(self.not_erased),
+        )

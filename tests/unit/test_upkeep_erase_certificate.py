@@ -1,0 +1,94 @@
+"""Certificates: an erasure is whole, and a copy is erased, only where nothing was left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.engine.driver.report import Report
+from stratalog.engine.upkeep.erasing.certificate import ErasedPartition, read_certificate
+from tests.unit.cluster_harness import report_of, rows_of
+from tests.unit.snapshot_harness import keyed
+from tests.unit.test_upkeep_compact import stop_before_removal
+from tests.unit.test_upkeep_erase import KEY, Erasable
+
+
+def verified(live: Erasable, path: Path) -> Report:
+    return report_of(lambda: live.cluster.verify_erased(path))
+
+
+def states(report: Report) -> set[object]:
+    return {row["state"] for row in report.rows}
+
+
+def of_partition(path: Path) -> ErasedPartition:
+    certificate = read_certificate(path)
+    assert not certificate.whole
+    return certificate.topics[0].partitions[0]
+
+
+def unproven(live: Erasable, path: Path, why: str) -> None:
+    """The certificate says what is not erased, and no copy is erased by it."""
+    left = of_partition(path).not_erased
+    assert why in str(left)
+    report = verified(live, path)
+    assert not report.ok
+    assert "erased" not in states(report)
+    assert "proves nothing of t-0" in str(report.notes)
+
+
+def test_a_partition_whose_leader_was_away_is_unknown(tmp_path: Path) -> None:
+    live = Erasable(tmp_path, on_disk=True)
+    live.cluster.elect("t", leader=2).raise_for_failures()
+    with live.unreachable(2):
+        report = live.erase(KEY, certificate=tmp_path / "c")
+    assert (report.ok, report.whole) == (False, False)
+    assert [row["not_erased"] for row in report.rows] != [0]
+    unproven(live, tmp_path / "c", "t-0")
+    assert KEY in str(live.everywhere())
+
+
+def test_a_partition_that_could_not_be_searched_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Erasable(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    stop_before_removal(live, monkeypatch)
+    live.erase(KEY, certificate=tmp_path / "c")
+    unproven(live, tmp_path / "c", "have not carried out its last compaction")
+    assert KEY in str(live.everywhere())
+
+
+def test_records_above_the_last_stable_offset_are_unknown(tmp_path: Path) -> None:
+    live = Erasable(tmp_path)
+    with live.cluster.transactions.begin("tx") as transaction:
+        transaction.append_batches("t", {0: [keyed([(KEY, "later")], 1)]})
+        live.erase(KEY, certificate=tmp_path / "c")
+    unproven(live, tmp_path / "c", "above the last stable offset")
+    assert live.erase(KEY, certificate=tmp_path / "d").whole
+    assert states(verified(live, tmp_path / "d")) == {"erased"}
+
+
+def test_a_certificate_without_keys_and_offsets_proves_nothing(tmp_path: Path) -> None:
+    live = Erasable(tmp_path)
+    assert live.erase(certificate=tmp_path / "c").whole
+    report = verified(live, tmp_path / "c")
+    assert states(report) == {"unknown"}
+    assert "neither keys nor offsets" in str(report.failures)
+
+
+def test_the_same_keys_again_give_a_whole_certificate_that_names_them(tmp_path: Path) -> None:
+    """The sequence of docs/operations.md."""
+    live = Erasable(tmp_path, file_delete_delay_ms="60000")
+    assert not live.erase(KEY, certificate=tmp_path / "begun").whole
+    live.clock.sleep(61)
+    again = live.erase(KEY, certificate=tmp_path / "erased")
+    assert rows_of(again, "records", "deleted_files", "not_erased") == [(3, 9, 0)]
+    certificate = read_certificate(tmp_path / "erased")
+    assert certificate.whole
+    assert len(certificate.topics[0].key_digests) == 1
+    assert sum(end - start for start, end in certificate.topics[0].partitions[0].offsets) == 3
+    assert states(verified(live, tmp_path / "erased")) == {"erased"}
+    once_more = live.erase(KEY, certificate=tmp_path / "later")
+    assert once_more.whole
+    assert verified(live, tmp_path / "later").ok
