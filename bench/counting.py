@@ -73,6 +73,10 @@ class CountingStore:
         """See ``Store.sweep_staging``."""
         return self.inner.sweep_staging(older_than_ms, dry_run=dry_run)
 
+    def staged(self) -> frozenset[str]:
+        """See ``Store.staged``."""
+        return self.inner.staged()
+
     def names(self, prefix: str) -> frozenset[str]:
         """See ``Store.names``."""
         self._told(LIST, prefix)

@@ -266,6 +266,16 @@ class LocalStore:
                         removed += 1
         return removed
 
+    def staged(self) -> frozenset[str]:
+        with (
+            translated("list", self._folder.path_of(STAGING_FOLDER)),
+            suppress(FileNotFoundError),
+            self._folder.folder(STAGING_FOLDER, READ) as staging,
+            os.scandir(staging) as entries,
+        ):
+            return frozenset(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+        return frozenset()
+
     def _ask_for_time(self) -> None:
         with suppress(StratalogError):
             staged = StagedFile(self._folder, STAGING_FOLDER, self._new_id, self._tally)

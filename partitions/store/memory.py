@@ -122,6 +122,10 @@ class MemoryStore:
         """See ``Store.sweep_staging``: staged bytes disappear with their writer."""
         return 0
 
+    def staged(self) -> frozenset[str]:
+        """See ``Store.staged``."""
+        return frozenset()
+
     def names(self, prefix: str) -> frozenset[str]:
         return frozenset(listed.name for listed in self.list(prefix))
 

@@ -403,23 +403,36 @@ class ObjectStore(ABC):
         if now_ms is None:
             return 0
         before_ms = now_ms - older_than_ms
-        root = self.prefix and self.prefix + "/"
-
-        def ours(key: str) -> bool:
-            folder = key[len(root) :].partition("/")[0]
-            return folder == STAGING_FOLDER or is_top_folder(folder) or is_probe(folder)
-
         try:
-            begun = [u for u in self._objects.uploads(root) if u.begun_ms < before_ms and ours(u.key)]
+            begun = [upload for upload in self._uploads() if upload.begun_ms < before_ms]
             for upload in [] if dry_run else begun:
                 self._objects.abort(upload)
-            _, staged = self._objects.list(root + STAGING_FOLDER + "/")
+            _, staged = self._objects.list(join(self.prefix, STAGING_FOLDER) + "/")
         except Refusal as refused:
             where = self.uri_of(STAGING_FOLDER)
             raise refused.as_error(f"cannot sweep {self.uri}", "delete", where) from refused
         old = [listed.name for listed in staged if listed.modified_ms < before_ms]
         self._objects.delete([] if dry_run else old)
         return len(begun) + len(old)
+
+    def staged(self) -> frozenset[str]:
+        try:
+            uploads = [f"{upload.key} {upload.upload_id}" for upload in self._uploads()]
+            _, objects = self._objects.list(join(self.prefix, STAGING_FOLDER) + "/")
+        except Refusal as refused:
+            where = self.uri_of(STAGING_FOLDER)
+            raise refused.as_error(f"cannot list what is staged in {self.uri}", "list", where) from refused
+        return frozenset([*uploads, *(listed.name for listed in objects)])
+
+    def _uploads(self) -> Iterator[Upload]:
+        """The uncompleted uploads to folders of this root. Raises: Refusal."""
+        root = self.prefix and self.prefix + "/"
+
+        def ours(key: str) -> bool:
+            folder = key[len(root) :].partition("/")[0]
+            return folder == STAGING_FOLDER or is_top_folder(folder) or is_probe(folder)
+
+        return (upload for upload in self._objects.uploads(root) if ours(upload.key))
 
     def _ask_for_time(self) -> None:
         """Any answer is sufficient, including that the object is missing."""

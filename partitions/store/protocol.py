@@ -277,6 +277,12 @@ class Store(Protocol):
         """
         ...
 
+    def staged(self) -> frozenset[str]:
+        """Identities of all staged objects, of any age: bytes of writers, living or dead, that have no name yet.
+        Without those that the storage neither lists nor lets anyone read. Raises: StorageError, StoreTimeoutError.
+        """
+        ...
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete files in bulk; a missing name is not an error. Anything but a file remains. Raises: StorageError,
         which names the files that could not be deleted; the others are deleted.

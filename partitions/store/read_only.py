@@ -64,6 +64,9 @@ class ReadOnlyStore:
             self._refuse("")
         return self._inner.sweep_staging(older_than_ms, dry_run=True)
 
+    def staged(self) -> frozenset[str]:
+        return self._inner.staged()
+
     def delete(self, names: Iterable[str]) -> None:
         doomed = [*names]
         if doomed:

@@ -178,6 +178,10 @@ class SimStore:
         """See ``Store.sweep_staging``: staged bytes go with their writer."""
         return 0
 
+    def staged(self) -> frozenset[str]:
+        """See ``Store.staged``."""
+        return frozenset()
+
     def list(
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:

@@ -69,6 +69,9 @@ class FaultyStore:
         what = "list" if dry_run else "sweep"
         return self._through(what, "", lambda: self.inner.sweep_staging(older_than_ms, dry_run=dry_run))
 
+    def staged(self) -> frozenset[str]:
+        return self._through("list", "", self.inner.staged)
+
     def names(self, prefix: str) -> frozenset[str]:
         return self._through("list", prefix, lambda: self.inner.names(prefix))
 

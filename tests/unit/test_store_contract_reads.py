@@ -207,6 +207,8 @@ class TestWalkAndSweep:
         expected = {"memory": 0, "az": 0, "gs": parts}
         assert there == expected.get(store.uri.partition(":")[0], 1)
         assert store.sweep_staging(60_000, dry_run=True) == there
+        assert len(store.staged()) == there
         assert store.sweep_staging(60_000) == there
+        assert not store.staged()
         assert store.sweep_staging(60_000) == 0
         staged.abort()

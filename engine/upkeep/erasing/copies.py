@@ -1,20 +1,28 @@
-"""All copies of the data files of topics, on every root: in the logs, beside them, and of former replicas."""
+"""All copies of the data files of topics, on every root: in the logs, beside them, and of former replicas.
+
+A staged object may become a file of any partition. So the walk through a root begins when all that was staged on
+it has got its name, or has gone. Otherwise the object is unfinished.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replicas.former import owned_folders
 from stratalog.partitions import paths
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import BrokerUnreachableError, StaleBrokerError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import CheckpointName, ChunkName, DataName
 from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.store import Store, StoredObject
+
+_LOOKS, _PAUSE_S = 6, 1.0
+"""How often staged objects are looked for, and the pause between: a living writer is done within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,37 +46,62 @@ class Copies:
     broker: int
     found: tuple[FileCopy, ...]
     unfinished: int = 0
-    """Staged objects of the whole root without a name yet, that nothing was written to since a time."""
+    """Objects of the whole root that were staged before the walk, and had no name yet when it began."""
     error: StratalogError | None = None
 
 
-def copies_of(
-    storage: Storage, image: ClusterImage, topic_ids: Collection[str], unfinished_ms: int
-) -> Iterator[Copies]:
-    """One walk through the root of each broker. ``unfinished_ms``: see ``Store.sweep_staging``."""
+def copies_of(storage: Storage, image: ClusterImage, topic_ids: Collection[str], clock: Clock) -> Iterator[Copies]:
+    """One walk through the root of each broker that the metadata or the cluster file name, also of one that was
+    decommissioned."""
     owned = owned_folders(storage, image)
-    for broker in sorted(image.brokers):
-        store = storage.stores.get(broker)
-        if store is None:
-            continue
+    staged = _staged_on(storage.stores, clock)
+    for broker in sorted({*image.brokers, *storage.stores}):
         try:
+            if broker not in storage.stores:
+                raise BrokerUnreachableError(f"broker {broker}: the cluster file does not name it: add it there")
+            store, unfinished = storage.stores[broker], staged[broker]
             _check_root(broker, store, image)
+            if isinstance(unfinished, StratalogError):
+                raise unfinished
             objects = store.walk("")
-            unfinished = store.sweep_staging(unfinished_ms, dry_run=True)
         except StratalogError as error:
             yield Copies(broker, (), 0, error)
             continue
         found = tuple(_copies_in(broker, store, objects, topic_ids, owned))
-        yield Copies(broker, found, unfinished)
+        yield Copies(broker, found, len(unfinished))
+
+
+def _staged_on(stores: Mapping[int, Store], clock: Clock) -> dict[int, frozenset[str] | StratalogError]:
+    """The objects on each root that are staged now, and still are after a while; the error of a failed look."""
+    found: dict[int, frozenset[str] | StratalogError] = {}
+    for look in range(_LOOKS):
+        if look:
+            clock.sleep(_PAUSE_S)
+        waiting = False
+        for broker, store in stores.items():
+            before = found.get(broker)
+            if before is not None and (isinstance(before, StratalogError) or not before):
+                continue
+            try:
+                now = store.staged()
+            except StratalogError as error:
+                found[broker] = error
+                continue
+            found[broker] = left = now if before is None else before & now
+            waiting = waiting or bool(left)
+        if not waiting:
+            break
+    return found
 
 
 def _check_root(broker: int, store: Store, image: ClusterImage) -> None:
     """Raises: BrokerUnreachableError for a root without ``broker.json``, as of a volume that is not mounted;
     StaleBrokerError for another one than the registered one."""
-    found = read_broker_file(store)
+    found, registered = read_broker_file(store), image.brokers.get(broker)
     if found is None:
-        raise BrokerUnreachableError(f"broker {broker}: {store.uri} has no broker.json: mount its volume")
-    if found.directory_id != image.brokers[broker].directory_id:
+        what = "mount its volume" if registered else "mount its volume, or remove the broker from the cluster file"
+        raise BrokerUnreachableError(f"broker {broker}: {store.uri} has no broker.json: {what}")
+    if registered is not None and found.directory_id != registered.directory_id:
         raise StaleBrokerError(f"broker {broker}: {store.uri} is another root than the registered one")
 
 

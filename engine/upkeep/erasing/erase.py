@@ -45,7 +45,7 @@ from stratalog.engine.upkeep.erasing.certificate import (
     ErasedTopic,
     NotErased,
 )
-from stratalog.engine.upkeep.erasing.copies import Copies, copies_of
+from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
 from stratalog.engine.upkeep.erasing.partition import ErasingPartition
 from stratalog.engine.upkeep.erasing.plan import WantedRecords, check_topics, work_of
 from stratalog.engine.upkeep.erasing.tasks import (
@@ -112,7 +112,6 @@ def erase(
     """
     with execution.run("erase", dry_run=dry_run) as run:
         sends = Planned(storage)
-        began_ms = execution.clock.now_ms()
         image = metadata.image()
         now_ms = cache(lambda: compared_clocks(storage, execution.clock, image).agreed_ms)
         keys = check_topics(storage, image, topics, wanted, now_ms)
@@ -124,7 +123,7 @@ def erase(
             if wanted.keys is not None:
                 erasing.remove()
             erasing.clean()
-            erasing.look_everywhere(began_ms)
+            erasing.look_everywhere()
             erasing.forget()
         erasing.report()
         run.total("records", "files", "deleted_files", "not_erased")
@@ -250,30 +249,25 @@ class _Erasing:
                 )
                 part.left.append(NotErased(f"broker {part.view.leader}", why))
 
-    def look_everywhere(self, began_ms: int) -> None:
+    def look_everywhere(self) -> None:
         """Step 5."""
-        older_ms = max(0, self._clock.now_ms() - began_ms)
-        for copies in copies_of(self._storage, self._image, self._keys.keys(), older_ms):
+        for copies in copies_of(self._storage, self._image, self._keys.keys(), self._clock):
             self._look_at(copies)
 
     def _look_at(self, copies: Copies) -> None:
         if copies.error is not None:
-            on_it = [part for part in self._parts.values() if copies.broker in part.view.replicas]
-            for part in on_it or self._parts.values():
-                why = (
-                    f"it cannot be searched: {copies.error.code}: {copies.error}; bring it back, then erase again"
-                )
-                if all(not one.where.startswith(f"broker {copies.broker}") for one in part.left):
+            why = f"it cannot be searched: {copies.error.code}: {copies.error}; bring it back, then erase again"
+            for part in self._parts.values():  # any may have a former replica there
+                if all(one.where != f"broker {copies.broker}" for one in part.left):
                     part.left.append(NotErased(f"broker {copies.broker}", why))
             return
         if copies.unfinished:
             why = (
                 f"{copies.unfinished} unfinished files of writers have no name yet, and may have erased records: "
-                "`stratalog vacuum` deletes them when they are a day old; erase again then"
+                "erase again when their writers have ended; `stratalog vacuum` deletes dead ones after a day"
             )
             for part in self._parts.values():
-                if copies.broker in part.view.replicas:
-                    part.left.append(NotErased(f"broker {copies.broker}: unfinished files", why))
+                part.left.append(NotErased(f"broker {copies.broker}: unfinished files", why))
         for copy in copies.found:
             if copy.key not in self._parts:
                 continue
@@ -283,14 +277,22 @@ class _Erasing:
                 part.left.append(
                     NotErased(where, "it is no file of a log, so nobody knows what it has: remove it by hand")
                 )
-            elif not copy.owned:
+            elif not copy.owned or part.is_new(copy.file, where):
+                keys = part.keys if not copy.owned or copy.file.name.base_offset < part.looked_to else None
                 try:
-                    if not may_hold(copy.store, copy.file, part.view.erasures, part.keys):
+                    if not may_hold(copy.store, copy.file, part.view.erasures, keys):
                         continue
-                    why = "it is of a former replica: run `stratalog vacuum`, then erase again"
+                    why = self._why_there(copy)
                 except StratalogError as error:
                     why = f"it cannot be read: {error.code}: {error}"
                 part.left.append(NotErased(where, why))
+
+    def _why_there(self, copy: FileCopy) -> str:
+        if copy.owned:
+            return "a writer gave it its name during this run: erase again"
+        if copy.broker in self._image.brokers:
+            return "it is of a former replica: run `stratalog vacuum`, then erase again"
+        return "its broker is no longer registered: delete the file by hand, then erase again"
 
     def forget(self) -> None:
         """Step 6. A partition that has changed keeps its offsets until the next run."""

@@ -8,6 +8,7 @@ from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.upkeep.erasing.certificate import ErasedFile, ErasedPartition, NotErased
 from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, offsets_of
 from stratalog.partitions.erasure import OffsetRange
+from stratalog.partitions.listing import DataFile
 from stratalog.partitions.wanted_keys import WantedKeys
 
 
@@ -46,6 +47,13 @@ class ErasingPartition:
 
     def __str__(self) -> str:
         return str(self.view)
+
+    def is_new(self, file: DataFile, where: str) -> bool:
+        """Whether a file of a replica may have got its name after the replica was cleaned. Such a file may have
+        records that its writer has read before the erasure. ``where``: see ``NotErased``."""
+        if self.cleaned is None or file.name in self.cleaned.names:
+            return False
+        return all(one.where != where for one in self.left)
 
     def certified(self) -> ErasedPartition:
         """The partition in the certificate."""

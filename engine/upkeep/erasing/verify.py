@@ -33,7 +33,6 @@ from stratalog.partitions.wanted_keys import key_digests
 
 ERASED, NOT_ERASED, UNKNOWN = "erased", "not erased", "unknown"
 _WORST = (ERASED, UNKNOWN, NOT_ERASED)
-_LONG_MS = 1000 * 365 * 24 * 60 * 60 * 1000
 
 
 class VerifyErasedRow(PartitionRow, frozen=True, kw_only=True):
@@ -105,7 +104,7 @@ def verify_erased(
                 )
         works = [
             _Work(copies, expected, _placed_on(image, copies.broker, expected), bytes.fromhex(certificate.salt))
-            for copies in copies_of(storage, image, topic_ids, _LONG_MS)
+            for copies in copies_of(storage, image, topic_ids, execution.clock)
         ]
         looked = sorted(run.each(_look, works, unit="brokers"), key=lambda one: one[0].copies.broker)
         for work, states in looked:
@@ -130,9 +129,7 @@ def verify_erased(
                     run.failures.append(
                         Failure(item, state.state.upper().replace(" ", "_"), state.why or state.state)
                     )
-        known = {work.copies.broker for work in works}
-        for broker in sorted(set(image.brokers) - known):
-            run.failures.append(Failure(f"broker {broker}", "UNKNOWN", "the cluster file does not name it"))
+            run.failures += [Failure(str(work), "UNKNOWN", why) for why in _unknown_of(copies)]
     run.total("files", "bytes")
     return run.report()
 
@@ -170,6 +167,15 @@ def _unproven(certificate: Certificate) -> list[str]:
         f"the certificate is not whole, and proves nothing of {', '.join(names)}: erase again with the keys for "
         "one that is"
     ]
+
+
+def _unknown_of(copies: Copies) -> list[str]:
+    """The reasons why nobody knows what a broker has beside the files that were read."""
+    if copies.error is not None:
+        return [f"it cannot be searched: {copies.error}"]
+    if not copies.unfinished:
+        return []
+    return [f"{copies.unfinished} unfinished files of writers have no name yet, and may have erased records"]
 
 
 def _unread(topic: ErasedTopic, expected: ErasedPartition) -> _CopyState:
