@@ -36,7 +36,8 @@ class Erasing:
         check: bool = True,
     ) -> erasing.ErasureReport:
         """Erase every record of these keys for good, in all replicas, at unchanged offsets of all others. The
-        files that had them are deleted by the next call, after ``file.delete.delay.ms``.
+        files that had them are deleted by the next call, after ``file.delete.delay.ms``. With the same
+        keys, its certificate names them.
 
             report = cluster.erase("trips", ["rider-17"], certificate="erased.json")
             report.whole
@@ -80,6 +81,6 @@ class Erasing:
         Args:
             certificate: the certificate of ``erase``
 
-        Raises: InvalidCallError for a file that is none.
+        Raises: InvalidCallError for a file that is none, or is that of another cluster.
         """
         return verify_erased(*self._ports.for_tasks, read_certificate(Path(certificate)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratalog.engine.driver.report import Report
 from stratalog.engine.upkeep.erasing.certificate import ErasedPartition, read_certificate
+from stratalog.partitions.errors import InvalidCallError
 from tests.unit.cluster_harness import report_of, rows_of
 from tests.unit.snapshot_harness import keyed
 from tests.unit.test_upkeep_compact import stop_before_removal
@@ -92,3 +95,25 @@ def test_the_same_keys_again_give_a_whole_certificate_that_names_them(tmp_path: 
     once_more = live.erase(KEY, certificate=tmp_path / "later")
     assert once_more.whole
     assert verified(live, tmp_path / "later").ok
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"salt": "zz"}, "its salt"),
+        ({"salt": ""}, "its salt"),
+        ({"salt": "00"}, "its salt"),
+        ({"cluster": "other"}, "of cluster 'other', and this is 'c'"),
+        ({"partition": 7}, "partition 7 of topic 't', which has 1"),
+        ({"partition": -1}, "partition -1 of topic 't'"),
+        ({"version": 2}, "version 2"),
+    ],
+)
+def test_a_certificate_that_cannot_be_meant_is_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    live = Erasable(tmp_path)
+    live.erase(KEY, certificate=tmp_path / "c").raise_for_failures()
+    fields = json.loads((tmp_path / "c").read_bytes())
+    (fields["topics"][0]["partitions"][0] if "partition" in change else fields).update(change)
+    (tmp_path / "c").write_text(json.dumps(fields))
+    with pytest.raises(InvalidCallError, match=why):
+        live.cluster.verify_erased(tmp_path / "c")

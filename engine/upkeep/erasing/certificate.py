@@ -8,6 +8,7 @@ keys.
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.numbers import Int64, Natural
 
 VERSION = 1
+_SALT = re.compile(r"[0-9a-f]{64}")
 
 
 class ErasedFile(msgspec.Struct, frozen=True):
@@ -103,4 +105,6 @@ def read_certificate(path: Path) -> Certificate:
         raise InvalidCallError(f"{path} is no certificate of an erasure: {error}") from error
     if found.version != VERSION:
         raise InvalidCallError(f"{path} has version {found.version}, and this release reads version {VERSION}")
+    if not _SALT.fullmatch(found.salt):
+        raise InvalidCallError(f"{path} is no certificate of an erasure: its salt is not 64 hexadecimal digits")
     return found

@@ -135,7 +135,7 @@ def erase(
         if wanted.keys is None:
             run.notes.append(
                 "no keys were given: records that an earlier run had not found yet were not looked for; give the "
-                "keys again to find them"
+                "keys again to find them, and for a certificate that names the keys"
             )
         run.totals["whole"] = certificate.whole
     return _report(run.report(), certificate)

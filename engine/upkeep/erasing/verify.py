@@ -23,7 +23,7 @@ from stratalog.engine.upkeep.erasing.certificate import Certificate, ErasedParti
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
 from stratalog.partitions.columns import integers_of
 from stratalog.partitions.erasure import within
-from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.records import GAP
 from stratalog.partitions.segment import read_batches, read_segment
@@ -84,8 +84,14 @@ def verify_erased(
 ) -> Report:
     """One row per copy. A copy that is not known to be erased is a failure.
 
-    Raises: errors of reading the metadata.
+    Raises: InvalidCallError for the certificate of another cluster, or of partitions that do not exist; errors of
+        reading the metadata.
     """
+    if certificate.cluster != storage.file.cluster_id:
+        raise InvalidCallError(
+            f"the certificate is of cluster {certificate.cluster!r}, and this is {storage.file.cluster_id!r}: "
+            "open that cluster"
+        )
     expected = {
         TopicIdPartition(topic.topic_id, one.partition): (topic, one)
         for topic in certificate.topics
@@ -95,6 +101,7 @@ def verify_erased(
     with execution.run("verify --erased") as run:
         image = metadata.image()
         run.notes += _unproven(certificate)
+        _check_partitions(image, expected)
         for topic in certificate.topics:
             if topic.topic_id not in image.topics:
                 run.notes.append(f"topic {topic.topic!r} was deleted: its folders are looked at")
@@ -132,6 +139,17 @@ def verify_erased(
             run.failures += [Failure(str(work), "UNKNOWN", why) for why in _unknown_of(copies)]
     run.total("files", "bytes")
     return run.report()
+
+
+def _check_partitions(image: ClusterImage, keys: Iterable[TopicIdPartition]) -> None:
+    """Raises: InvalidCallError for a partition that a present topic does not have."""
+    for key in keys:
+        topic = image.topics.get(key.topic_id)
+        if topic is not None and not 0 <= key.partition < len(topic.partitions):
+            raise InvalidCallError(
+                f"the certificate names partition {key.partition} of topic {topic.name!r}, which has "
+                f"{len(topic.partitions)}: this is not the certificate that `stratalog erase` wrote"
+            )
 
 
 def _placed_on(image: ClusterImage, broker: int, keys: Iterable[TopicIdPartition]) -> frozenset[TopicIdPartition]:
