@@ -256,7 +256,7 @@ class _Erasing:
 
     def _look_at(self, copies: Copies) -> None:
         if copies.error is not None:
-            why = f"it cannot be searched: {copies.error.code}: {copies.error}; bring it back, then erase again"
+            why = f"it cannot be searched: {copies.error.code}: {copies.error}; then erase again"
             for part in self._parts.values():  # any may have a former replica there
                 if all(one.where != f"broker {copies.broker}" for one in part.left):
                     part.left.append(NotErased(f"broker {copies.broker}", why))
@@ -386,7 +386,7 @@ class _Erasing:
         self._end(key, self._run.failures[-1])
 
     def _end(self, key: TopicIdPartition, failure: Failure) -> None:
-        why = f"{failure.code}: {failure.message}; erase again when the reason is gone"
+        why = f"{failure.code}: {failure.message}"
         self._parts[key].error = NotErased(str(self._parts[key]), why)
 
     def _commit(
