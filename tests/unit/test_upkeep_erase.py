@@ -383,9 +383,8 @@ def test_a_former_replica_is_named_until_vacuum_has_deleted_it(tmp_path: Path) -
 
 def test_many_ranges_take_several_erasures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     live = Erasable(tmp_path)
-    for module in (erasing, "stratalog.engine.upkeep.erasing.tasks", "stratalog.engine.metadata.erasure_commands"):
-        target = module if isinstance(module, str) else module.__name__
-        monkeypatch.setattr(f"{target}.MOST_RANGES", 1)
+    for module in ("upkeep.erasing.commits", "upkeep.erasing.tasks", "metadata.erasure_commands"):
+        monkeypatch.setattr(f"stratalog.engine.{module}.MOST_RANGES", 1)
     report = live.erase(KEY)
     assert rows_of(report, "records") == [(3,)]
     assert live.everywhere() == KEPT

@@ -30,12 +30,7 @@ from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
-from stratalog.engine.metadata.erasure_commands import (
-    AddErasures,
-    ErasedEverywhere,
-    ForgetErasures,
-    WantedErasure,
-)
+from stratalog.engine.metadata.erasure_commands import ErasedEverywhere, ForgetErasures
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_commands import AlterPartition, RefusedPartition
 from stratalog.engine.quorum.client import MetadataClient
@@ -47,6 +42,7 @@ from stratalog.engine.upkeep.erasing.certificate import (
     ErasedTopic,
     NotErased,
 )
+from stratalog.engine.upkeep.erasing.commits import commit_erasures
 from stratalog.engine.upkeep.erasing.copies import Copies, copies_of
 from stratalog.engine.upkeep.erasing.plan import WantedRecords, check_topics, work_of
 from stratalog.engine.upkeep.erasing.tasks import (
@@ -60,8 +56,13 @@ from stratalog.engine.upkeep.erasing.tasks import (
     offsets_of,
 )
 from stratalog.partitions.clock import time_text
-from stratalog.partitions.erasure import MOST_RANGES, OffsetRange, count
-from stratalog.partitions.errors import StaleMetadataError, StratalogError, UnknownTopicOrPartitionError
+from stratalog.partitions.erasure import OffsetRange, count
+from stratalog.partitions.errors import (
+    InvalidUpdateVersionError,
+    StaleMetadataError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.wanted_keys import WantedKeys
 
@@ -222,6 +223,7 @@ class _Erasing:
             for work, one in self._each(find_records, waiting):
                 found[work.replicas.view.key] = one
             committed, stale = self._commit({key: one for key, one in found.items() if one.offsets})
+            stale |= {key: one.before for key, one in found.items() if one.before is not None}
             for key, one in found.items():
                 part = self._parts[key]
                 if key in committed:
@@ -229,10 +231,12 @@ class _Erasing:
                 if key not in stale and not part.failed:
                     part.looked_to, part.above = one.looked_to, one.above
             self._refresh()
-            self._carry_out(committed)
+            self._carry_out([*committed, *(key for key in stale if found[key].before is not None)])
             again = {key for key in committed if not found[key].ends and not self._parts[key].failed}
             waiting = dict.fromkeys(again, 0) | {
-                key: waiting[key] + 1 for key in stale if self._may_try(key, waiting[key], stale[key])
+                key: waiting[key] + 1
+                for key in stale
+                if not self._parts[key].failed and self._may_try(key, waiting[key], stale[key])
             }
 
     def _may_try(self, key: TopicIdPartition, attempts: int, error: StratalogError) -> bool:
@@ -412,44 +416,78 @@ class _Erasing:
         """The partitions that got their erasure, and those that have changed since they were looked at."""
         committed: list[TopicIdPartition] = []
         stale: dict[TopicIdPartition, StratalogError] = {}
-        for chunk in _chunks(found):
-            requests = []
-            for key in chunk:
-                view = self._parts[key].view
-                requests.append(
-                    WantedErasure(
-                        *key, found[key].offsets, view.generation, view.leader_epoch, view.partition_epoch
-                    )
-                )
-            for answer in self._metadata.submit(AddErasures(tuple(requests))):
-                if not isinstance(answer, RefusedPartition):
-                    committed.append(answer.key)
-                elif isinstance(answer.error, StaleMetadataError):
-                    stale[answer.key] = answer.error
-                else:
-                    self._fail(answer.key, answer.error)
+        for answer in commit_erasures(
+            self._metadata, [(self._parts[key].view, one) for key, one in found.items()]
+        ):
+            if not isinstance(answer, RefusedPartition):
+                committed.append(answer.key)
+            elif isinstance(answer.error, StaleMetadataError):
+                stale[answer.key] = answer.error
+            else:
+                self._fail(answer.key, answer.error)
         return committed, stale
 
-    def _carry_out(self, keys: Sequence[TopicIdPartition]) -> None:
-        """Carry out the erasures of these partitions, and take members that were not reached out of the ISR."""
-        shrinks = []
-        for work, erased in self._each(erase_partition, keys):
-            view = work.replicas.view
-            part, done = self._parts[view.key], erased.done
-            part.replaced += erased.replaced
-            part.files += done.erased.files
-            part.read_bytes += done.erased.read_bytes
-            part.written_bytes += done.erased.written_bytes
-            if done.missed:
-                shrinks.append(without(view, [*done.missed]))
-                for broker, error in done.missed.items():
-                    self._run.fail(f"{part} on broker {broker}", error)
-                    self._run.notes.append(
-                        f"{part}: broker {broker} leaves the ISR, as it has no copy of the segments"
-                    )
-        if shrinks:
-            self._metadata.submit(AlterPartition(tuple(shrinks)))
+    def _carry_out(self, keys: Iterable[TopicIdPartition]) -> None:
+        """Carry out the erasures of these partitions, and take members that were not reached out of the ISR. This
+        counts only if the partition has not changed meanwhile: a leader elected since, or a member that has joined
+        since, may have the records. A partition that has changed is carried out again.
+        """
+        waiting: dict[TopicIdPartition, StratalogError] = {}
+        for attempt in range(_ATTEMPTS):
+            erased_under: dict[TopicIdPartition, int] = {}
+            missed: dict[TopicIdPartition, dict[int, StratalogError]] = {}
+            for work, erased in self._each(erase_partition, waiting if attempt else keys):
+                view = work.replicas.view
+                part, done = self._parts[view.key], erased.done
+                part.replaced += [file for file in erased.replaced if file not in part.replaced]
+                part.files += done.erased.files
+                part.read_bytes += done.erased.read_bytes
+                part.written_bytes += done.erased.written_bytes
+                erased_under[view.key] = view.partition_epoch
+                if done.missed:
+                    missed[view.key] = done.missed
+            refused = self._shrink(missed, erased_under)
             self._refresh()
+            waiting = {}
+            for key, epoch in erased_under.items():
+                present = self._parts[key].view.partition_epoch
+                if key in refused and not isinstance(refused[key], StaleMetadataError):
+                    self._fail(key, refused[key])
+                elif key in refused or present != epoch:
+                    changed = InvalidUpdateVersionError(
+                        f"{self._parts[key]} keeps changing, so it is unknown whether every member of its ISR has "
+                        "carried out the erasure: erase again without keys"
+                    )
+                    waiting[key] = refused.get(key, changed)
+            if not waiting:
+                return
+        for key, error in waiting.items():
+            self._fail(key, error)
+
+    def _shrink(
+        self,
+        missed: dict[TopicIdPartition, dict[int, StratalogError]],
+        erased_under: dict[TopicIdPartition, int],
+    ) -> dict[TopicIdPartition, StratalogError]:
+        """Take the ``missed`` members out of the ISR. ``erased_under`` gets the partition epochs that follow.
+        Returns the refusals.
+        """
+        refused: dict[TopicIdPartition, StratalogError] = {}
+        if not missed:
+            return refused
+        shrinks = tuple(without(self._parts[key].view, [*members]) for key, members in missed.items())
+        for answer in self._metadata.submit(AlterPartition(shrinks)):
+            part = self._parts[answer.key]
+            if isinstance(answer, RefusedPartition):
+                refused[answer.key] = answer.error
+                continue
+            erased_under[answer.key] = answer.partition_epoch
+            for broker, error in missed[answer.key].items():
+                self._run.fail(f"{part} on broker {broker}", error)
+                self._run.notes.append(
+                    f"{part}: broker {broker} leaves the ISR, as it has no copy of the segments"
+                )
+        return refused
 
 
 def _certified(part: _OnePartition) -> ErasedPartition:
@@ -462,17 +500,3 @@ def _certified(part: _OnePartition) -> ErasedPartition:
         made=() if part.cleaned is None else part.cleaned.made,
         not_erased=tuple(part.left),
     )
-
-
-def _chunks(found: dict[TopicIdPartition, FoundRecords]) -> Iterable[list[TopicIdPartition]]:
-    """The partitions in groups of together about ``MOST_RANGES`` ranges."""
-    chunk: list[TopicIdPartition] = []
-    ranges = 0
-    for key, one in found.items():
-        ranges += len(one.offsets)
-        if chunk and ranges > MOST_RANGES:
-            yield chunk
-            chunk, ranges = [], len(one.offsets)
-        chunk.append(key)
-    if chunk:
-        yield chunk

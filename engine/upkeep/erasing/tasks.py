@@ -62,14 +62,16 @@ class FoundRecords:
     files: int = 0
     """The files that hold the offsets."""
     bytes: int = 0
+    before: RetriableError | None = None
+    """A member of the ISR has not carried out an erasure that another run has committed: this comes first, and
+    nothing was found yet."""
 
 
 def find_records(work: EraseWork) -> FoundRecords:
     """Find the records of the keys on the leader.
 
     Raises: errors of listing and reading the leader; RetriableError when a member of the ISR has not carried out
-    the
-        rules before.
+        the last compaction.
     """
     return while_it_changes(lambda: _find(work))
 
@@ -88,9 +90,11 @@ def _find(work: EraseWork) -> FoundRecords:
             "`stratalog compact`, then erase again"
         )
     if not work.dry_run and (behind := not_erased(replicas)):
-        raise RetriableError(
-            f"{replicas}: the replicas on brokers {behind} have not carried out an earlier erasure: run "
-            "`stratalog replicate`, then erase again"
+        return FoundRecords(
+            before=RetriableError(
+                f"{replicas}: the replicas on brokers {behind} have not carried out an earlier erasure: run "
+                "`stratalog replicate`, then erase again"
+            )
         )
     with errors_of(leader):
         stable = transactions_of(log, leader.footer).last_stable_offset
