@@ -163,6 +163,26 @@ def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
     assert report.estimate is not None
 
 
+@pytest.mark.parametrize("delay_ms", [0, 60_000])
+@pytest.mark.parametrize("keys", [(), (KEY,), (KEY, OTHER)])
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("before", ["nothing", "stopped", "too early", "due"])
+def test_a_dry_run_counts_what_a_run_then_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_ms: int, keys: tuple[str, ...], now: bool, before: str
+) -> None:
+    live = Erasable(tmp_path, file_delete_delay_ms=str(delay_ms))
+    if before == "stopped":
+        stop_at(live, monkeypatch, "erase_partition")
+    elif before != "nothing":
+        live.erase(KEY)
+        live.clock.sleep(61 if before == "due" else 0)
+    twice = before == "stopped" and OTHER in keys
+    columns = ["records", "files", "deleted_files", *([] if twice else ["read_bytes"])]
+    with live.unchanged():
+        planned = rows_of(live.erase(*keys, now=now, dry_run=True), *columns)
+    assert planned == rows_of(live.erase(*keys, now=now), *columns)
+
+
 @pytest.mark.parametrize(
     ("configs", "options", "error", "named"),
     [

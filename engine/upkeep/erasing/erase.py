@@ -54,6 +54,7 @@ from stratalog.engine.upkeep.erasing.tasks import (
     find_records,
     may_hold,
     offsets_of,
+    plan_partition,
 )
 from stratalog.partitions.clock import time_text
 from stratalog.partitions.erasure import OffsetRange, count
@@ -195,16 +196,14 @@ class _Erasing:
     # ------------------------------------------------------------------------------------ steps
 
     def plan(self, sends: Planned) -> None:
-        """Count the work of a run, as far as the leaders tell."""
-        if all(keys is None for keys in self._keys.values()):
-            return
-        for work, found in self._each(find_records, self._parts):
+        """Count the work of a run, as far as the replicas tell."""
+        for work, planned in self._each(plan_partition, self._parts):
             part = self._parts[work.replicas.view.key]
-            part.offsets, part.files, part.read_bytes = [*found.offsets], found.files, found.bytes
-            part.written_bytes = found.bytes * len(part.view.replicas)
+            part.offsets, part.files, part.deleted = [*planned.offsets], planned.files, planned.deleted
+            part.read_bytes, part.written_bytes = planned.bytes, planned.bytes * len(part.view.replicas)
             for broker in part.view.replicas:
-                sends.send(self._storage.stores.get(broker), puts=3 * found.files, gets=found.files)
-            if found.offsets:
+                sends.send(self._storage.stores.get(broker), puts=3 * planned.files, gets=planned.files)
+            if planned.offsets:
                 sends.send_commit(self._image)
 
     def carry_on(self) -> None:
@@ -473,10 +472,8 @@ class _Erasing:
         Returns the refusals.
         """
         refused: dict[TopicIdPartition, StratalogError] = {}
-        if not missed:
-            return refused
         shrinks = tuple(without(self._parts[key].view, [*members]) for key, members in missed.items())
-        for answer in self._metadata.submit(AlterPartition(shrinks)):
+        for answer in self._metadata.submit(AlterPartition(shrinks)) if shrinks else ():
             part = self._parts[answer.key]
             if isinstance(answer, RefusedPartition):
                 refused[answer.key] = answer.error
