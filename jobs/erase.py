@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import codecs
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -69,11 +70,15 @@ def erase(job: Job) -> Report:
 def read_keys(path: Path, key_format: str) -> list[object]:
     """The keys in a file. Raises: InvalidCallError, which names the line and not the key."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
     except OSError as error:
         raise InvalidCallError(f"{path} cannot be read: {error.strerror}") from error
     keys = []
     for number, line in enumerate(lines, 1):
+        if not line:
+            raise InvalidCallError(
+                f'{path}, line {number}, is empty: remove it; --key-format json has "" for an empty key'
+            )
         try:
             keys.append(_FORMATS[key_format](line))
         except (ValueError, binascii.Error) as error:

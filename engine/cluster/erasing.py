@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.cluster.recorded import always, operation
 from stratalog.engine.driver.opening import Ports
-from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.reading.positions import micros, time_of
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.erasing.plan import WantedRecords
 from stratalog.engine.upkeep.erasing.verify import verify_erased
-from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError
 
 
 class Erasing:
@@ -47,7 +50,7 @@ class Erasing:
                 an earlier call has begun
             before: erase only records with an earlier timestamp
             now: delete the replaced files at once; readers that use them fail
-            certificate: write the certificate, as JSON, to this file
+            certificate: write the certificate, as JSON, to this new file
             dry_run: count the records, files and bytes; change nothing
 
         Raises: PolicyViolationError for a topic from which records cannot be erased everywhere, InvalidCallError,
@@ -62,15 +65,16 @@ class Erasing:
             raise InvalidCallError("before needs keys")
         before_us = None if before is None else micros(time_of(before, "before ="))
         path = None if certificate is None else Path(certificate)
-        if path is not None and path.exists():
-            raise InvalidCallError(f"{path} exists: give the certificate another name")
-        if path is not None and not path.parent.is_dir():
-            raise InvalidCallError(f"{path.parent} is no folder: the certificate could not be written there")
         wanted = WantedRecords(keys, before_us)
-        report = erasing.erase(*self._ports.for_tasks, named, wanted, now=now, dry_run=dry_run)
-        if path is not None and report.certificate is not None:
-            path.write_bytes(report.certificate.to_json())
-        return report
+
+        def run() -> erasing.ErasureReport:
+            return erasing.erase(*self._ports.for_tasks, named, wanted, now=now, dry_run=dry_run)
+
+        if path is None:
+            return run()
+        with _reserved(path):
+            report = run()
+            return report if report.certificate is None else _with_certificate(report, path)
 
     @operation("verify --erased", leaves_event=False)
     def verify_erased(self, certificate: Path | str) -> Report:
@@ -83,3 +87,34 @@ class Erasing:
         Raises: InvalidCallError for a file that is none.
         """
         return verify_erased(*self._ports.for_tasks, read_certificate(Path(certificate)))
+
+
+@contextmanager
+def _reserved(path: Path) -> Iterator[None]:
+    """A new empty file that only this user may read, made before anything is erased. It is removed if it is still
+    empty after the block.
+
+    Raises: InvalidCallError when the file exists, or cannot be made.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError as error:
+        raise InvalidCallError(f"{path} exists: give the certificate another name") from error
+    except OSError as error:
+        raise InvalidCallError(f"the certificate cannot be written to {path}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        if path.is_file() and not path.stat().st_size:
+            path.unlink()
+
+
+def _with_certificate(report: erasing.ErasureReport, path: Path) -> erasing.ErasureReport:
+    """Write the certificate. If that fails, the report says so."""
+    assert report.certificate is not None
+    try:
+        path.write_bytes(report.certificate.to_json())
+    except OSError as error:
+        lost = Failure(str(path), OutcomeUnknownError.code, f"the certificate was not written: {error.strerror}")
+        return replace(report, failures=[*report.failures, lost])
+    return report

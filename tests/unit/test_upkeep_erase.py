@@ -317,15 +317,38 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_erased_one(
     assert "was deleted meanwhile" in str(report.failures)
 
 
-@pytest.mark.parametrize("name", ["taken", "nowhere/c"])
+@pytest.mark.parametrize("name", ["taken", "nowhere/c", "x" * 300, "dangling"])
 def test_a_certificate_that_cannot_be_written_is_refused_before_anything_is_erased(
     tmp_path: Path, name: str
 ) -> None:
     live = Erasable(tmp_path)
     (tmp_path / "taken").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "c")
     with pytest.raises(InvalidCallError, match="certificate"):
         live.erase(KEY, certificate=tmp_path / name)
     assert live.everywhere() == dict(enumerate(ROWS))
+
+
+def test_a_certificate_is_for_its_owner_alone_and_a_dry_run_writes_none(tmp_path: Path) -> None:
+    live = Erasable(tmp_path)
+    live.erase(KEY, certificate=tmp_path / "c", dry_run=True)
+    assert not (tmp_path / "c").exists()
+    live.erase(KEY, certificate=tmp_path / "c")
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_certificate_that_is_lost_at_the_end_is_a_failure_of_the_report(tmp_path: Path) -> None:
+    live = Erasable(tmp_path)
+    folder = tmp_path / "c"
+
+    def lose(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "write_bytes", lose)
+        report = live.cluster.erase("t", [KEY], certificate=folder, check=False)
+    assert f"{folder}: OUTCOME_UNKNOWN: the certificate was not written: No space left on device" in str(report)
+    assert not folder.exists()
 
 
 def test_two_at_once_harm_nothing(tmp_path: Path) -> None:
@@ -496,6 +519,7 @@ def test_the_history_has_the_erasure_and_not_the_keys(tmp_path: Path, monkeypatc
     ("text", "key_format", "keys"),
     [
         ("a\nü\n", "text", ["a", "ü"]),
+        ("\ufeffa\r\nb", "text", ["a", "b"]),
         ("61\nff00\n", "hex", [b"a", b"\xff\x00"]),
         ("YQ==\n", "base64", [b"a"]),
         ('{"id": 1}\n7\n"x"\n', "json", [{"id": 1}, 7, "x"]),
@@ -508,10 +532,16 @@ def test_a_file_of_keys(tmp_path: Path, text: str, key_format: str, keys: list[o
 
 @pytest.mark.parametrize(("text", "key_format"), [("zz", "hex"), ("a", "base64"), ("{", "json")])
 def test_a_line_that_is_no_key_is_named_by_its_number(tmp_path: Path, text: str, key_format: str) -> None:
-    (tmp_path / "keys").write_text(f"\n{text}\n" if key_format != "json" else f"1\n{text}\n")
+    (tmp_path / "keys").write_text({"hex": "61", "base64": "YQ==", "json": "1"}[key_format] + f"\n{text}\n")
     with pytest.raises(InvalidCallError, match="line 2, is not") as error:
         read_keys(tmp_path / "keys", key_format)
     assert f" {text} " not in str(error.value)
+
+
+def test_an_empty_line_is_no_key(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a\n\n")
+    with pytest.raises(InvalidCallError, match="line 2, is empty"):
+        read_keys(tmp_path / "keys", "text")
 
 
 @pytest.mark.long("1,000 segments")
