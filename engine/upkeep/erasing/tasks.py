@@ -261,10 +261,10 @@ def may_hold(store: Store, file: DataFile, erasures: Sequence[Erasure], keys: Wa
 
 @dataclass(frozen=True, slots=True)
 class PlannedErasing:
-    """What a run would do with one partition."""
+    """The work of a run on one partition, counted before it."""
 
     offsets: tuple[OffsetRange, ...]
-    """Of the earlier erasures, and of records found now."""
+    """The offsets of earlier erasures, and those of records found now."""
     files: int
     """The leader's files to rewrite. A file counts twice that an earlier erasure and the keys name."""
     bytes: int
