@@ -83,7 +83,7 @@ def cleanable(
     oldest, young = None, False
     dirty: list[tuple[int, int]] = []  # end and bytes of each file
     for file in cold:
-        if file.end <= compacted_to:
+        if min(file.end, log.local_start) <= compacted_to:
             clean += file.size_bytes
             continue
         young = bool(policy.min_lag_ms) and now_ms - file.latest_ms(now_ms) < policy.min_lag_ms
@@ -109,7 +109,7 @@ def cleanable(
         next_merge_ms(log, merging, now_ms), FOREVER_MS if oldest is None else oldest + policy.max_lag_ms
     )
     return Cleanable(
-        bound=dirty[-1][0] if dirty else start,
+        bound=max(dirty[-1][0] if dirty else start, compacted_to),
         clean_bytes=clean,
         dirty_bytes=sum(size_bytes for _, size_bytes in dirty),
         oldest_ms=oldest,

@@ -169,7 +169,7 @@ def _compare(
     start = max(bounds.log_start, present.log_start_offset)
     end = max(start, min(bounds.stable_end, end_here))
     rules = present.rules
-    one_sided = OneSided(compacts(topic.configs), rules[-1].rule.tombstones_before if rules else None)
+    one_sided = OneSided(compacts(topic.configs), rules[-1].rule if rules else None)
     found = Compared(key, start, end, one_sided.possible)
     if MIRROR_SOURCE in image.topic(key[0]).configs:
         found.places = KeyPlaces(key[1], topic.partitions)

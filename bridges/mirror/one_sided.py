@@ -31,8 +31,8 @@ class OneSided:
 
     there_compacts: bool
     """Whether the source compacts, so that it may lack records that are here."""
-    tombstones_before: int | None
-    """Where the last rule of the log here removes tombstones; None without a rule, so that nothing is removed."""
+    rule: Rule | None
+    """The last rule of the log here; None: nothing was removed here."""
     only_there: list[np.ndarray] = field(default_factory=list)
     only_here: list[np.ndarray] = field(default_factory=list)
     """Offsets, ascending."""
@@ -40,7 +40,7 @@ class OneSided:
     @property
     def possible(self) -> bool:
         """Whether any side removes records by a rule."""
-        return self.there_compacts or self.tombstones_before is not None
+        return self.there_compacts or self.rule is not None
 
     @property
     def found(self) -> bool:
@@ -58,16 +58,16 @@ class OneSided:
         rule = Rule(1, end + 1, end + 1)
         with Superseded(start, rule, MEMORY_BYTES) as marks:
             marks.find(self._keys(end, sides, later))
-            for offsets, side, removes in (
-                (self.only_there, "in the source", self.tombstones_before is not None),
-                (self.only_here, "here", self.there_compacts),
+            for offsets, side, bound in (
+                (self.only_there, "in the source", 0 if self.rule is None else self.rule.bound),
+                (self.only_here, "here", end if self.there_compacts else 0),
             ):
                 for some in offsets:
                     low = int(some[0])
                     removed = marks.removed(low, int(some[-1]) + 1)[some - low]
                     for offset, explained in zip(some.tolist(), removed.tolist(), strict=True):
-                        how = None if explained and removes else _how(side, removes)
-                        yield offset, how
+                        removes = offset < bound
+                        yield offset, None if explained and removes else _how(side, removes)
 
     def _keys(self, end: int, sides: Iterable[Sides], later: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The keys of both sides, as ``Superseded.find`` takes them."""
@@ -78,7 +78,7 @@ class OneSided:
                 self.only_there.append(offsets[alone])
             if other_alone.any():
                 self.only_here.append(others[other_alone])
-            before = 0 if self.tombstones_before is None else self.tombstones_before
+            before = 0 if self.rule is None else self.rule.tombstones_before
             yield _marked(here, other_alone)
             yield _marked(there, alone & (offsets < before))
         if self.found:

@@ -76,6 +76,7 @@ def compaction_findings(
         return findings, {}
     last_ms = sight.times.steps.get("compact")
     failing = sight.times.failing.get("compact")
+    unknown += sum(one.config.remote_storage_enable for one in compacted)
     dirty = None if unknown else round(100 * max(map(_dirty_ratio, compacted), default=0))
     return findings, {
         "max-dirty-percent": dirty,
@@ -114,8 +115,10 @@ def _may_be_late(one: _Compacted, then_ms: int) -> bool:
     rules = one.seen.view.rules
     if rules and rules[-1].committed_ms <= then_ms and any(_behind(one)):
         return True
+    if one.config.remote_storage_enable:
+        return False  # what is due depends on the remote log, which health does not read
     policy = one.config.compaction
-    start = max(one.log.removed_to, one.log.local_start)
+    start = max(min(one.log.removed_to, one.seen.view.compacted_to), one.log.local_start)
     dirty = [link for link in one.log.over(start, one.log.log_end)[:-1] if made_ms(link) <= then_ms]
     return bool(dirty) and (policy.max_lag_ms < FOREVER_MS or _dirty_ratio(one) >= policy.min_dirty_ratio)
 
@@ -131,7 +134,7 @@ def _behind(one: _Compacted) -> Iterator[bool]:
 
 def _dirty_ratio(one: _Compacted) -> float:
     """The part of the sealed bytes that was never compacted, by the names of files."""
-    start = max(one.log.removed_to, one.log.local_start)
+    start = max(min(one.log.removed_to, one.seen.view.compacted_to), one.log.local_start)
     clean = sum(link.file.object.size_bytes for link in one.log.over(one.log.local_start, start))
     sealed = sealed_runs(one.log, one.config.merging, start, FOREVER_MS)
     dirty = sum(link.file.object.size_bytes for run in sealed for link in run.links if link.end < one.log.log_end)
@@ -149,6 +152,8 @@ def _late(storage: Storage, one: _Compacted, then_ms: int) -> _Late | None:
             not carried_out(log, last.rule) or members_behind(replicas, last.rule)
         ):
             return _Late(_NOT_CARRIED_OUT, last.committed_ms)
+    if one.config.remote_storage_enable:
+        return None
     before = _as_of(log, then_ms)
     found = cleanable(
         before,
@@ -157,6 +162,7 @@ def _late(storage: Storage, one: _Compacted, then_ms: int) -> _Late | None:
         transactions_of(log, leader.footer),
         then_ms,
         leader.footer,
+        compacted_to=replicas.view.compacted_to,
     )
     if not found.is_due(one.config.compaction, then_ms):
         return None

@@ -149,6 +149,8 @@ def test_every_job_does_its_work(place: Site) -> None:
         ("replicate",),
         ("brokers", "fence", "3"),
         ("brokers", "unfence", "3"),
+        ("topics", "create", "u", "--partitions", "1", "--replication-factor", "2"),
+        ("erase", "u", "--yes"),
     )
     assert described["replicas"] >= 4
     assert all(row["offset"] > 0 for row in offsets["rows"])

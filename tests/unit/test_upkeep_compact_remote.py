@@ -353,21 +353,12 @@ def test_an_upload_that_a_rule_overtakes_is_named_and_not_committed(
     assert not live.remote_log().of_partition(0)
 
 
-def test_uploads_wait_for_the_rule_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While copying is disabled a rule may cover what is not remote; the copies begin again when it is done."""
+def test_records_that_are_not_copied_are_not_compacted(tmp_path: Path) -> None:
     live = Tiered(tmp_path, local_retention_bytes="-2", remote_log_copy_disable="true")
     fill(live, (*ROWS, ("z", "1")))
-    with monkeypatch.context() as patch:
-        patch.setattr("stratalog.engine.upkeep.replication.compact.compact_partition", lambda work: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            live.cluster.compact()
-    live.cluster.topics.alter_configs("t", {"remote.log.copy.disable": "false"})
-    report = live.driver().tier()
-    assert "compaction has begun to rewrite" in str(report.rows)
-    live.driver().compact().raise_for_failures()
-    live.driver().tier().raise_for_failures()
-    assert live.names()[:2] == ["0-1.1", "1-2.1"]
-    assert live.lake().keys() == {3, 4, 5, 6} or live.lake().keys() == {3, 4, 5}
+    report = live.cluster.compact()
+    assert "records are compacted once they are in the remote tier" in str(report.rows[0]["why"])
+    assert live.replicas().view.rules == ()
 
 
 def test_a_follower_bootstraps_between_the_tiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,3 +539,53 @@ def test_maintain_tiers_and_compacts(tmp_path: Path) -> None:
         fill(live, [("z", "1")])
     assert {0, 1}.isdisjoint(live.lake())
     assert live.driver().verify(deep=True).ok
+
+
+@pytest.mark.parametrize("local", ["0", "7000"])
+def test_an_idle_topic_is_compacted_once(tmp_path: Path, local: str) -> None:
+    """The last segment was sealed by its age, and uploaded after the compaction: it ends above the bound."""
+    live = Tiered(
+        tmp_path,
+        min_cleanable_dirty_ratio="0.5",
+        segment_bytes="1000000",
+        segment_ms=str(HOUR_MS),
+        local_retention_bytes=local,
+    )
+    fill(live, (*ROWS, ("z", "1")))
+    live.clock.sleep(2 * 3600)
+    live.tier_all()
+    generations = []
+    for _ in range(4):
+        live.driver().compact().raise_for_failures()
+        live.clock.sleep(3600)
+        generations.append(live.replicas().view.generation)
+    assert generations[1:] == generations[1:2] * 3
+
+
+def test_remote_segments_that_are_being_given_up_hold_a_compaction_back(tmp_path: Path) -> None:
+    """Or the record whose tombstone is removed would be back when the topic is tiered again."""
+    configs = {"delete_retention_ms": "0", "cleanup_policy": "compact,delete", "retention_bytes": "-1"}
+    live = filled(tmp_path, [("k", "1"), ("x", "1"), ("z", "1")], **configs, local_retention_bytes="0")
+    live.tier_all()
+    live.cluster.topics.alter_configs("t", {"local.retention.bytes": "-2"})
+    fill(live, [("k", None), ("z", "2"), ("z", "3")])
+    off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+    live.cluster.topics.alter_configs("t", off)
+    for number in range(3):
+        fill(live, [("z", str(number)), ("z", "9")])
+        report = live.driver().compact()
+        assert "run retain first" in str(report.rows[0]["why"])
+    live.cluster.topics.alter_configs("t", {"remote.storage.enable": "true"})
+    assert dict(live.fetched().values())["k"] is None
+
+
+def test_a_rule_stays_below_the_end_of_a_remote_log_that_does_not_grow(tmp_path: Path) -> None:
+    live = filled(tmp_path, [("k", "1"), ("x", "1"), ("z", "1")], local_retention_bytes="-1")
+    live.tier_all()
+    live.cluster.topics.alter_configs("t", {"remote.log.copy.disable": "true"})
+    for number in range(3):
+        fill(live, [("z", str(number)), ("z", "9")])
+        live.driver().compact().raise_for_failures()
+    end = live.remote_log().end(0)
+    assert end is not None
+    assert live.replicas().view.compacted_to <= end

@@ -50,6 +50,7 @@ MEMORY_BYTES = 128 * 1024 * 1024
 """The memory of a task for keys, as Kafka's log.cleaner.dedupe.buffer.size; keys beyond it go to files."""
 NO_TIME = "the clocks disagree, so nothing is compacted"
 ERASING = "an erasure is not carried out: run `stratalog erase` again, without keys"
+NOT_GIVEN_UP = "the topic is no longer tiered, and its remote segments still count: run retain first"
 PROTECTED = "the topic is protected (protect.until.ms), so no records are removed"
 
 
@@ -66,14 +67,13 @@ class CompactWork(BoundedWork):
     """The remote segments of the partition."""
     recorded: int | None = None
     """The generation of the rule that the remote log follows; None: the topic is not tiered."""
-    copies_to_remote: bool = False
-    """Whether the remote log grows. Then it must hold all that a rule covers, so that it has the last record of
-    each key below the bound: for readers of its table, and if all brokers are lost."""
 
     @property
     def until(self) -> int | None:
-        """The greatest bound of a rule; None: no limit."""
-        if not self.copies_to_remote:
+        """The greatest bound of a rule; None: no limit. The remote log must hold all that a rule covers, so that
+        it has the last record of each key below the bound: for readers of its table, and if all brokers are lost.
+        A restored cluster would otherwise take over a rule that ends above its log."""
+        if self.recorded is None:
             return None
         return self.segments[-1].next_offset if self.segments else 0
 
@@ -173,6 +173,8 @@ def _look(work: CompactWork) -> Dirty:
             compacted_to=view.compacted_to,
             until=work.until,
         )
+    if work.recorded is None and view.log_start_offset < log.local_start:
+        return Dirty(found, why=NOT_GIVEN_UP)
     if view.rules:
         last = view.rules[-1].rule
         behind = work.recorded is not None and work.recorded < last.generation
@@ -183,7 +185,8 @@ def _look(work: CompactWork) -> Dirty:
     if now_ms is None:
         return Dirty(found, why=NO_TIME)
     if not found.is_due(work.policy, now_ms):
-        only = "" if work.until is None else "; only what is in the remote tier is compacted"
+        waits = work.until is not None and found.bound >= work.until
+        only = "; records are compacted once they are in the remote tier" if waits else ""
         return Dirty(found, why=found.why_not(work.merging, work.policy) + only)
     wanted = WantedRule(
         topic_id=view.topic_id,
@@ -354,7 +357,6 @@ def _plan(
                 compression=config.compression_type,
                 clock=clock,
                 copies=storage.copies,
-                copies_to_remote=config.copies_to_remote,
             )
             for view in views
         }
