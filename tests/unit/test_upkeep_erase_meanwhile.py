@@ -124,8 +124,9 @@ def _fields(proposal: Any) -> dict[str, Any]:
     return {name: getattr(proposal, name) for name in proposal.__dataclass_fields__}
 
 
-def test_an_erasure_that_another_run_has_committed_is_carried_out_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["find_records", "erase_partition", "clean"])
+def test_an_erasure_that_another_run_has_committed_is_carried_out_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The other run ends before it carries out its erasure."""
     live = Erasable(tmp_path)
@@ -134,15 +135,21 @@ def test_an_erasure_that_another_run_has_committed_is_carried_out_first(
         if number:
             return
 
-        def stop(_: object) -> None:
+        def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(erasing, "erase_partition", stop)
+            carried_out = 0 if step == "find_records" else 1
+            patch.setattr(
+                erasing,
+                "erase_partition",
+                lambda work: stop() if len(work.replicas.view.erasures) > carried_out else task(work),
+            )
             with pytest.raises(KeyboardInterrupt):
                 live.driver().erase("t", [OTHER])
 
-    around_each(monkeypatch, "find_records", lambda _: None, other)
+    task = erasing.erase_partition
+    around_each(monkeypatch, step, lambda _: None, other)
     report = live.erase(KEY)
     assert rows_of(report, "records") == [(3,)]
     assert report.whole

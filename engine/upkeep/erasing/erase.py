@@ -190,6 +190,7 @@ class _Erasing:
     ) -> None:
         self._metadata, self._storage, self._clock = metadata, storage, execution.clock
         self._run, self._now, self._keys, self._image = run, now, keys, image
+        self._carried_out: dict[TopicIdPartition, int] = {}  # generations
         views = [view for topic_id in keys for view in image.views(image.topics[topic_id].name)]
         self._parts = {view.key: _OnePartition(view, keys[view.topic_id]) for view in views}
 
@@ -249,6 +250,7 @@ class _Erasing:
         waiting = [key for key, part in self._parts.items() if part.view.key.topic_id in self._image.topics]
         for _ in range(_ATTEMPTS):
             self._refresh()
+            self._carry_out([key for key in waiting if self._is_behind(key)])
             for work, cleaned in self._each(clean, waiting):
                 part = self._parts[work.replicas.view.key]
                 part.cleaned, part.cleaned_under = cleaned, work.replicas.view.partition_epoch
@@ -442,35 +444,35 @@ class _Erasing:
                 part.files += done.erased.files
                 part.read_bytes += done.erased.read_bytes
                 part.written_bytes += done.erased.written_bytes
-                erased_under[view.key] = view.partition_epoch
+                erased_under[view.key], self._carried_out[view.key] = view.partition_epoch, view.generation
                 if done.missed:
                     missed[view.key] = done.missed
             refused = self._shrink(missed, erased_under)
             self._refresh()
             waiting = {}
             for key, epoch in erased_under.items():
-                present = self._parts[key].view.partition_epoch
                 if key in refused and not isinstance(refused[key], StaleMetadataError):
                     self._fail(key, refused[key])
-                elif key in refused or present != epoch:
-                    changed = InvalidUpdateVersionError(
-                        f"{self._parts[key]} keeps changing, so it is unknown whether every member of its ISR has "
-                        "carried out the erasure: erase again without keys"
+                elif key in refused or self._parts[key].view.partition_epoch != epoch:
+                    waiting[key] = refused.get(key) or InvalidUpdateVersionError(
+                        f"{self._parts[key]} keeps changing, so its ISR may have the records: erase again"
                     )
-                    waiting[key] = refused.get(key, changed)
             if not waiting:
                 return
         for key, error in waiting.items():
             self._fail(key, error)
+
+    def _is_behind(self, key: TopicIdPartition) -> bool:
+        """Whether another run has committed an erasure since this one has carried out those before."""
+        view = self._parts[key].view
+        return any(one.offsets and one.generation > self._carried_out.get(key, 0) for one in view.erasures)
 
     def _shrink(
         self,
         missed: dict[TopicIdPartition, dict[int, StratalogError]],
         erased_under: dict[TopicIdPartition, int],
     ) -> dict[TopicIdPartition, StratalogError]:
-        """Take the ``missed`` members out of the ISR. ``erased_under`` gets the partition epochs that follow.
-        Returns the refusals.
-        """
+        """Take ``missed`` members out of the ISR; ``erased_under`` gets the new epochs. Returns the refusals."""
         refused: dict[TopicIdPartition, StratalogError] = {}
         shrinks = tuple(without(self._parts[key].view, [*members]) for key, members in missed.items())
         for answer in self._metadata.submit(AlterPartition(shrinks)) if shrinks else ():
@@ -481,9 +483,7 @@ class _Erasing:
             erased_under[answer.key] = answer.partition_epoch
             for broker, error in missed[answer.key].items():
                 self._run.fail(f"{part} on broker {broker}", error)
-                self._run.notes.append(
-                    f"{part}: broker {broker} leaves the ISR, as it has no copy of the segments"
-                )
+                self._run.notes.append(f"{part}: broker {broker} leaves the ISR, as it lacks the segments")
         return refused
 
 
