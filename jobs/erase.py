@@ -3,11 +3,13 @@
   stratalog erase trips --keys-file keys.txt --certificate erased.json --yes
   stratalog erase trips --yes                    carry on with what an earlier run has begun
 
-keys.txt has one key a line. The files that had the records are deleted by the next run, after
-file.delete.delay.ms, or at once with --now. The certificate says what was erased, and what is not erased yet; it
-holds no key, but digests by which stratalog verify --erased finds the keys in the bytes of every copy. A topic
-from which records cannot be erased everywhere (tiered, with snapshots, protected) is refused by name, and nothing
-is changed.
+keys.txt has one key a line. JSON has the forms of tail --format json: {"id": 7, "area": "x"}, a date as
+"2013-01-02", and bytes that are not text as {"base64": "AP8="}.
+
+The files that had the records are deleted by the next run, after file.delete.delay.ms, or at once with --now. The
+certificate says what was erased, and what is not erased yet; it holds no key, but digests by which stratalog
+verify --erased finds the keys in the bytes of every copy. A topic from which records cannot be erased everywhere
+(tiered, with snapshots, protected) is refused by name, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import argparse
 import base64
 import binascii
 import codecs
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stratalog import Report
 from stratalog.jobs.arguments import add_yes, check_options
@@ -26,6 +30,9 @@ from stratalog.jobs.declared import Special, add_declared
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
+
+if TYPE_CHECKING:
+    from stratalog.engine.metadata.image import TopicImage
 
 _METHOD = "erasing.Erasing.erase"
 
@@ -53,6 +60,9 @@ def erase(job: Job) -> Report:
     check_options(given, needs=[("key_format", "keys_file"), ("before", "keys_file")])
     keys = None if given.keys_file is None else read_keys(given.keys_file, given.key_format or "text")
     cluster = job.on_workers()
+    if keys is not None and given.key_format == "json":
+        image = cluster.image
+        keys = typed_keys(keys, [image.topic(name) for name in given.topics], given.keys_file)
     topics = ", ".join(map(repr, given.topics))
     what = "what an earlier run has begun to erase" if keys is None else f"all records of {len(keys):,} keys"
     job.confirm(f"erase {what} from {topics}, for good")
@@ -86,6 +96,33 @@ def read_keys(path: Path, key_format: str) -> list[object]:
     if not keys:
         raise InvalidCallError(f"{path} has no keys")
     return keys
+
+
+def typed_keys(keys: Sequence[object], topics: Sequence[TopicImage], path: Path) -> list[object]:
+    """The keys of a file of JSON, as values of the key type of the topics.
+
+    Raises: InvalidCallError, which names the line and not the key, and for topics of several key types.
+    """
+    from stratalog.engine.driver.plain_values import example, from_plain  # here, so that --help loads no pyarrow
+    from stratalog.partitions.records import schema_of
+    from stratalog.partitions.wanted_keys import wrong_fields
+
+    types = {schema_of(topic.key_schema, topic.value_schema).field("key").type for topic in topics}
+    if len(types) > 1:
+        raise InvalidCallError("the topics have keys of several types: erase records of one topic after the other")
+    typed = []
+    for kind in types:
+        for number, key in enumerate(keys, 1):
+            if why := wrong_fields(key, kind):
+                raise InvalidCallError(f"{path}: the key of line {number} {why}")
+            try:
+                typed.append(from_plain(key, kind))
+            except ValueError:
+                such = json.dumps(example(kind))
+                raise InvalidCallError(
+                    f"{path}: line {number} is not of the key type {kind}: give a key such as {such}"
+                ) from None
+    return typed
 
 
 _FORMATS: dict[str, Callable[[bytes], object]] = {

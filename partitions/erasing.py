@@ -16,7 +16,6 @@ from stratalog.partitions.erasure import Erasure, to_erase, within
 from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.merge import Run, with_outcomes
-from stratalog.partitions.paths import DataName
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.rewrite import Removal, remove_from_run
@@ -77,7 +76,7 @@ def erase_from(
         made = remove_from_run(
             replica,
             run,
-            _name(log, run, generation),
+            run.name_in(log, generation),
             Removal(rule, partial(marks, named)),
             compression=options.compression,
         )
@@ -113,10 +112,3 @@ def _runs(found: Sequence[tuple[Link, int]], segment_bytes: int) -> Iterator[tup
         present = generation
     if run:
         yield tuple(run), present
-
-
-def _name(log: ReplicaLog, run: Run, generation: int) -> DataName:
-    """The epoch is that of the last record, also where a rewritten segment has cut the last file."""
-    epoch = log.lineage.epoch_at(run.end - 1)
-    assert epoch is not None  # the last file of the run is live
-    return DataName(run.start, run.end, epoch, generation)

@@ -29,7 +29,8 @@ The order of steps
     1. The offsets are found, and committed under the partition epoch: every member of the ISR, and every replica
        being added, has carried out the rules before.
     2. The leader rewrites its files in ascending order, and the ISR copies them. A member that is not reached
-       leaves the ISR, so it cannot lead before a sync.
+       leaves the ISR, so it cannot lead before a sync. This counts only if the partition epoch is still the same:
+       after it, elections choose among members without the records, and nobody joins without a sync from one.
     3. Replaced files are deleted, after ``file.delete.delay.ms`` and after all bytes of the segments that replace
        them were read.
     4. The offsets are forgotten when no replica needs them.

@@ -66,6 +66,14 @@ class Run:
         """Bytes of the files."""
         return sum(map(_size, self.links))
 
+    def name_in(self, log: ReplicaLog, generation: int) -> DataName:
+        """The name of the segment of this generation that replaces the run. Its epoch is that of the last record,
+        even if a rewritten segment has cut the last file.
+        """
+        epoch = log.lineage.epoch_at(self.end - 1)
+        assert epoch is not None  # the last file of the run is live
+        return DataName(self.start, self.end, epoch, generation)
+
     @property
     def is_segment(self) -> bool:
         """Whether the run is already one whole file, so that nothing has to be merged, cut or decided."""

@@ -17,7 +17,6 @@ from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.growth import fitted, widest
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.merge import Run, with_outcomes
-from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import ABORTED
 from stratalog.partitions.removal import Rule, to_rewrite
 from stratalog.partitions.replica import Replica
@@ -74,7 +73,9 @@ def carry_out(
         removal = Removal(rule, found.removed)
         for run in runs[: options.most]:
             run = with_outcomes(run, transactions)
-            made = remove_from_run(replica, run, _name(log, run, rule), removal, compression=options.compression)
+            made = remove_from_run(
+                replica, run, run.name_in(log, rule.generation), removal, compression=options.compression
+            )
             done = Removed(
                 segments=done.segments + 1,
                 files=done.files + len(run.links),
@@ -98,15 +99,6 @@ def _runs(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
             runs.append([link])
             size = link.file.object.size_bytes
     return [Run(tuple(run)) for run in runs]
-
-
-def _name(log: ReplicaLog, run: Run, rule: Rule) -> DataName:
-    """The name of a run's segment. The epoch is that of the last record, even if a rewritten segment has cut the
-    last file.
-    """
-    epoch = log.lineage.epoch_at(run.end - 1)
-    assert epoch is not None  # the last file of the run is live
-    return DataName(run.start, run.end, epoch, rule.generation)
 
 
 def check_stable(rule: Rule, transactions: LogTransactions, what: str) -> None:

@@ -151,27 +151,34 @@ def wanted_keys(
     if any(key is None for key in given):
         raise InvalidCallError(f"{what}: null is no key: records without a key cannot be erased by key")
     for number, key in enumerate(given, 1):
-        if unknown := _unknown_field(key, key_type):
-            raise InvalidCallError(
-                f"{what}: key {number} has a field {unknown!r}, which the key type {key_type} lacks"
-            )
+        if why := wrong_fields(key, key_type):
+            raise InvalidCallError(f"{what}: key {number} {why}")
     try:
         made = pa.array(given, key_type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError):
         bad = next((number for number, key in enumerate(given, 1) if not _fits(key, key_type)), 1)
-        raise InvalidCallError(f"{what}: key {bad} is not of the topic's key type {key_type}") from error
+        raise InvalidCallError(f"{what}: key {bad} is not of the topic's key type {key_type}") from None
     if not pa.types.is_struct(key_type):
         made = pc.unique(made)
     return WantedKeys(made, before_us)
 
 
-def _unknown_field(key: object, key_type: pa.DataType) -> str | None:
-    """A field of a struct that its type lacks; Arrow would pass over it, and another key be erased."""
+def wrong_fields(key: object, key_type: pa.DataType) -> str | None:
+    """The fault in the fields of a key, a dict for a struct; None: it has exactly those of its type. Arrow would
+    pass over a field that the type lacks, and take a missing one for null: another key would be erased. The text
+    has no part of the key.
+    """
     if not isinstance(key, dict) or not pa.types.is_struct(key_type):
         return None
-    known = {field.name: field.type for field in key_type}
-    found = (str(name) if name not in known else _unknown_field(value, known[name]) for name, value in key.items())
-    return next((name for name in found if name is not None), None)
+    types = {field.name: field.type for field in key_type}
+    if key.keys() - types:
+        return f"has a field that the key type lacks: give {', '.join(types)}, and no others"
+    for name, of in types.items():
+        if name not in key:
+            return f"lacks the field {name!r}: give each field of the key type, also one that is null"
+        if why := wrong_fields(key[name], of):
+            return f"in its field {name!r} {why}"
+    return None
 
 
 def _fits(key: object, key_type: pa.DataType) -> bool:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _EXAMPLE_FIELDS = 5
+_EXACT_DIGITS = 15
+"""The number of significant digits of a decimal that a double keeps."""
 
 
 def as_it_is(scalar: pa.Scalar) -> Any:
@@ -130,6 +132,8 @@ def from_plain(value: Any, kind: pa.DataType) -> Any:
         case float() if is_a.is_floating(kind):
             return value
         case int() | float() if is_a.is_decimal(kind) and not isinstance(value, bool):
+            if isinstance(value, float) and len(Decimal(str(value)).as_tuple().digits) > _EXACT_DIGITS:
+                raise ValueError(f"{value!r} may be rounded: write a decimal with that many digits as text")
             return Decimal(str(value))
     raise ValueError(f"{json.dumps(value)[:100]} is not of type {kind}")
 

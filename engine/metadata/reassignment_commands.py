@@ -11,6 +11,7 @@ from stratalog.engine.metadata.partition_commands import PartitionAnswer, decide
 from stratalog.engine.metadata.records import PartitionChangeRecord
 from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.partitions.errors import InvalidReplicaAssignmentError, NoReassignmentInProgressError
+from stratalog.partitions.identity import TopicIdPartition
 
 THROTTLED_RATE = "follower.replication.throttled.rate"
 
@@ -82,11 +83,13 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
         if not set(newcomers) <= set(present.isr):
             replicas, target, joining = present.original + newcomers, wanted.target, newcomers
     removed = [broker for broker in present.replicas if broker not in replicas]
-    if removed and not set(present.isr) & set(replicas) and not wanted.force:
-        raise InvalidReplicaAssignmentError(
-            f"{what}: removing {removed} would leave no in-sync replica (ISR {present.isr}). Bring another "
-            f"replica into the ISR first, or use force and lose the records that only {removed} has"
-        )
+    if removed and not set(present.isr) & set(replicas):
+        _check_not_erasing(image, present, wanted, what)
+        if not wanted.force:
+            raise InvalidReplicaAssignmentError(
+                f"{what}: removing {removed} would leave no in-sync replica (ISR {present.isr}). Bring another "
+                f"replica into the ISR first, or use force and lose the records that only {removed} has"
+            )
     return replace_replicas(
         image,
         wanted.topic_id,
@@ -97,6 +100,20 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
         target=target,
         joining=joining,
     )
+
+
+def _check_not_erasing(image: ClusterImage, present: PartitionImage, wanted: Reassignment, what: str) -> None:
+    """Check that every replica has carried out the erasures. The replicas that stay may have erased records, so no
+    election would choose one of them, and the partition would have no leader for good.
+
+    Raises: InvalidReplicaAssignmentError.
+    """
+    if any(one.offsets for one in image.erasures_of(TopicIdPartition(wanted.topic_id, wanted.partition))):
+        raise InvalidReplicaAssignmentError(
+            f"{what}: an erasure of its records is not carried out by every replica, and no replica that stays is "
+            f"in the ISR {present.isr}, so none could lead, not even by force: bring back a broker of the "
+            "ISR, then reassign, or run `stratalog erase` again without keys; or delete the topic"
+        )
 
 
 def _check_target(image: ClusterImage, present: PartitionImage, target: tuple[int, ...], what: str) -> None:

@@ -85,7 +85,8 @@ def check_latest(history: History, seen: Mapping[int, Token], start: int, end: i
     earlier one has come back. Raises: Violation (C4)."""
     if history.unclean or any(offset not in history.committed for offset in range(start, end)):
         return
-    last = {key_of(history.committed[offset]): history.committed[offset] for offset in range(start, end)}
+    kept = [offset for offset in range(start, end) if offset not in history.erased]
+    last = {key_of(history.committed[offset]): history.committed[offset] for offset in kept}
     there = {key_of(token): token for offset, token in sorted(seen.items()) if token != b"%d:" % offset}
     for key, token in last.items():
         got = there.get(key)

@@ -88,10 +88,10 @@ class History:
         """``token`` is committed at ``offset``, or a rule has removed what is. Raises: Violation (C1) when another
         one is, or it is elsewhere."""
         if token == b"%d:" % offset and (offset in self.erased or self.rule is not None):
-            if offset not in self.erased and self.rule and not self.is_superseded(offset, self.rule):
-                raise Violation(
-                    f"C1: {self.committed.get(offset)!r} at {offset} is gone {who}, kept by {self.rule}"
-                )
+            known = self.committed.setdefault(offset, token)  # a mirror has the gaps of its source
+            removed = offset in self.erased or known == token or self.rule is None
+            if not removed and self.rule is not None and not self.is_superseded(offset, self.rule):
+                raise Violation(f"C1: {known!r} at {offset} is gone {who}, kept by {self.rule}")
             return
         known = self.committed.setdefault(offset, token)
         if known != token:

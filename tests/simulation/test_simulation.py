@@ -156,7 +156,7 @@ def test_the_order_of_hashes_does_not_matter() -> None:
     assert outputs_by_order_of_hashes(program) == {" ".join(reversed(here.split())) + "\n"}
 
 
-@pytest.mark.parametrize(("seed", "late"), [(7, True), (6, False)])
+@pytest.mark.parametrize(("seed", "late"), [(9, True), (6, False)])
 @pytest.mark.slow
 def test_recorded_decisions_give_the_same_trace(seed: int, late: bool) -> None:
     """A decision for each step, also for a call that takes effect later."""

@@ -24,6 +24,7 @@ from stratalog.partitions.errors import (
     CorruptionError,
     FencedLeaderEpochError,
     InvalidCallError,
+    InvalidReplicaAssignmentError,
     InvalidUpdateVersionError,
     PolicyViolationError,
     StratalogError,
@@ -70,6 +71,22 @@ def test_offsets_are_kept_until_they_are_forgotten_and_the_generation_for_ever()
     assert erasures(metadata) == (Erasure(2, ()),)
     assert metadata.image.view(*KEY).generation == 2
     assert load(dump(metadata.image), metadata.image.next_offset) == metadata.image
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_no_reassignment_leaves_only_replicas_that_may_have_erased_records(force: bool) -> None:
+    """None of them could lead, and nothing could bring the partition back."""
+    metadata = compacted()
+    erase(metadata)
+    metadata.propose([1])
+    before = metadata.t
+    error = refusal(metadata.reassign(2, 3, force=force))
+    assert isinstance(error, InvalidReplicaAssignmentError)
+    assert "bring back a broker of the ISR" in str(error)
+    assert metadata.t == before
+    assert isinstance(metadata.reassign(1, 2, force=force), Altered), "one of these is in the ISR"
+    forget(metadata, 1)
+    assert isinstance(metadata.reassign(2, force=True), Altered)
 
 
 def test_erasures_and_compactions_share_their_generations() -> None:

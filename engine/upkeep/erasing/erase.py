@@ -30,12 +30,7 @@ from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
-from stratalog.engine.metadata.erasure_commands import (
-    AddErasures,
-    ErasedEverywhere,
-    ForgetErasures,
-    WantedErasure,
-)
+from stratalog.engine.metadata.erasure_commands import ErasedEverywhere, ForgetErasures
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.partition_commands import AlterPartition, RefusedPartition
 from stratalog.engine.quorum.client import MetadataClient
@@ -45,6 +40,7 @@ from stratalog.engine.upkeep.erasing.certificate import (
     ErasedTopic,
     NotErased,
 )
+from stratalog.engine.upkeep.erasing.commits import commit_erasures
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
 from stratalog.engine.upkeep.erasing.partition import ErasingPartition
 from stratalog.engine.upkeep.erasing.plan import WantedRecords, check_topics, work_of
@@ -56,10 +52,16 @@ from stratalog.engine.upkeep.erasing.tasks import (
     find_records,
     may_hold,
     offsets_of,
+    plan_partition,
 )
 from stratalog.partitions.clock import time_text
-from stratalog.partitions.erasure import MOST_RANGES, count
-from stratalog.partitions.errors import StaleMetadataError, StratalogError, UnknownTopicOrPartitionError
+from stratalog.partitions.erasure import count
+from stratalog.partitions.errors import (
+    InvalidUpdateVersionError,
+    StaleMetadataError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.wanted_keys import WantedKeys
 
@@ -161,22 +163,21 @@ class _Erasing:
     ) -> None:
         self._metadata, self._storage, self._clock = metadata, storage, execution.clock
         self._run, self._now, self._keys, self._image = run, now, keys, image
+        self._carried_out: dict[TopicIdPartition, int] = {}  # generations
         views = [view for topic_id in keys for view in image.views(image.topics[topic_id].name)]
         self._parts = {view.key: ErasingPartition(view, keys[view.topic_id]) for view in views}
 
     # ------------------------------------------------------------------------------------ steps
 
     def plan(self, sends: Planned) -> None:
-        """Count the work of a run, as far as the leaders tell."""
-        if all(keys is None for keys in self._keys.values()):
-            return
-        for work, found in self._each(find_records, self._parts):
+        """Count the work of a run, as far as the replicas tell."""
+        for work, planned in self._each(plan_partition, self._parts):
             part = self._parts[work.replicas.view.key]
-            part.offsets, part.files, part.read_bytes = [*found.offsets], found.files, found.bytes
-            part.written_bytes = found.bytes * len(part.view.replicas)
+            part.offsets, part.files, part.deleted = [*planned.offsets], planned.files, planned.deleted
+            part.read_bytes, part.written_bytes = planned.bytes, planned.bytes * len(part.view.replicas)
             for broker in part.view.replicas:
-                sends.send(self._storage.stores.get(broker), puts=3 * found.files, gets=found.files)
-            if found.offsets:
+                sends.send(self._storage.stores.get(broker), puts=3 * planned.files, gets=planned.files)
+            if planned.offsets:
                 sends.send_commit(self._image)
 
     def carry_on(self) -> None:
@@ -195,6 +196,7 @@ class _Erasing:
             for work, one in self._each(find_records, waiting):
                 found[work.replicas.view.key] = one
             committed, stale = self._commit({key: one for key, one in found.items() if one.offsets})
+            stale |= {key: one.before for key, one in found.items() if one.before is not None}
             for key, one in found.items():
                 part = self._parts[key]
                 if key in committed:
@@ -203,10 +205,12 @@ class _Erasing:
                     part.looked_to, part.above = one.looked_to, one.above
                     part.searched = one.ends and not one.above
             self._refresh()
-            self._carry_out(committed)
+            self._carry_out([*committed, *(key for key in stale if found[key].before is not None)])
             again = {key for key in committed if not found[key].ends and not self._parts[key].failed}
             waiting = dict.fromkeys(again, 0) | {
-                key: waiting[key] + 1 for key in stale if self._may_try(key, waiting[key], stale[key])
+                key: waiting[key] + 1
+                for key in stale
+                if not self._parts[key].failed and self._may_try(key, waiting[key], stale[key])
             }
 
     def _may_try(self, key: TopicIdPartition, attempts: int, error: StratalogError) -> bool:
@@ -220,6 +224,7 @@ class _Erasing:
         waiting = [key for key, part in self._parts.items() if part.view.key.topic_id in self._image.topics]
         for _ in range(_ATTEMPTS):
             self._refresh()
+            self._carry_out([key for key in waiting if self._is_behind(key)])
             for work, cleaned in self._each(clean, waiting):
                 part = self._parts[work.replicas.view.key]
                 part.cleaned, part.cleaned_under = cleaned, work.replicas.view.partition_epoch
@@ -395,55 +400,71 @@ class _Erasing:
         """The partitions that got their erasure, and those that have changed since they were looked at."""
         committed: list[TopicIdPartition] = []
         stale: dict[TopicIdPartition, StratalogError] = {}
-        for chunk in _chunks(found):
-            requests = []
-            for key in chunk:
-                view = self._parts[key].view
-                requests.append(
-                    WantedErasure(
-                        *key, found[key].offsets, view.generation, view.leader_epoch, view.partition_epoch
-                    )
-                )
-            for answer in self._metadata.submit(AddErasures(tuple(requests))):
-                if not isinstance(answer, RefusedPartition):
-                    committed.append(answer.key)
-                elif isinstance(answer.error, StaleMetadataError):
-                    stale[answer.key] = answer.error
-                else:
-                    self._fail(answer.key, answer.error)
+        for answer in commit_erasures(
+            self._metadata, [(self._parts[key].view, one) for key, one in found.items()]
+        ):
+            if not isinstance(answer, RefusedPartition):
+                committed.append(answer.key)
+            elif isinstance(answer.error, StaleMetadataError):
+                stale[answer.key] = answer.error
+            else:
+                self._fail(answer.key, answer.error)
         return committed, stale
 
-    def _carry_out(self, keys: Sequence[TopicIdPartition]) -> None:
-        """Carry out the erasures of these partitions, and take members that were not reached out of the ISR."""
-        shrinks = []
-        for work, erased in self._each(erase_partition, keys):
-            view = work.replicas.view
-            part, done = self._parts[view.key], erased.done
-            part.replaced += erased.replaced
-            part.files += done.erased.files
-            part.read_bytes += done.erased.read_bytes
-            part.written_bytes += done.erased.written_bytes
-            if done.missed:
-                shrinks.append(without(view, [*done.missed]))
-                for broker, error in done.missed.items():
-                    self._run.fail(f"{part} on broker {broker}", error)
-                    self._run.notes.append(
-                        f"{part}: broker {broker} leaves the ISR, as it has no copy of the segments"
-                    )
-        if shrinks:
-            self._metadata.submit(AlterPartition(tuple(shrinks)))
+    def _carry_out(self, keys: Iterable[TopicIdPartition]) -> None:
+        """Carry out the erasures of these partitions, and take members that were not reached out of the ISR. This
+        counts only if the partition has not changed meanwhile: a leader elected since, or a member that has joined
+        since, may have the records. A partition that has changed is carried out again.
+        """
+        waiting: dict[TopicIdPartition, StratalogError] = {}
+        for attempt in range(_ATTEMPTS):
+            erased_under: dict[TopicIdPartition, int] = {}
+            missed: dict[TopicIdPartition, dict[int, StratalogError]] = {}
+            for work, erased in self._each(erase_partition, waiting if attempt else keys):
+                view = work.replicas.view
+                part, done = self._parts[view.key], erased.done
+                part.replaced += [file for file in erased.replaced if file not in part.replaced]
+                part.files += done.erased.files
+                part.read_bytes += done.erased.read_bytes
+                part.written_bytes += done.erased.written_bytes
+                erased_under[view.key], self._carried_out[view.key] = view.partition_epoch, view.generation
+                if done.missed:
+                    missed[view.key] = done.missed
+            refused = self._shrink(missed, erased_under)
             self._refresh()
+            waiting = {}
+            for key, epoch in erased_under.items():
+                if key in refused and not isinstance(refused[key], StaleMetadataError):
+                    self._fail(key, refused[key])
+                elif key in refused or self._parts[key].view.partition_epoch != epoch:
+                    waiting[key] = refused.get(key) or InvalidUpdateVersionError(
+                        f"{self._parts[key]} keeps changing, so its ISR may have the records: erase again"
+                    )
+            if not waiting:
+                return
+        for key, error in waiting.items():
+            self._fail(key, error)
 
+    def _is_behind(self, key: TopicIdPartition) -> bool:
+        """Whether another run has committed an erasure since this one has carried out those before."""
+        view = self._parts[key].view
+        return any(one.offsets and one.generation > self._carried_out.get(key, 0) for one in view.erasures)
 
-def _chunks(found: dict[TopicIdPartition, FoundRecords]) -> Iterable[list[TopicIdPartition]]:
-    """The partitions in groups of together about ``MOST_RANGES`` ranges."""
-    chunk: list[TopicIdPartition] = []
-    ranges = 0
-    for key, one in found.items():
-        ranges += len(one.offsets)
-        if chunk and ranges > MOST_RANGES:
-            yield chunk
-            chunk, ranges = [], len(one.offsets)
-        chunk.append(key)
-    if chunk:
-        yield chunk
+    def _shrink(
+        self,
+        missed: dict[TopicIdPartition, dict[int, StratalogError]],
+        erased_under: dict[TopicIdPartition, int],
+    ) -> dict[TopicIdPartition, StratalogError]:
+        """Take ``missed`` members out of the ISR; ``erased_under`` gets the new epochs. Returns the refusals."""
+        refused: dict[TopicIdPartition, StratalogError] = {}
+        shrinks = tuple(without(self._parts[key].view, [*members]) for key, members in missed.items())
+        for answer in self._metadata.submit(AlterPartition(shrinks)) if shrinks else ():
+            part = self._parts[answer.key]
+            if isinstance(answer, RefusedPartition):
+                refused[answer.key] = answer.error
+                continue
+            erased_under[answer.key] = answer.partition_epoch
+            for broker, error in missed[answer.key].items():
+                self._run.fail(f"{part} on broker {broker}", error)
+                self._run.notes.append(f"{part}: broker {broker} leaves the ISR, as it lacks the segments")
+        return refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,10 +18,10 @@ from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.amounts import span_text
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.discarded import Discarded, discarded
-from stratalog.partitions.erasing import ErasingOptions
+from stratalog.partitions.erasing import ErasingOptions, marks
 from stratalog.partitions.erasure import MOST_RANGES, Erasure, OffsetRange, is_erased, to_erase, within
 from stratalog.partitions.errors import CorruptSegmentError, RetriableError, StratalogError
-from stratalog.partitions.listing import DataFile, Link
+from stratalog.partitions.listing import DataFile, Link, ReplicaLog
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.runner import Runner
@@ -62,14 +63,16 @@ class FoundRecords:
     files: int = 0
     """The files that hold the offsets."""
     bytes: int = 0
+    before: RetriableError | None = None
+    """A member of the ISR has not carried out an erasure that another run has committed: this comes first, and
+    nothing was found yet."""
 
 
 def find_records(work: EraseWork) -> FoundRecords:
     """Find the records of the keys on the leader.
 
     Raises: errors of listing and reading the leader; RetriableError when a member of the ISR has not carried out
-    the
-        rules before.
+        the last compaction.
     """
     return while_it_changes(lambda: _find(work))
 
@@ -88,9 +91,11 @@ def _find(work: EraseWork) -> FoundRecords:
             "`stratalog compact`, then erase again"
         )
     if not work.dry_run and (behind := not_erased(replicas)):
-        raise RetriableError(
-            f"{replicas}: the replicas on brokers {behind} have not carried out an earlier erasure: run "
-            "`stratalog replicate`, then erase again"
+        return FoundRecords(
+            before=RetriableError(
+                f"{replicas}: the replicas on brokers {behind} have not carried out an earlier erasure: run "
+                "`stratalog replicate`, then erase again"
+            )
         )
     with errors_of(leader):
         stable = transactions_of(log, leader.footer).last_stable_offset
@@ -252,6 +257,46 @@ def may_hold(store: Store, file: DataFile, erasures: Sequence[Erasure], keys: Wa
         return next(keys.offsets_in(store, file, name.base_offset, end), None) is not None
     except CorruptSegmentError:
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedErasing:
+    """The work of a run on one partition, counted before it."""
+
+    offsets: tuple[OffsetRange, ...]
+    """The offsets of earlier erasures, and those of records found now."""
+    files: int
+    """The leader's files to rewrite. A file counts twice that an earlier erasure and the keys name."""
+    bytes: int
+    deleted: int
+    """The files to delete on all replicas that can be reached."""
+
+
+def plan_partition(work: EraseWork) -> PlannedErasing:
+    """Count what a run would do. Nothing is changed: ``work.dry_run``.
+
+    Raises: see ``find_records`` and ``clean``.
+    """
+    replicas, erasures = work.replicas, work.replicas.view.erasures
+    found = () if work.keys is None else find_records(work).offsets
+    deleted = clean(work).deleted
+    for broker in replicas.view.replicas if work.now or work.delay_ms == 0 else ():
+        with suppress(StratalogError):  # the files of a replica that is away stay
+            deleted += len(_to_replace(replicas.replica(broker).log(), erasures, found))
+    files = _to_replace(replicas.leader.log(), erasures, found)
+    size = sum(link.file.object.size_bytes for link in files)
+    return PlannedErasing(offsets_of(erasures, found), len(files), size, deleted)
+
+
+def _to_replace(log: ReplicaLog, erasures: Sequence[Erasure], found: Sequence[OffsetRange]) -> list[Link]:
+    """The links of a log that earlier erasures name, and then those that have other offsets found now."""
+    links = [link for link, _ in to_erase(log, erasures)]
+    now = [Erasure(0, tuple(found))]
+    for link in log.chain:
+        named = marks(now, link.start, link.end) & ~marks(erasures, link.start, link.end)
+        if named.any():
+            links.append(link)
+    return links
 
 
 def offsets_of(erasures: Iterable[Erasure], more: Collection[OffsetRange] = ()) -> tuple[OffsetRange, ...]:

@@ -1,0 +1,157 @@
+"""Erasing while other commands change the partition: elections, and erasures of other runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.upkeep.erasing import erase as erasing
+from stratalog.partitions.errors import InvalidCallError, StorageError
+from tests.unit.cluster_harness import rows_of
+from tests.unit.faulty_store import Faults
+from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, SECRET, Erasable, traces
+
+
+def around_each(
+    monkeypatch: pytest.MonkeyPatch, step: str, then: Callable[[int], None], before: Callable[[int], None]
+) -> None:
+    """Call ``before`` before and ``then`` after each call of this step, with its number from 0."""
+    task = getattr(erasing, step)
+    number = 0
+
+    def hooked(work: Any) -> Any:
+        nonlocal number
+        present, number = number, number + 1
+        before(present)
+        try:
+            return task(work)
+        finally:
+            then(present)
+
+    monkeypatch.setattr(erasing, step, hooked)
+
+
+def refuse_writes_on(faults: Faults, broker: int) -> None:
+    def refuse(uri: str, what: str, name: str) -> None:
+        if f"b{broker}" in uri and what in ("create", "commit") and "/t-" in name:
+            raise StorageError("it refuses writes for now")
+
+    faults.before = refuse
+
+
+@pytest.mark.parametrize("times", [1, 2, 100])
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_leader_elected_before_the_isr_shrinks_lets_no_stale_member_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, lasting: bool
+) -> None:
+    """A member whose root refuses writes misses the erasure, and the shrink is refused."""
+    faults = Faults()
+    live = Erasable(tmp_path, through=faults.wrap)
+
+    def begin(number: int) -> None:
+        if lasting or number < times:
+            refuse_writes_on(faults, 3)
+
+    def elect(number: int) -> None:
+        faults.none()
+        if number < times:
+            live.driver().elect("t", leader=2 if number % 2 == 0 else 1).raise_for_failures()
+
+    around_each(monkeypatch, "erase_partition", elect, begin)
+    report = live.erase(KEY)
+    if times == 100:
+        assert not report.whole
+        assert {one.code for one in report.failures} >= {"FENCED_LEADER_EPOCH"}
+        assert "leaves the ISR" not in str(report.notes)
+        return
+    assert report.whole is not lasting
+    assert ("broker 3 leaves the ISR" in str(report.notes)) is lasting
+    assert (3 in live.isr()) is not lasting
+    if not lasting:
+        live.driver().elect("t", leader=3).raise_for_failures()
+    live.cluster.replicate()
+    assert KEY not in str(live.cluster.fetch("t", 0, 0).records.to_pylist())
+    assert live.erase(KEY).whole
+    assert live.everywhere() == KEPT
+
+
+def test_a_stale_member_elected_before_the_isr_shrinks_erases_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = Faults()
+    live = Erasable(tmp_path, through=faults.wrap)
+
+    def begin(number: int) -> None:
+        if number == 0:
+            refuse_writes_on(faults, 3)
+
+    def elect(number: int) -> None:
+        faults.none()
+        if number == 0:
+            live.driver().elect("t", leader=3).raise_for_failures()
+
+    around_each(monkeypatch, "erase_partition", elect, begin)
+    assert live.erase(KEY).whole
+    assert live.replicas().view.leader == 3
+    assert live.everywhere() == KEPT
+    assert traces(live, KEY, SECRET) == []
+
+
+def test_a_shrink_that_is_refused_for_good_is_a_failure_of_the_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = Faults()
+    live = Erasable(tmp_path, through=faults.wrap)
+    around_each(monkeypatch, "erase_partition", lambda _: faults.none(), lambda _: refuse_writes_on(faults, 3))
+    decide = AlterPartition.decide
+
+    def refuse(command: AlterPartition, image: Any) -> Any:
+        bad = AlterPartition(tuple(type(one)(**{**_fields(one), "isr": ()}) for one in command.proposals))
+        return decide(bad, image)
+
+    monkeypatch.setattr(AlterPartition, "decide", refuse)
+    report = live.erase(KEY)
+    assert not report.whole
+    assert InvalidCallError.code in {one.code for one in report.failures}
+    assert "leaves the ISR" not in str(report.notes)
+
+
+def _fields(proposal: Any) -> dict[str, Any]:
+    return {name: getattr(proposal, name) for name in proposal.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("step", ["find_records", "erase_partition", "clean"])
+def test_an_erasure_that_another_run_has_committed_is_carried_out_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The other run ends before it carries out its erasure."""
+    live = Erasable(tmp_path)
+
+    def other(number: int) -> None:
+        if number:
+            return
+
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            carried_out = 0 if step == "find_records" else 1
+            patch.setattr(
+                erasing,
+                "erase_partition",
+                lambda work: stop() if len(work.replicas.view.erasures) > carried_out else task(work),
+            )
+            with pytest.raises(KeyboardInterrupt):
+                live.driver().erase("t", [OTHER])
+
+    task = erasing.erase_partition
+    around_each(monkeypatch, step, lambda _: None, other)
+    report = live.erase(KEY)
+    assert rows_of(report, "records") == [(3,)]
+    assert report.whole
+    assert traces(live, KEY, OTHER, SECRET) == []
+    assert live.everywhere() == {}
