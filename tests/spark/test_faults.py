@@ -200,7 +200,7 @@ def test_a_job_of_which_all_attempts_are_lost_says_so_and_the_next_run_ends_it(w
     failures = workers.spark.report()["failures"]
     assert {failure["code"] for failure in failures} == {"RETRIABLE"}
     assert {failure["item"] for failure in failures} <= {f"{name}-0", f"{name}-1"}
-    assert all("run it again" in failure["message"] for failure in failures)
+    assert all("run the operation again" in failure["message"] for failure in failures)
     workers.gates.open(gate)
     records = workers.start(job, name)
     assert_all_done(job, workers.spark.report())

@@ -359,6 +359,7 @@ THREADS = [
         )
     ),
     ("bootstrap", "3"),
+    ("erase", "plain", "--yes"),
     ("recover", "t", "--to", "IN"),
     ("elect",),
     ("reassign", "--topics", "t", "--remove", "3"),
@@ -384,6 +385,7 @@ def test_no_job_hands_tasks_to_executors_with_runner_threads(filled: Place, spar
         return not before.issuperset(tracker.getJobIdsForGroup(None))
 
     assert started("verify")
+    assert filled.call("topics", "create", "plain", "--partitions", "1", "--replication-factor", "2") == 0
     for job, *argv in THREADS:
         given = [str(filled.folder / "in") if part == "IN" else part for part in argv]
         assert started(job, *given, "--runner", "threads") == (job in ("append", "read")), job

@@ -109,7 +109,7 @@ def test_a_worker_that_dies_is_an_error_of_its_items_and_a_bug_is_raised(
     runner = SparkRunner(spark)
     outcomes = list(runner.run(die, works[:2]))
     assert [type(one.error) for one in outcomes if isinstance(one, Failed)] == [RetriableError, RetriableError]
-    assert all("run it again" in str(one.error) and "\n" not in str(one.error) for one in outcomes)  # type: ignore[union-attr]
+    assert all("run the operation again" in str(one.error) and "\n" not in str(one.error) for one in outcomes)  # type: ignore[union-attr]
     with pytest.raises(Exception, match="ZeroDivisionError"):
         list(runner.run(stumble, works[:1]))
     assert list(runner.run(read_often, [])) == []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
-LIVES = at_depth(test=4, nightly=20)
+LIVES = at_depth(test=7, nightly=20)
 
 
 class DiedError(Exception):
