@@ -156,7 +156,7 @@ def _amplification(made: BenchCluster, configs: dict[str, str]) -> float:
     random = np.random.default_rng(1)
     batch = record_batch(binaries([random.bytes(1024) for _ in range(1024)]))
     appended = written = number = 0
-    while not [*made.folder.glob("remote/*/*.parquet")]:
+    while not [*(made.folder / "remote").rglob("*.parquet")]:
         if number > MOST_APPENDS:
             raise AssertionError(f"{number:,} appends of 1 MiB made no tiered segment of 1 GiB")
         with cluster.measured() as measure:
