@@ -61,6 +61,13 @@ class Cleanable:
         return f"{self.dirty_ratio:.0%} dirty: compacted from {policy.min_dirty_ratio:.0%} on"
 
 
+def dirty_from(log: ReplicaLog, compacted_to: int) -> int:
+    """The first offset of the brokers' files that was never compacted. Files that an erasure has rewritten reach
+    above ``compacted_to``, the bound of the last compaction.
+    """
+    return max(min(log.removed_to, compacted_to), log.local_start)
+
+
 def cleanable(
     log: ReplicaLog,
     merging: MergePolicy,
@@ -77,7 +84,7 @@ def cleanable(
     applied. ``now_ms`` is a time on which clocks agree. ``cold`` are the remote files that begin below the local
     start, in order. No file counts that ends above ``until``.
     """
-    start = max(min(log.removed_to, compacted_to), log.local_start)
+    start = dirty_from(log, compacted_to)
     clean = sum(link.file.object.size_bytes for link in log.over(log.local_start, start))
     oldest_ms: Callable[[Link], int] = oldest_by(footer)
     oldest, young = None, False

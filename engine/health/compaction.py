@@ -14,7 +14,7 @@ from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.replication.removal import members_behind
 from stratalog.partitions.clock import FOREVER_MS
-from stratalog.partitions.compaction import cleanable
+from stratalog.partitions.compaction import cleanable, dirty_from
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Listing, ReplicaLog, chain_of
 from stratalog.partitions.merge import made_ms, sealed_runs
@@ -118,7 +118,7 @@ def _may_be_late(one: _Compacted, then_ms: int) -> bool:
     if one.config.remote_storage_enable:
         return False  # what is due depends on the remote log, which health does not read
     policy = one.config.compaction
-    start = max(min(one.log.removed_to, one.seen.view.compacted_to), one.log.local_start)
+    start = dirty_from(one.log, one.seen.view.compacted_to)
     dirty = [link for link in one.log.over(start, one.log.log_end)[:-1] if made_ms(link) <= then_ms]
     return bool(dirty) and (policy.max_lag_ms < FOREVER_MS or _dirty_ratio(one) >= policy.min_dirty_ratio)
 
@@ -134,7 +134,7 @@ def _behind(one: _Compacted) -> Iterator[bool]:
 
 def _dirty_ratio(one: _Compacted) -> float:
     """The part of the sealed bytes that was never compacted, by the names of files."""
-    start = max(min(one.log.removed_to, one.seen.view.compacted_to), one.log.local_start)
+    start = dirty_from(one.log, one.seen.view.compacted_to)
     clean = sum(link.file.object.size_bytes for link in one.log.over(one.log.local_start, start))
     sealed = sealed_runs(one.log, one.config.merging, start, FOREVER_MS)
     dirty = sum(link.file.object.size_bytes for run in sealed for link in run.links if link.end < one.log.log_end)

@@ -81,8 +81,8 @@ class BothTiers:
 
 
 def check_latest(history: History, seen: Mapping[int, Token], start: int, end: int, who: str) -> None:
-    """What a reader of ``[start, end)`` of both tiers takes for the last record of each key is the last one: no
-    earlier one has come back. Raises: Violation (C4)."""
+    """A reader of ``[start, end)`` of both tiers finds the last record of each key: no earlier one has come back.
+    Raises: Violation (C4)."""
     if history.unclean or any(offset not in history.committed for offset in range(start, end)):
         return
     kept = [offset for offset in range(start, end) if offset not in history.erased]
