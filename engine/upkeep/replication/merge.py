@@ -148,7 +148,7 @@ def plan(
         works += [
             MergeWork(
                 replicas=storage.replicas(view),
-                policy=config.merging,
+                policy=config.merging_on_brokers,
                 from_offset=max(ends[topic.topic_id].get(view.partition, 0), view.log_start_offset),
                 compression=config.compression_type,
                 clock=clock,
