@@ -10,8 +10,8 @@ from bench.latency import OPERATIONS, Depth, LatencyLine, Measured, rounds_of, t
 from stratalog.partitions.runner import Done
 
 ROUNDS = {
-    "append, acks=all, 3 replicas": 12,
-    "append, acks=all, 1 replica": 9,
+    "append, acks=all, 3 replicas": 11,
+    "append, acks=all, 1 replica": 8,
     "fetch of one file": 4,
     "commit of a group's offset": 16,
 }
