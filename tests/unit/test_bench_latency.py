@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.latency import OPERATIONS, Depth, LatencyLine, Measured, rounds_of, times_of
+from stratalog.engine.replication import log_end
 from stratalog.partitions.runner import Done
 
 ROUNDS = {
@@ -20,6 +21,15 @@ ROUNDS = {
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.what)
 def test_an_operation_takes_the_round_trips_of_the_table(tmp_path: Path, operation: Measured) -> None:
     assert rounds_of(tmp_path, operation) == ROUNDS[operation.what]
+
+
+@pytest.mark.parametrize(("operation", "rounds"), [(OPERATIONS[0], 18), (OPERATIONS[1], 13)])
+def test_an_append_that_looks_at_the_whole_log_takes_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: Measured, rounds: int
+) -> None:
+    """Once a minute, to notice storage that lost files."""
+    monkeypatch.setattr(log_end, "LOOK_AGAIN_MS", 0)
+    assert rounds_of(tmp_path, operation) == rounds
 
 
 def test_requests_side_by_side_are_one_round_trip() -> None:
