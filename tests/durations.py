@@ -7,6 +7,7 @@ the processor time by part of the run and kind, the tests, files and fixtures th
 more than five seconds on the wall that no mark ``long`` explains:
 
     python -m tests.durations --rows 30
+    python -m tests.durations --slower      writes tests/slower.txt, the tests that make check leaves out
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from typing import Any, TextIO
 
 import pytest
 
+from tests.depth import LEFT_OUT, SLOWER
+
 FOLDER = Path(__file__).resolve().parent.parent / ".cache" / "durations"
 LONG_S = 5.0
+SLOWER_S = 0.07
 JVMS = ("spark", "connect_url", "standalone")
 SERVERS = ("s3_endpoint", "azure_endpoint", "gcs_endpoint", "kms", "clients")
 
@@ -114,7 +118,8 @@ class Recorder:
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[Any]:
         spark = item.get_closest_marker("spark") is not None
         long = item.get_closest_marker("long") is not None
-        return (yield from self._timed("call", item.nodeid, spark=spark, long=long))
+        quick = not any(item.get_closest_marker(mark) for mark in LEFT_OUT["check"])
+        return (yield from self._timed("call", item.nodeid, spark=spark, long=long, quick=quick))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[Any]:
@@ -200,18 +205,36 @@ def report(files: Sequence[Sequence[dict[str, Any]]], rows: int) -> Iterator[str
         yield f"{wall:9.1f}  {name}"
 
 
+def slower(files: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
+    """Of the tests whose marks make them quick, those whose cases take more than ``SLOWER_S`` of processor time on
+    average."""
+    took: Counter[str] = Counter()
+    cases: Counter[str] = Counter()
+    for line in (line for lines in files for line in lines):
+        if line["kind"] in {"setup", "call", "teardown"}:
+            test = line["name"].partition("[")[0]
+            took[test] += line["cpu"]
+            if line["kind"] == "call" and line["quick"]:
+                cases[test] += 1
+    return sorted(test for test, count in cases.items() if took[test] / count > SLOWER_S)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the report of the last ``make test``. Exit status 1 where there was none."""
     parser = argparse.ArgumentParser(prog="python -m tests.durations", description=__doc__)
     parser.add_argument("--rows", type=int, default=30)
     parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--slower", action="store_true", help=f"write {SLOWER.name}")
     given = parser.parse_args(argv)
     files = sorted(given.folder.glob("*.jsonl"))
     if not files:
         print(f"{given.folder} has no durations: run make test first", file=sys.stderr)
         return 1
     lines = [[json.loads(line) for line in file.open(encoding="utf-8")] for file in files]
-    print("\n".join(report(lines, given.rows)))
+    if given.slower:
+        SLOWER.write_text("".join(f"{test}\n" for test in slower(lines)), encoding="utf-8")
+    else:
+        print("\n".join(report(lines, given.rows)))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.durations import Processors, report
+from tests.durations import Processors, report, slower
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\n"
 
@@ -32,10 +32,10 @@ def test_a_report_has_a_table_for_each_part_of_the_run() -> None:
         return {"kind": kind, "name": name, "wall": wall, "cpu": cpu, **more}
 
     quick = [
-        line("call", "a.py::test", 6, 1, spark=False, long=False),
+        line("call", "a.py::test", 6, 1, spark=False, long=False, quick=True),
         line("process", "not spark", 7, 2),
     ]
-    spark = [line("call", "b.py::test", 7, 3, spark=True, long=True), line("process", "spark", 9, 8)]
+    spark = [line("call", "b.py::test", 7, 3, spark=True, long=True, quick=False), line("process", "spark", 9, 8)]
     told = list(report([quick, spark], 1))
     assert [row.split() for row in told if "everything" in row] == [
         ["everything", "1", "7.0", "2.0"],
@@ -43,3 +43,12 @@ def test_a_report_has_a_table_for_each_part_of_the_run() -> None:
     ]
     assert "      3.0  b.py::test" in told
     assert told[-2:] == ["over 5 s on the wall without a mark that says why: 1", "      6.0  a.py::test"]
+
+
+def test_quick_tests_that_take_long_are_those_that_make_check_leaves_out() -> None:
+    def took(name: str, cpu: float, quick: bool) -> list[dict[str, object]]:
+        parts = {"setup": cpu / 2, "call": cpu / 2, "teardown": 0.0}
+        return [{"kind": kind, "name": name, "cpu": part, "quick": quick} for kind, part in parts.items()]
+
+    lines = [*took("a::slower[1]", 0.2, True), *took("a::slower[2]", 0.1, True), *took("a::quick", 0.01, True)]
+    assert slower([lines, took("a::marked", 9, False)]) == ["a::slower"]
