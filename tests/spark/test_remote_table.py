@@ -195,6 +195,7 @@ FILTERS = [
 ]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("condition", FILTERS)
 def test_skipping_files_and_row_groups_loses_no_row(
     spark: SparkSession, frame: DataFrame, table: DeltaTopicTable, condition: str
