@@ -354,10 +354,13 @@ class MetadataLog:
         """
         mine: list[Voter] = []
         others = list(survey.voters)
+        looked_at = ids_of(look.voter for look in survey.looks)
         for voter in survey.voters:
             if voter.id in survey.away:
                 continue
             try:
+                if voter.id not in looked_at:
+                    voter.check_root()  # a create would make folders below the mount point of an unmounted volume
                 if not voter.claim(epoch, self._claimant):
                     return mine, voter
                 mine.append(voter)
