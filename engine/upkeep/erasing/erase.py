@@ -39,6 +39,7 @@ from stratalog.engine.upkeep.erasing.certificate import (
     Certificate,
     ErasedTopic,
     NotErased,
+    described,
 )
 from stratalog.engine.upkeep.erasing.commits import commit_erasures
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
@@ -63,7 +64,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.wanted_where import RecordFinder
 
 _ATTEMPTS = 5
 R = TypeVar("R")
@@ -122,7 +123,7 @@ def erase(
             erasing.plan(sends)
         else:
             erasing.carry_on()
-            if wanted.keys is not None:
+            if wanted.any:
                 erasing.remove()
             erasing.clean()
             erasing.look_everywhere()
@@ -134,10 +135,10 @@ def erase(
             return _report(run.report(), None)
         certificate = erasing.certify(wanted, execution.clock.now_ms())
         run.notes.append(f"certificate: sha256 {certificate.sha256}")
-        if wanted.keys is None:
+        if not wanted.any:
             run.notes.append(
-                "no keys were given: records that an earlier run had not found yet were not looked for; give the "
-                "keys again to find them, and for a certificate that names the keys"
+                "no keys and no condition were given: records that an earlier run had not found yet were not "
+                "looked for; give them again to find these, and for a certificate that names them"
             )
         run.totals["whole"] = certificate.whole
     return _report(run.report(), certificate)
@@ -158,7 +159,7 @@ class _Erasing:
         execution: Execution,
         run: OperationRun,
         now: bool,
-        keys: dict[str, WantedKeys | None],
+        keys: dict[str, RecordFinder | None],
         image: ClusterImage,
     ) -> None:
         self._metadata, self._storage, self._clock = metadata, storage, execution.clock
@@ -249,7 +250,7 @@ class _Erasing:
                 self._fail(key, UnknownTopicOrPartitionError(f"{part}: the topic was deleted meanwhile"))
             if part.above:
                 why = (
-                    f"{part.above:,} records of the keys are at or above the last stable offset {part.looked_to}: "
+                    f"{part.above:,} wanted records are at or above the last stable offset {part.looked_to}: "
                     "erase again when their transactions have ended, and the high watermark has passed them"
                 )
                 part.left.append(NotErased(f"broker {part.view.leader}", why))
@@ -343,13 +344,15 @@ class _Erasing:
         topics = []
         for topic_id, keys in self._keys.items():
             parts = [part for key, part in self._parts.items() if key.topic_id == topic_id]
+            key_digests, where = described(keys, salt)
             topics.append(
                 ErasedTopic(
                     topic=self._image.topics[topic_id].name
                     if topic_id in self._image.topics
                     else parts[0].view.topic,
                     topic_id=topic_id,
-                    key_digests=() if keys is None else keys.digests(salt),
+                    key_digests=key_digests,
+                    where=where,
                     before_us=wanted.before_us,
                     partitions=tuple(part.certified() for part in parts),
                 )

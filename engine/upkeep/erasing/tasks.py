@@ -28,15 +28,15 @@ from stratalog.partitions.runner import Runner
 from stratalog.partitions.segment import end_of_file
 from stratalog.partitions.store import Store
 from stratalog.partitions.transactions import transactions_of
-from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.wanted_where import RecordFinder
 
 
 @dataclass(frozen=True, slots=True)
 class EraseWork(PartitionWork):
     """One partition."""
 
-    keys: WantedKeys | None
-    """None: only carry on with the erasures of the metadata."""
+    keys: RecordFinder | None
+    """The records to erase; None: only carry on with the erasures of the metadata."""
     options: ErasingOptions
     delay_ms: int
     clock: Clock
@@ -243,8 +243,8 @@ class _Cleaning:
         return NotErased(f"broker {broker}: {file.object.name}", why, waits)
 
 
-def may_hold(store: Store, file: DataFile, erasures: Sequence[Erasure], keys: WantedKeys | None) -> bool:
-    """Whether a data file may hold a record that the erasures name, or one of the keys; a damaged one may."""
+def may_hold(store: Store, file: DataFile, erasures: Sequence[Erasure], keys: RecordFinder | None) -> bool:
+    """Whether a data file may hold a record that the erasures name, or a wanted one; a damaged one may."""
     name = file.name
     try:
         end = end_of_file(store, file)
