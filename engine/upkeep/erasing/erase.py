@@ -64,6 +64,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.wanted_where import RecordFinder
 
 _ATTEMPTS = 5
@@ -372,30 +373,37 @@ class _Erasing:
     def _each(
         self, task: Callable[[EraseWork], R], keys: Iterable[TopicIdPartition]
     ) -> Iterator[tuple[EraseWork, R]]:
-        """Run the task on partitions that have not failed. Those that fail now are failures of the run."""
-        works = []
-        for key in keys:
-            part = self._parts[key]
-            if part.failed or key.topic_id not in self._image.topics:
-                continue
-            work = work_of(self._storage, self._clock, self._image, part.view, part.keys)
-            works.append(replace(work, dry_run=self._run.dry_run, now=self._now, start=part.looked_to))
-        done = set()
-        for work, result in self._run.each(task, works):
-            done.add(work.replicas.view.key)
-            yield work, result
-        for work in works:
-            if work.replicas.view.key not in done:
-                failure = next(one for one in reversed(self._run.failures) if one.item == str(work))
-                self._end(work.replicas.view.key, failure)
+        """Run the task on partitions that have not failed. Those that fail now are failures of the run. A task
+        whose view is out of date, as of an election or another erasure, runs again with the present one."""
+        waiting = [*keys]
+        for attempt in range(_ATTEMPTS):
+            works = [self._work_of(key) for key in waiting if self._is_present(key)]
+            waiting = []
+            for outcome in self._run.watched(self._run.tasks.run(task, works), len(works), "partitions"):
+                match outcome:
+                    case Done(work, result):
+                        yield work, result
+                    case Failed(work, StaleMetadataError()) if attempt + 1 < _ATTEMPTS:
+                        waiting.append(work.replicas.view.key)
+                    case Failed(work, error):
+                        self._fail(work.replicas.view.key, error)
+            if not waiting:
+                return
+            self._refresh()
+
+    def _is_present(self, key: TopicIdPartition) -> bool:
+        return not self._parts[key].failed and key.topic_id in self._image.topics
+
+    def _work_of(self, key: TopicIdPartition) -> EraseWork:
+        part = self._parts[key]
+        work = work_of(self._storage, self._clock, self._image, part.view, part.keys)
+        return replace(work, dry_run=self._run.dry_run, now=self._now, start=part.looked_to)
 
     def _fail(self, key: TopicIdPartition, error: StratalogError) -> None:
-        self._run.fail(self._parts[key], error)
-        self._end(key, self._run.failures[-1])
-
-    def _end(self, key: TopicIdPartition, failure: Failure) -> None:
-        why = f"{failure.code}: {failure.message}"
-        self._parts[key].error = NotErased(str(self._parts[key]), why)
+        part = self._parts[key]
+        self._run.fail(part, error)
+        failure = self._run.failures[-1]
+        part.error = NotErased(str(part), f"{failure.code}: {failure.message}")
 
     def _commit(
         self, found: dict[TopicIdPartition, FoundRecords]

@@ -20,7 +20,12 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.discarded import Discarded, discarded
 from stratalog.partitions.erasing import ErasingOptions, marks
 from stratalog.partitions.erasure import MOST_RANGES, Erasure, OffsetRange, is_erased, to_erase, within
-from stratalog.partitions.errors import CorruptSegmentError, RetriableError, StratalogError
+from stratalog.partitions.errors import (
+    CorruptSegmentError,
+    RetriableError,
+    StaleMetadataError,
+    StratalogError,
+)
 from stratalog.partitions.listing import DataFile, Link, ReplicaLog
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica, errors_of
@@ -162,7 +167,7 @@ class CleanedReplicas:
 def clean(work: EraseWork) -> CleanedReplicas:
     """Delete the files with erased records that have left the logs, on every replica that can be reached.
 
-    Raises: errors of listing the leader.
+    Raises: errors of listing the leader; StaleMetadataError when the view is out of date on any of them.
     """
     replicas, erasures = work.replicas, work.replicas.view.erasures
     leader = replicas.leader
@@ -178,6 +183,8 @@ def clean(work: EraseWork) -> CleanedReplicas:
     for broker in replicas.view.replicas:
         try:
             while_it_changes(partial(cleaning.on, broker))
+        except StaleMetadataError:
+            raise
         except StratalogError as error:
             cleaning.left.append(
                 NotErased(
