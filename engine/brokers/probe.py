@@ -96,7 +96,7 @@ def read_and_probe(metadata: MetadataClient, storage: Storage) -> tuple[ClusterI
         with suppress(StratalogError):
             found.extend(probe_roots(storage, known))
 
-    side_by_side(storage.threads, lambda: images.append(metadata.image()), look)
+    side_by_side(storage.copies, lambda: images.append(metadata.image()), look)
     (image,) = images
     if image.brokers != known.brokers or not found or _unmatched(storage.file, image):
         return image, False
