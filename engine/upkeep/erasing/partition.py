@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stratalog.engine.metadata.image import PartitionView
-from stratalog.engine.upkeep.erasing.certificate import ErasedFile, ErasedPartition, NotErased
+from stratalog.engine.upkeep.erasing.certificate import (
+    ErasedFile,
+    ErasedPartition,
+    ErasedRemote,
+    NotErased,
+)
 from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, offsets_of
 from stratalog.partitions.erasure import OffsetRange
 from stratalog.partitions.listing import DataFile
@@ -32,6 +37,10 @@ class ErasingPartition:
     """The partition epoch."""
     deleted: int = 0
     left: list[NotErased] = field(default_factory=list)
+    remote: ErasedRemote | None = None
+    """Its remote copy; None: the topic is not tiered."""
+    remote_files: int = 0
+    """The remote segments that were rewritten."""
     error: NotErased | None = None
     """The failure that ended the work on it."""
 
@@ -66,4 +75,5 @@ class ErasingPartition:
             replaced=tuple(self.replaced),
             made=() if self.cleaned is None else self.cleaned.made,
             not_erased=tuple(self.not_erased),
+            remote=self.remote,
         )
