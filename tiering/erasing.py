@@ -17,7 +17,7 @@ from stratalog.partitions.removing import RemovingOptions
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.rewrite import Removal
 from stratalog.partitions.store.protocol import Store
-from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.wanted_where import RecordFinder
 from stratalog.tiering.erasure import generation_needed, to_erase_remotely
 from stratalog.tiering.remote_file import remote_file
 from stratalog.tiering.remote_segment import RemoteSegment
@@ -25,7 +25,7 @@ from stratalog.tiering.removing import RemovedRemotely, rewrite_segments
 
 
 def find_remotely(
-    remote: Store, folder: str, segments: Iterable[RemoteSegment], keys: WantedKeys, start: int, end: int
+    remote: Store, folder: str, segments: Iterable[RemoteSegment], keys: RecordFinder, start: int, end: int
 ) -> Iterator[tuple[RemoteSegment, list[int]]]:
     """The segments of a partition that hold records of the keys at offsets ``[start, end)``, with these offsets,
     ascending. Footers show which row groups may hold a key; only those are read.

@@ -14,7 +14,17 @@ from stratalog.engine.upkeep.erasing.certificate import (
 from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, offsets_of
 from stratalog.partitions.erasure import OffsetRange
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.wanted_where import RecordFinder
+
+
+@dataclass(slots=True)
+class RemoteFigures:
+    """The remote work on a partition so far."""
+
+    files: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    replaced: list[ErasedFile] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -22,7 +32,8 @@ class ErasingPartition:
     """One partition, and what came of it."""
 
     view: PartitionView
-    keys: WantedKeys | None
+    keys: RecordFinder | None
+    """The records to erase; None: only those that an earlier run has found."""
     offsets: list[OffsetRange] = field(default_factory=list)
     looked_to: int = 0
     above: int = 0
@@ -63,6 +74,13 @@ class ErasingPartition:
         if self.cleaned is None or file.name in self.cleaned.names:
             return False
         return all(one.where != where for one in self.left)
+
+    def take(self, figures: RemoteFigures) -> None:
+        """Add the figures of remote work since the last call."""
+        self.read_bytes += figures.read_bytes
+        self.written_bytes += figures.written_bytes
+        self.remote_files += figures.files
+        figures.read_bytes = figures.written_bytes = figures.files = 0
 
     def certified(self) -> ErasedPartition:
         """The partition in the certificate."""

@@ -18,6 +18,7 @@ from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.upkeep.erasing.certificate import ErasedFile
+from stratalog.engine.upkeep.erasing.partition import RemoteFigures
 from stratalog.engine.upkeep.erasing.tasks import RemoteCopy
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.partitions.erasure import Erasure
@@ -86,16 +87,6 @@ def erased_segment(copy: RemoteCopy, segment: RemoteSegment) -> ErasedFile:
     """A remote segment with its checksum. Raises: see ``read_remote``."""
     found = read_remote(copy.store, copy.folder, segment)
     return ErasedFile(segment.path, segment.size_bytes, f"{found.crc32:08x}")
-
-
-@dataclass(slots=True)
-class RemoteFigures:
-    """The remote work on a partition so far."""
-
-    files: int = 0
-    read_bytes: int = 0
-    written_bytes: int = 0
-    replaced: list[ErasedFile] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.erasing.certificate import ErasedFile, ErasedRemote, NotErased
 from stratalog.engine.upkeep.erasing.copies import still_staged
-from stratalog.engine.upkeep.erasing.partition import ErasingPartition
-from stratalog.engine.upkeep.erasing.remote import RemoteErasing, RemoteFigures, erased_segment
+from stratalog.engine.upkeep.erasing.partition import ErasingPartition, RemoteFigures
+from stratalog.engine.upkeep.erasing.remote import RemoteErasing, erased_segment
 from stratalog.engine.upkeep.erasing.tasks import may_hold
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.partitions import paths
