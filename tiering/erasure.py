@@ -46,8 +46,9 @@ Late uploads
 History
     Time travel to a version before step 6 fails, as its entries are gone. A program that has such a version open
     reads objects until they are deleted. One that follows the table entry by entry must begin again if it has
-    fallen behind by more than the delay. A commit of another program on a version that is gone may write an entry
-    that no reader reads; the next run deletes it.
+    fallen behind by more than the delay. A writer that has read a version that is gone since may write the entry
+    after it, which no reader reads. It reads the table again, as after every commit; the next erasure deletes the
+    entry.
 
 A restored cluster gets the tables as they are. An erasure that was not whole is lost with the metadata: its
 offsets are not known any more, so it is to be repeated with the keys.
