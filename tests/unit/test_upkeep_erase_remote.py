@@ -19,7 +19,7 @@ from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.erasing.remote import RemoteErasing
 from stratalog.engine.upkeep.tiering.uploads import Uploads
-from stratalog.partitions.errors import StorageError
+from stratalog.partitions.errors import PolicyViolationError, StorageError
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.remote_log import RemoteLog
 from tests.ports import ports_of
@@ -416,6 +416,18 @@ def test_nothing_is_changed_when_the_remote_tier_cannot_be_read(tmp_path: Path) 
         live.erase(KEY)
     faults.none()
     assert live.cluster.image.erasures == {}
+
+
+def test_an_erasure_that_was_begun_ends_in_a_topic_that_is_compacted_since(tmp_path: Path) -> None:
+    live = Tiered(tmp_path, file_delete_delay_ms="60000")
+    assert not live.erase(KEY).whole
+    live.cluster.topics.alter_configs("t", {"cleanup.policy": "compact"})
+    with pytest.raises(PolicyViolationError, match="tiered and compacted"):
+        live.erase(OTHER)
+    assert live.erase(now=True).whole
+    live.check_gone()
+    assert live.cluster.compact().ok
+    assert live.cluster.verify(deep=True).ok
 
 
 def test_a_cached_table_is_not_read_after_an_erasure(tmp_path: Path) -> None:

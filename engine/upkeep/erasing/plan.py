@@ -87,7 +87,7 @@ def _refusals(
             "records cannot be erased from its snapshots and manifests: drop that table, and set "
             "remote.iceberg.table to an empty text first"
         )
-    if config.remote_storage_enable and config.compacts:
+    if config.remote_storage_enable and config.compacts and wanted.any:
         yield (
             "it is tiered and compacted, and records cannot be erased from a compacted remote log: append a "
             "tombstone for each key, and run `stratalog compact`"
