@@ -12,6 +12,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
+from stratalog.bridges.kafka_tier import reading
 from stratalog.bridges.kafka_tier import tasks as tier_tasks
 from stratalog.bridges.kafka_tier.batches import batches_of
 from stratalog.bridges.kafka_tier.layout import IndexKind
@@ -321,6 +322,20 @@ def test_an_offset_index_that_lies_is_named(kind: IndexKind, change: Any, said: 
     start = segment_of(tier, "txn", 1).start_offset
     with pytest.raises(CorruptionError, match=said):
         [got(tier, "txn", start=begin, end=begin + 3) for begin in range(start + 1, start + 400, 30)]
+
+
+@pytest.mark.parametrize("read_bytes", [1, 64, 1000, 5000])
+def test_batches_may_be_larger_than_a_read(read_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that ends inside a batch is followed by one from its beginning, which has all of it."""
+    records = got(opened(MAIN), "plain")
+    monkeypatch.setattr(reading, "READ_BYTES", read_bytes)
+    monkeypatch.setattr(reading, "_LEAST_READ_BYTES", read_bytes)
+    tier = opened(MAIN)
+    plan = tier.plan("plain", partitions=[0])
+    before = tier.store.counts.snapshot()
+    assert got(tier, "plain") == records
+    size = sum(task.piece.segment.size_bytes for task in plan.tasks)
+    assert (tier.store.counts - before).read_bytes <= 3 * size
 
 
 def test_an_entry_of_the_offset_index_may_span_the_batches_of_an_append() -> None:

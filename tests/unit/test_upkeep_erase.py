@@ -163,6 +163,7 @@ def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
     assert report.estimate is not None
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("delay_ms", [0, 60_000])
 @pytest.mark.parametrize("keys", [(), (KEY,), (KEY, OTHER)])
 @pytest.mark.parametrize("now", [False, True])
@@ -254,6 +255,7 @@ def stop_at(live: Erasable, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
             live.erase(KEY)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("step", ["erase_partition", "clean", "look_everywhere", "forget", "certify"])
 @pytest.mark.parametrize("elected", [False, True])
 def test_the_next_run_goes_on_wherever_the_last_one_ended(
