@@ -34,6 +34,9 @@ The order of steps
     3. Replaced files are deleted, after ``file.delete.delay.ms`` and after all bytes of the segments that replace
        them were read.
     4. The offsets are forgotten when no replica needs them.
+    A deleted file leaves its name to an append that began before it. Under a view from before the rule, the log
+    would hold that append. So an append looks again, and is repeated where it meets a file of a rule that its view
+    does not know (``engine.replication.log_end``).
     A crash between any two steps leaves a whole log; the next run continues.
 
 The remote tier

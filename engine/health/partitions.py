@@ -18,7 +18,7 @@ from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.probed_roots import Same
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
-from stratalog.engine.replication.lost_log import LogLostError, check_not_lost
+from stratalog.engine.replication.lost_log import LogLostError, check_not_lost, may_begin_again
 from stratalog.engine.upkeep.memory.kept_times import METADATA_LOG
 from stratalog.engine.upkeep.memory.trouble import Trouble
 from stratalog.engine.upkeep.verification.audit import audit, failures_of
@@ -351,6 +351,7 @@ def lost_findings(storage: Storage, sight: Sight) -> Iterator[HealthFinding]:
                 others = [seen.replicas.get(broker) for broker in seen.view.isr]
                 held = any(isinstance(other, Listing) and other.data for other in others)
                 topic = seen.view.topic
+                held = held or not may_begin_again(seen.view)
                 lost = sight.commands("recover", topic, "--keep", "brokers", "--dry-run")
                 yield HealthFinding(
                     severity=Severity.ERROR,

@@ -183,6 +183,20 @@ _VACUUMED_EARLY = (
     ("d1", ""),
     ("d0", ""),
 )
+_LATE_MERGE_OF_ERASED = replace(
+    small(
+        "merge",
+        "erase 0 now",
+        setup="; ".join(f"append p9 {number} 0 1" for number in range(6)),
+        segment_merge_min_files="2",
+    ),
+    tags=frozenset({"erase"}),
+)
+_ERASED_LATE = (
+    ("d0", "commit 0-6.1 b2"),  # d0 is about to name a merge of all appends
+    ("d1", ""),  # an erasure rewrites some of them
+    ("d0", ""),
+)
 _UNSEEN = small(
     "replicate",
     "unfence 3; replicate",
@@ -707,5 +721,29 @@ MUTATIONS: Sequence[Mutation] = (
         variants.patched(stratalog.engine.replication.sync, "_merged_over", variants.merged_over_any_generation),
         theme="compact",
         first=8,
+    ),
+    Mutation(
+        "only the part of a file in the log is erased",
+        "the whole file counts, not only the part in the log (partitions.erasure)",
+        variants.all_of(
+            variants.patched(stratalog.partitions.erasure, "_named", variants.named_in_the_log),
+            variants.patched(stratalog.partitions.erasure, "_cut_by", lambda log, link: 0),
+        ),
+        directed=_LATE_MERGE_OF_ERASED,
+        script=_ERASED_LATE,
+        seeds=1,
+    ),
+    Mutation(
+        "further reach wins over an erasure",
+        "at each offset the file of the greatest generation counts (partitions.removal)",
+        variants.all_of(
+            *(
+                variants.patched(module, "chain_of", variants.chain_of_any_generation)
+                for module in (stratalog.partitions.listing, stratalog.partitions.known_log)
+            )
+        ),
+        directed=_LATE_MERGE_OF_ERASED,
+        script=_ERASED_LATE,
+        seeds=1,
     ),
 )

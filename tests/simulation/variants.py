@@ -50,7 +50,11 @@ from stratalog.engine.state.transaction_state import Transaction, TransactionSta
 from stratalog.engine.upkeep.maintenance.maintain import _Maintenance
 from stratalog.engine.upkeep.replication.compact_remote import RemoteRemovalWork, RemoteTables
 from stratalog.partitions.clock import Clock
+<<<<<<< HEAD
 from stratalog.partitions.erasure import Erasure
+=======
+from stratalog.partitions.erasure import Erasure, within
+>>>>>>> in-er2
 from stratalog.partitions.errors import (
     OutcomeUnknownError,
     OutOfOrderSequenceNumberError,
@@ -224,6 +228,12 @@ def litter_of_any_rule(
     """Litter of a rule that is not carried out, too."""
     rules = {partition: Rule(1_000_000, 0) for partition in range(100)}
     return find_litter(objects, replace(log, rules=rules), removed, **others)
+
+
+def named_in_the_log(link: Link, erasures: Sequence[Erasure]) -> int:
+    """Of a file only the part in the log counts."""
+    later = (one for one in reversed(erasures) if one.generation > link.name.generation)
+    return next((one.generation for one in later if within(one.offsets, link.start, link.end)), 0)
 
 
 def first_scan(list_once: Callable[[], Any], where: str, together: object) -> Any:

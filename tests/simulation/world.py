@@ -221,6 +221,7 @@ class World:
             refused = call.point(what, root.place, name) is Verdict.REFUSE
             if refused or (root.full and what != "delete"):
                 self.note(call, what, root.place, name, "never")
+                root.lose(name)
                 return
             result = effect()
             self.note(call, what, root.place, name, result)

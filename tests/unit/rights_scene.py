@@ -212,6 +212,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     ),
     "replicate": (lambda live, driver: driver.replicate(),),
     "merge": (lambda live, driver: driver.merge(),),
+    "compact": (lambda live, driver: driver.compact(check=False),),
     "tier": (lambda live, driver: driver.tier(),),
     "heal": (lambda live, driver: driver.heal(check=False),),
     "retain": (lambda live, driver: driver.retain(check=False),),
@@ -280,6 +281,15 @@ def is_damaged(live: Guarded) -> None:
 def has_small_files(live: Guarded) -> None:
     live.cluster.topics.alter_configs("u", {"segment.bytes": "400"})
     live.fill("abcdefghij", "u")
+
+
+def is_dirty(live: Guarded) -> None:
+    """Topic ``k``, of which both tiers have records to compact."""
+    live.tiered("k", cleanup_policy="compact", min_cleanable_dirty_ratio="0", local_retention_bytes="-1")
+    live.cluster.topics.alter_configs("k", {"local.retention.ms": "-1"})
+    for value in "abc":
+        live.cluster.append_batches("k", {0: [keyed([("k", value)], live.clock.now_ms())]}).raise_for_failures()
+    live.cluster.tier("k").raise_for_failures()
 
 
 def has_snapshots(live: Guarded) -> None:
@@ -381,6 +391,7 @@ PREPARED: Mapping[str, Callable[[Guarded], object]] = {
     "replicate": lags,
     "heal": is_damaged,
     "merge": has_small_files,
+    "compact": is_dirty,
     "read_snapshot": has_snapshots,
     "snapshot": has_snapshots,
     "snapshot with a table": has_a_snapshot_table,
