@@ -50,11 +50,7 @@ from stratalog.engine.state.transaction_state import Transaction, TransactionSta
 from stratalog.engine.upkeep.maintenance.maintain import _Maintenance
 from stratalog.engine.upkeep.replication.compact_remote import RemoteRemovalWork, RemoteTables
 from stratalog.partitions.clock import Clock
-<<<<<<< HEAD
-from stratalog.partitions.erasure import Erasure
-=======
 from stratalog.partitions.erasure import Erasure, within
->>>>>>> in-er2
 from stratalog.partitions.errors import (
     OutcomeUnknownError,
     OutOfOrderSequenceNumberError,
