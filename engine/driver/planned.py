@@ -55,9 +55,15 @@ class Planned:
         """
         voters = self.voters(image)
         for store in voters:
-            self.send(store, puts=4, gets=2)
+            self.send(store, puts=2, gets=1)
         for store in voters[len(voters) // 2 + 1 :]:
             self.send(store, gets=1)
+        self.send_commit_again(image)
+
+    def send_commit_again(self, image: ClusterImage) -> None:
+        """Add a later commit of the same run, which has the claim already."""
+        for store in self.voters(image):
+            self.send(store, puts=2, gets=1)
         self.send_look(image)
 
     def voters(self, image: ClusterImage) -> list[Store]:
