@@ -27,8 +27,8 @@ ROUND, MOST_APPENDS = 64, 2_000
 """Appends between two rounds of upkeep, and before the benchmark gives up."""
 _ROOM = 8 * 1024 * MIB
 BY_DEFAULT: dict[str, str] = {}
-MERGED_ONCE = {"segment.merge.min.files": "100000", "segment.merge.inline.bytes": "0"}
-"""Topic configs with which records are merged only into a whole segment."""
+NOT_MERGED = {"segment.merge.min.files": "100000", "segment.merge.inline.bytes": "0"}
+"""Topic configs with which appends stay as they are until the remote tier has them as one segment."""
 
 
 def rates(bench: Bench) -> list[Line]:
@@ -123,7 +123,7 @@ def _small(bench: Bench) -> list[Line]:
 
 def _written(bench: Bench) -> list[Line]:
     lines = []
-    for what, configs in (("by default", BY_DEFAULT), ("merged once", MERGED_ONCE)):
+    for what, configs in (("by default", BY_DEFAULT), ("not merged", NOT_MERGED)):
         bench.say(f"rates: bytes written, {what}")
         with in_memory(_ROOM) as folder:
             made = bench.cluster("rates", within=folder)
