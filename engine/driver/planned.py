@@ -16,6 +16,7 @@ from stratalog.engine.driver.estimate import Estimate
 from stratalog.engine.driver.storage import Storage, is_billed
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.partitions.records import schema_of
+from stratalog.partitions.segment_check import SMALL_BYTES
 from stratalog.partitions.store import Store, StoreCounts, StoreOptions
 from stratalog.partitions.store.object import INLINE_COPY_BYTES
 
@@ -90,6 +91,11 @@ def copies(size_bytes: int) -> tuple[int, int]:
 def pieces(size_bytes: int, piece_bytes: int) -> int:
     """The number of pieces of at most ``piece_bytes``; at least one."""
     return max(1, math.ceil(size_bytes / piece_bytes))
+
+
+def reads_to_rewrite(topic: TopicImage, size_bytes: int) -> int:
+    """The requests to read a file of this size for a merge: one for a small file, else its footer and columns."""
+    return 1 if size_bytes <= SMALL_BYTES else 1 + columns_of(topic)
 
 
 def columns_of(topic: TopicImage) -> int:

@@ -17,12 +17,13 @@ from functools import cache
 from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.planned import Planned
+from stratalog.engine.driver.remote_quota import copy_throttle
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.turns import Over
 from stratalog.engine.driver.while_it_changes import while_it_changes
-from stratalog.engine.metadata.chosen import chosen_partitions, topic_config_of
+from stratalog.engine.metadata.chosen import chosen_partitions, cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_commands import AddRules, WantedRule
 from stratalog.engine.metadata.protection import Now, is_protected
@@ -255,7 +256,7 @@ def compact(
         image = metadata.image()
         now_ms = cache(lambda: compared_clocks(storage, execution.clock, image).agreed_ms)
         planned, protected = _plan(storage, execution.clock, image, topics, only, now_ms)
-        tables = RemoteTables(metadata, storage, run)
+        tables = RemoteTables(metadata, storage, run, copy_throttle(execution, cluster_config_of(image)))
         works = _with_remote(tables, image, planned)
         run.add(_row(view, None, CompactResult(), PROTECTED) for view in protected)
         looked = {work.replicas.view.key: seen for work, seen in run.each(look_at_log, list(works.values()))}
