@@ -290,7 +290,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "a listing is two scans: what one shows alone may have holes",
                 "stable_listing",
                 variants.first_scan,
-                1238,
+                1360,
             ),
             (
                 "all of the second scan",
