@@ -290,7 +290,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "a listing is two scans: what one shows alone may have holes",
                 "stable_listing",
                 variants.first_scan,
-                1238,
+                1360,
             ),
             (
                 "all of the second scan",
@@ -327,7 +327,7 @@ MUTATIONS: Sequence[Mutation] = (
         "the directory id stands in the path",
         variants.patched(paths, "replica_path", variants.folder_without_incarnation),
         theme="wipe",
-        first=830,
+        first=835,
     ),
     Mutation(
         "end of epoch",
@@ -344,7 +344,7 @@ MUTATIONS: Sequence[Mutation] = (
         ),
         theme="delete",
         shaped=_deleting,
-        first=9,
+        first=18,
     ),
     Mutation(
         "no chain",
@@ -447,7 +447,7 @@ MUTATIONS: Sequence[Mutation] = (
         "an end that is known under every view",
         "append 1: an end is known under the view under which it was found",
         variants.ends_of_any_view,
-        first=6,
+        first=9,
     ),
     Mutation(
         "not there is not written",
@@ -515,7 +515,7 @@ MUTATIONS: Sequence[Mutation] = (
             stratalog.engine.upkeep.replication.replicate, "_expand", variants.expand_without_second_sync
         ),
         directed=_EXPANDING,
-        first=6,
+        first=9,
     ),
     Mutation(
         "markers without a raised epoch",
@@ -564,7 +564,7 @@ MUTATIONS: Sequence[Mutation] = (
         "a step has nothing to do for a partition where nothing failed, and all was reached (maintain)",
         variants.patched(stratalog.engine.upkeep.replication.replicate, "_is_settled", variants.true),
         directed=_LEFT_BEHIND,
-        first=13,
+        first=16,
     ),
     Mutation(
         "settled by a later look",
@@ -624,7 +624,7 @@ MUTATIONS: Sequence[Mutation] = (
         variants.patched(stratalog.engine.replication.append, "_check_place", variants.true),
         theme="base",
         shaped=with_mirrors,
-        first=453,
+        first=456,
     ),
     Mutation(
         "a driver's clock alone",
