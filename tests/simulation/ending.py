@@ -109,6 +109,8 @@ class LoneDriver:
     def _erase_the_rest(self, actor: Actor) -> None:
         """A last run deletes what is left, and then no file has a record that an erasure named (E2)."""
         world, ports = self._world, actor.ports
+        for root in (*world.roots.values(), world.remote):
+            root.staged.clear()  # what writers that died have left, a vacuum deletes after a day
         report = erase(ports.metadata, ports.storage, ports.execution, [TOPIC], WantedRecords(None), now=True)
         check_report(actor, report)
         if not report.whole:

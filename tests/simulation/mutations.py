@@ -23,7 +23,6 @@ import stratalog.engine.replication.log_end
 import stratalog.engine.replication.lost_log
 import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
-import stratalog.engine.upkeep.erasing.remote_clean
 import stratalog.engine.upkeep.maintenance.maintain
 import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.proving
@@ -690,29 +689,12 @@ MUTATIONS: Sequence[Mutation] = (
         "a commit leaves out partitions with a later erasure than the view of its plan (tiering.erasure)",
         variants.patched(Histories, "knows", variants.true),
         theme="erase tiered",
-    ),
-    Mutation(
-        "an upload of files that an erasure names",
-        "a plan leaves out files that an erasure of its own view names (tiering.erasure)",
-        variants.patched(stratalog.engine.upkeep.tiering.tasks, "_unerased", variants.no_files),
-        theme="erase tiered",
+        first=100,
     ),
     Mutation(
         "the leader erases before the remote log",
         "only then the leader rewrites its own files, and followers copy them (tiering.erasure)",
         variants.patched(RemoteErasing, "carry_out", variants.nothing_refused),
-        theme="erase tiered",
-    ),
-    Mutation(
-        "an erasure that the table records whatever it lists",
-        "the table names it only if no listed segment holds a named offset (tiering.erasure)",
-        variants.patched(stratalog.tiering.delta_table, "decide_erased", variants.erased_whatever_is_listed),
-        theme="erase tiered",
-    ),
-    Mutation(
-        "objects that are left for readers",
-        "objects that may hold erased records are deleted (tiering.erasure)",
-        variants.patched(stratalog.engine.upkeep.erasing.remote_clean, "may_hold", variants.false),
         theme="erase tiered",
     ),
     Mutation(

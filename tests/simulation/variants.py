@@ -205,19 +205,6 @@ def nothing_refused(*_: object) -> dict[TopicIdPartition, StratalogError]:
     return {}
 
 
-def erased_whatever_is_listed(
-    log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]]
-) -> TableChange | RemoteLog:
-    """Records erasures once, whether or not a listed segment has their records."""
-    last = {partition: each[-1].generation for partition, each in erasures.items() if each}
-    new = {partition: one for partition, one in last.items() if one > log.erased_to(partition)}
-    return TableChange((), (), erased={**log.erased, **new}) if new else log
-
-
-def no_files(*_: object) -> frozenset[DataName]:
-    return frozenset()
-
-
 def litter_of_any_rule(
     objects: RemoteObjects, log: RemoteLog, removed: RemovedFiles, **others: Any
 ) -> TopicLitter:
