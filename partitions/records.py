@@ -226,6 +226,13 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
     return bool(one == other)
 
 
+def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column as another type. Arrow 19 casts no nullable field to a required one, so types that are equal but for
+    that are viewed. Raises: pyarrow.ArrowException, also for a null in a required field.
+    """
+    return column.view(kind) if same_type(column.type, kind) else column.cast(kind)
+
+
 def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """The leaf columns by their dotted Parquet paths, in file order.
 

@@ -28,7 +28,7 @@ from stratalog.partitions.parquet_footer import MOST_CHUNKS, MOST_GROUP_BYTES, S
 from stratalog.partitions.parquet_pages import LEVELS_BYTES
 from stratalog.partitions.producer_changes import ProducerPart, whole
 from stratalog.partitions.producers import ProducerState
-from stratalog.partitions.records import leaf_types
+from stratalog.partitions.records import cast, leaf_types
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.segment_footer import (
     CHECKSUM_KEY,
@@ -278,7 +278,7 @@ class SegmentWriter:
                 columns.append(added[field.name])
             elif (index := batch.schema.get_field_index(field.name)) >= 0:
                 column = batch.column(index)
-                columns.append(column if column.type == field.type else column.cast(field.type))
+                columns.append(column if column.type == field.type else cast(column, field.type))
             else:
                 columns.append(pa.nulls(rows, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)

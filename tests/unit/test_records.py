@@ -14,6 +14,7 @@ from stratalog.partitions.records import (
     HEADERS,
     RECORD_COLUMNS,
     TIMESTAMP,
+    cast,
     check_columns,
     leaf_types,
     physical_schema,
@@ -233,3 +234,20 @@ def test_the_leaves_have_parquets_paths() -> None:
         "headers.list.element.key",
         "headers.list.element.value",
     ]
+
+
+REQUIRED = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.list_(pa.string()))])
+
+
+def test_a_nullable_field_is_cast_to_a_required_one_if_it_has_no_null() -> None:
+    """Arrow 19 cannot do it by a cast."""
+    nullable = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
+    rows = [{"a": 1, "b": ["x"]}, None, {"a": 2, "b": None}]
+    column = cast(pa.array(rows, nullable)[:], REQUIRED)
+    assert column.type == REQUIRED
+    assert column.to_pylist() == rows
+    with pytest.raises(pa.ArrowInvalid):
+        cast(pa.array([{"a": None, "b": []}], nullable), REQUIRED)
+    assert cast(
+        pa.array([{"a": 1}], pa.struct([("a", pa.int16())])), pa.struct([("a", pa.int32())])
+    ).to_pylist() == [{"a": 1}]
