@@ -70,6 +70,10 @@ from stratalog.partitions.wanted_where import RecordFinder
 _ATTEMPTS = 5
 R = TypeVar("R")
 _SALT_BYTES = 32
+BAD_RECORDS = (
+    "appends that keep bad records put them into a topic of the caller's choice (bad_record_topic), which may "
+    "hold records of the same keys: erase from it, too"
+)
 NOT_WHOLE = "NOT_ERASED"
 """The code of the failure of a partition with bytes that are left."""
 
@@ -130,6 +134,7 @@ def erase(
             erasing.look_everywhere()
             erasing.forget()
         erasing.report()
+        run.notes.append(BAD_RECORDS)
         run.total("records", "files", "deleted_files", "not_erased")
         if dry_run:
             run.estimate = sends.estimate()
