@@ -39,6 +39,10 @@ The order of steps
     does not know (``engine.replication.log_end``).
     A crash between any two steps leaves a whole log; the next run continues.
 
+The remote tier
+    ``stratalog.tiering.erasure`` has the same for the remote part of a log, which loses the records before the
+    leader does, and for the history of its table.
+
 Invariants
     E1  once an erasure is reported, no read returns a record that it names
     E2  once it is reported whole, no file on any root holds such a record

@@ -323,7 +323,10 @@ def erasure_findings(sight: Sight) -> Iterator[HealthFinding]:
         if any(one.offsets for one in seen.view.erasures):
             views.setdefault(seen.view.topic, []).append(seen.view)
     for topic, of_topic in sorted(views.items()):
-        what = "an erasure is not whole: replaced files, or replicas that were away, still have erased records"
+        what = (
+            "an erasure is not whole: replaced files, objects of the remote tier, or replicas that were away "
+            "still have erased records"
+        )
         do = sight.commands("erase", topic)
         yield _of_views(Severity.WARNING, "unfinished-erasure", of_topic, what, do)
 

@@ -139,6 +139,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
             theme = COMPACT_TIERED
         if random.Random(f"erase {seed}").random() < _IN_ERASE:
             theme = random.Random(f"kind of erase {seed}").choice(ERASE)
+        if random.Random(f"erase tiered {seed}").random() < _IN_ERASE_TIERED:
+            theme = ERASE_TIERED
     else:
         theme = rng.choice(
             [
@@ -152,6 +154,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
                     *COMPACT,
                     COMPACT_TIERED,
                     *ERASE,
+                    ERASE_TIERED,
                     BEHIND,
                     EARLIER,
                     LOST,
@@ -207,10 +210,14 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
     operations = _with_replays(seed, shape, operations)
-    if theme is not EARLIER and theme not in (*COMPACT, *ERASE):  # what a mirror was told of is not put back
+    if theme is not EARLIER and theme not in (
+        *COMPACT,
+        *ERASE,
+        ERASE_TIERED,
+    ):  # what a mirror was told of is not put back
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
-    if theme in ERASE:  # nothing is erased from the remote tier
+    if theme in ERASE:  # ``ERASE_TIERED`` has the remote tier
         local = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
         shape = replace(shape, topic_configs=local)
     shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
@@ -229,7 +236,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     elif theme is LOST:
         lost = rng.randrange(horizon // 2, 2 * horizon), "lose_all", rng.randrange(8)
         events = tuple(sorted((*events, lost)))
-    elif not theme.unclean and theme not in (*COMPACT, *ERASE):
+    elif not theme.unclean and theme not in (*COMPACT, *ERASE, ERASE_TIERED):
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,
@@ -583,7 +590,21 @@ ERASE = (
 )
 """Erasing keys beside everything that changes a log; in the last one the log is compacted, too."""
 
+ERASE_TIERED = Theme(
+    "erase tiered",
+    (
+        *(("append", 18), ("tier", 9), ("erase", 9), ("retain", 6), ("vacuum", 2), ("merge", 3), ("replicate", 2)),
+        *(("elect", 4), ("shrink", 2), ("fence", 1), ("read", 5), ("read_replica", 1), ("look", 1), ("heal", 1)),
+        *(("bootstrap", 1), ("reassign", 1)),
+    ),
+    ("cut", "double"),
+    length=(5, 10),
+    tiered=True,
+)
+"""Erasing keys from both tiers."""
+
 _IN_ERASE = 0.08
+_IN_ERASE_TIERED = 0.04
 BEHIND = Theme(
     "behind",
     (("append", 10), ("tier", 6), ("replicate", 3), ("elect", 2), ("retain", 1), ("read", 1), ("merge", 1)),

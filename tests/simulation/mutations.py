@@ -23,6 +23,7 @@ import stratalog.engine.replication.log_end
 import stratalog.engine.replication.lost_log
 import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
+import stratalog.engine.upkeep.erasing.remote_clean
 import stratalog.engine.upkeep.maintenance.maintain
 import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.proving
@@ -42,11 +43,13 @@ import stratalog.tiering.delta_table
 import tests.simulation.stores
 import tests.simulation.transacting
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.upkeep.erasing.remote import RemoteErasing
 from stratalog.engine.upkeep.replication.compact import CompactWork
 from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
 from stratalog.partitions import paths
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.replica import Replica
+from stratalog.tiering.divergence import Histories
 from tests.simulation import variants
 from tests.simulation.configuration import (
     DAYS_APART_MS,
@@ -681,6 +684,36 @@ MUTATIONS: Sequence[Mutation] = (
         directed=_VACUUMED,
         script=_VACUUMED_EARLY,
         seeds=1,
+    ),
+    Mutation(
+        "an upload from before an erasure",
+        "a commit leaves out partitions with a later erasure than the view of its plan (tiering.erasure)",
+        variants.patched(Histories, "knows", variants.true),
+        theme="erase tiered",
+    ),
+    Mutation(
+        "an upload of files that an erasure names",
+        "a plan leaves out files that an erasure of its own view names (tiering.erasure)",
+        variants.patched(stratalog.engine.upkeep.tiering.tasks, "_unerased", variants.no_files),
+        theme="erase tiered",
+    ),
+    Mutation(
+        "the leader erases before the remote log",
+        "only then the leader rewrites its own files, and followers copy them (tiering.erasure)",
+        variants.patched(RemoteErasing, "carry_out", variants.nothing_refused),
+        theme="erase tiered",
+    ),
+    Mutation(
+        "an erasure that the table records whatever it lists",
+        "the table names it only if no listed segment holds a named offset (tiering.erasure)",
+        variants.patched(stratalog.tiering.delta_table, "decide_erased", variants.erased_whatever_is_listed),
+        theme="erase tiered",
+    ),
+    Mutation(
+        "objects that are left for readers",
+        "objects that may hold erased records are deleted (tiering.erasure)",
+        variants.patched(stratalog.engine.upkeep.erasing.remote_clean, "may_hold", variants.false),
+        theme="erase tiered",
     ),
     Mutation(
         "any segment of a follower replaces the leader's",

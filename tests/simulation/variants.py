@@ -57,6 +57,7 @@ from stratalog.partitions.errors import (
     RetriableError,
     SourceChangedError,
     StorageError,
+    StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.known_log import KnownLog, known_again
@@ -197,6 +198,24 @@ def removed_whatever_is_listed(log: RemoteLog, replaced: Sequence[Replaced]) -> 
     gone = [former for each in new for former in each.former if former.path in listed]
     log.after([each.upload.segment for each in new], gone, log.version + 1)
     return TableChange(tuple(each.upload for each in new), tuple(gone))
+
+
+def nothing_refused(*_: object) -> dict[TopicIdPartition, StratalogError]:
+    """The remote logs do not follow an erasure, and the leaders do."""
+    return {}
+
+
+def erased_whatever_is_listed(
+    log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]]
+) -> TableChange | RemoteLog:
+    """Records erasures once, whether or not a listed segment has their records."""
+    last = {partition: each[-1].generation for partition, each in erasures.items() if each}
+    new = {partition: one for partition, one in last.items() if one > log.erased_to(partition)}
+    return TableChange((), (), erased={**log.erased, **new}) if new else log
+
+
+def no_files(*_: object) -> frozenset[DataName]:
+    return frozenset()
 
 
 def litter_of_any_rule(

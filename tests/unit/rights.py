@@ -128,6 +128,7 @@ RIGHTS = (
     ),
     needs("topics.delete_records", voters=WRITE, leader=READ),
     needs("erase", voters=WRITE, leader=ALL, followers=ALL, internal="l", remote="l"),
+    needs("erase, tiered", voters=WRITE, leader=ALL, followers=ALL, internal="l", remote=ALL, delta=ALL),
     needs("elect", voters=WRITE),
     needs("brokers.fence, brokers.unfence", voters=WRITE),
     needs("reassign", voters=WRITE, leader=READ, followers=WRITE),

@@ -242,6 +242,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.topics.protect("u", days=1),
     ),
     "erase": (lambda live, driver: driver.erase("u", ["erased"], now=True, check=False),),
+    "erase, tiered": (lambda live, driver: driver.erase("t", ["erased"], now=True, check=False),),
     "topics.delete_records": (lambda live, driver: driver.topics.delete_records("u", {0: 2}),),
     "elect": (lambda live, driver: driver.elect("u", leader=live.followers("u")[0]),),
     "brokers.fence, brokers.unfence": (
@@ -379,6 +380,13 @@ def is_stuck(live: Guarded) -> None:
     live.faults.none()
 
 
+def has_a_tiered_key(live: Guarded) -> None:
+    live.cluster.append_batches("t", {0: [keyed([("erased", "1")], 1)]})
+    live.cluster.append_batches("t", {0: [keyed([("kept", "1")], 1)]})
+    live.cluster.tier().raise_for_failures()
+    live.cluster.append_batches("t", {0: [keyed([("erased", "2")], 1)]})
+
+
 PREPARED: Mapping[str, Callable[[Guarded], object]] = {
     "replicate": lags,
     "heal": is_damaged,
@@ -394,6 +402,7 @@ PREPARED: Mapping[str, Callable[[Guarded], object]] = {
     "brokers.add": has_a_new_broker,
     "brokers.register, brokers.decommission": has_an_idle_broker,
     "bootstrap": lambda live: live.wipe(spare(live)),
+    "erase, tiered": has_a_tiered_key,
     "erase": lambda live: live.cluster.append_batches("u", {0: [keyed([("erased", "1")], 1)]}),
     "quorum.add_voter, quorum.remove_voter": has_two_voters,
     "quorum.replace_voter": has_three_voters_and_one_is_new,
