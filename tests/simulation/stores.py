@@ -269,12 +269,17 @@ class _StagedBytes:
             if self._place in self._store.root.staged:
                 self._store.root.staged[self._place] = self._name
             raise
+        except BaseException:
+            self.abort()
+            raise
 
     def replace(self) -> None:
         store, data = self._store, self._buffer.written()
         store.counts.creates += 1
-        store.call("replace", self._name, lambda: store.root.put(self._name, data, store._now_ms()))
-        store.root.staged.pop(self._place, None)
+        try:
+            store.call("replace", self._name, lambda: store.root.put(self._name, data, store._now_ms()))
+        finally:
+            self.abort()
 
     def abort(self) -> None:
         """A name that may still come is not called back."""

@@ -49,7 +49,7 @@ from stratalog.engine.upkeep.erasing.partition import ErasingPartition
 from stratalog.engine.upkeep.erasing.plan import WantedRecords, check_topics, work_of
 from stratalog.engine.upkeep.erasing.remote import RemoteErasing
 from stratalog.engine.upkeep.erasing.remote_clean import clean_remotely
-from stratalog.engine.upkeep.erasing.report import EraseRow, ErasureReport, report_with
+from stratalog.engine.upkeep.erasing.report import BAD_RECORDS, EraseRow, ErasureReport, report_with
 from stratalog.engine.upkeep.erasing.tasks import (
     EraseWork,
     FoundRecords,
@@ -116,6 +116,7 @@ def erase(
             erasing.clean_remotely()
             erasing.forget()
         erasing.report()
+        run.notes.append(BAD_RECORDS)
         run.total("records", "files", "remote_files", "deleted_files", "not_erased")
         if dry_run:
             run.estimate = sends.estimate()

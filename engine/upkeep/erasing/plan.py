@@ -94,8 +94,10 @@ def _refusals(
         )
     if config.snapshots:
         yield (
-            "it has cleanup.policy=snapshot, and records cannot be erased from snapshots and their tables: append "
-            "a tombstone for each key, and run `stratalog snapshot`"
+            "it has cleanup.policy=snapshot, and its snapshots and their table change by its log alone: append a "
+            "tombstone for each key, and run `stratalog snapshot`; a day and file.delete.delay.ms later run "
+            "`stratalog retain`, append something and run `stratalog snapshot`, `retain` and `vacuum` again. Then "
+            "no file has the keys"
         )
     if config.compacts and wanted.before_us is not None:
         yield (

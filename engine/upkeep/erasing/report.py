@@ -8,6 +8,12 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import PartitionRow
 from stratalog.engine.upkeep.erasing.certificate import Certificate
 
+BAD_RECORDS = (
+    "appends that keep bad records put them into a topic of the caller's choice (bad_record_topic), which may "
+    "hold records of the same keys: erase from it, too"
+)
+"""A note: no configuration says which topic that is."""
+
 
 class EraseRow(PartitionRow, frozen=True, kw_only=True):
     """A partition. ``records`` counts its erased offsets; in a dry run, what a run would do."""
