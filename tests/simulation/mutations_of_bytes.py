@@ -22,7 +22,7 @@ import stratalog.partitions.lineage
 from stratalog.partitions.retention import removable
 from tests.simulation import variants_of_bytes as variants
 from tests.simulation.configuration import Configuration, small
-from tests.simulation.mutations import Mutation
+from tests.simulation.mutation import Mutation
 from tests.simulation.variants import all_of, patched
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations_of_bytes import MUTATIONS_OF_BYTES
 
 
