@@ -151,10 +151,10 @@ class KafkaTarget:
             for partition, some in records.items():
                 self._produce(self._producer, topic, partition, some, delivered)
             self._flush(self._producer, delivered)
-            told = _Delivered(self._journal)
+            journaled = _Delivered(self._journal)
             for entry in entries(delivered.offsets):
-                self._producer.produce(self._journal, entry, partition=0, on_delivery=told)
-            self._flush(self._producer, told)
+                self._producer.produce(self._journal, entry, partition=0, on_delivery=journaled)
+            self._flush(self._producer, journaled)
             self._tried(lambda: self._producer.commit_transaction(TIMEOUT_S), "commit a transaction")
             self._joins_late = True
         except StratalogError as error:
@@ -234,7 +234,7 @@ class KafkaTarget:
             "batch.size": 1_000_000,
         }
         try:
-            return Producer({"compression.type": "lz4", "error_cb": _told, **buffers, **self._configs, **own})
+            return Producer({"compression.type": "lz4", "error_cb": _log_error, **buffers, **self._configs, **own})
         except KafkaException as error:
             raise InvalidCallError(f"the configs of the target: {error.args[0].str()}") from error
 
@@ -358,7 +358,7 @@ def _left(producer: Any, delivered: _Delivered) -> int:
             return 0
 
 
-def _told(error: Any) -> None:
+def _log_error(error: Any) -> None:
     """Called for errors that concern no record. (Without this callback, polling would raise an error that ends the
     producer.)
     """

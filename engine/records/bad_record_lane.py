@@ -75,12 +75,12 @@ class Lane:
     def rule(self, topic: str, options: AppendOptions, who: ProducerAppend) -> BadRecordRule:
         """The rule for the tasks of the append."""
         kept = self.policy.topic is not None
-        said = []
+        headers = []
         if kept and (who.on_changed_replay is not None or who.transactional):
-            said.append(("producer", who.producer_id))
+            headers.append(("producer", who.producer_id))
         if kept and who.on_changed_replay is not None:
-            said.append(("sequence", str(who.sequence)))
-        return BadRecordRule(topic, options.schema, options.keys_required, kept=kept, said=tuple(said))
+            headers.append(("sequence", str(who.sequence)))
+        return BadRecordRule(topic, options.schema, options.keys_required, kept=kept, more_headers=tuple(headers))
 
     def add(self, partition: int, found: FoundBad | None) -> None:
         """Add the bad records of a task; those of a repeated task replace the earlier ones."""
@@ -100,7 +100,7 @@ class Lane:
                 dealt.setdefault(partition % partitions, []).extend(found.rows)
         return dealt
 
-    def said(self, topic: str) -> list[dict[str, Value]]:
+    def rows_of(self, topic: str) -> list[dict[str, Value]]:
         """A row of the report per partition and reason. Records without a valid partition have none."""
         counts: Counter[tuple[int | None, str]] = Counter()
         for partition, found in self.found.items():
@@ -164,12 +164,12 @@ def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | 
                 "run the append again"
             )
         return replace(
-            report, rows=[*report.rows, *lane.said(topic)], totals=totals, notes=[*report.notes, *notes]
+            report, rows=[*report.rows, *lane.rows_of(topic)], totals=totals, notes=[*report.notes, *notes]
         )
     notes = [f"the bad records are not all in {lane.policy.topic}: run the append again with {again}"]
     return replace(
         report,
-        rows=[*report.rows, *lane.said(topic), *appended.rows],
+        rows=[*report.rows, *lane.rows_of(topic), *appended.rows],
         failures=[*report.failures, *appended.failures],
         totals=totals,
         seconds=report.seconds + appended.seconds,

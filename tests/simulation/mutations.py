@@ -233,7 +233,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "an end that is known for good",
         "append 4: the end that is known is the end, unless a register behind it says otherwise",
-        variants.patched(stratalog.engine.replication.log_end, "_goes_on", variants.true),
+        variants.patched(stratalog.engine.replication.log_end, "_is_unchanged", variants.true),
         directed=REMEMBERED,
         script=FORGOTTEN,
     ),

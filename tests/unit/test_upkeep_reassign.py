@@ -381,7 +381,7 @@ def test_a_replica_may_be_gone_by_another_reassignment_meanwhile(
     live.topic()
     live.fill("abc")
     moved, rest = replicas(live)[0], replicas(live)[1:]
-    other, looked = live.driver(), reassign._check_stand
+    other, looked = live.driver(), reassign._check_cover
 
     def after_the_other(*given: Any) -> None:
         monkeypatch.undo()

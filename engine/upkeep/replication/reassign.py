@@ -40,7 +40,7 @@ from stratalog.engine.metadata.reassignment_plan import (
 )
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.throttle import checked_rate
-from stratalog.engine.upkeep.replication.letting_go import StandWork, check_stands, plan_stand
+from stratalog.engine.upkeep.replication.letting_go import CoverWork, check_covers, plan_cover
 from stratalog.engine.upkeep.replication.replicate import end_throttle, replicate
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
@@ -123,14 +123,14 @@ def reassign(
             for (topic, partition), replicas in plan.items()
         }
         if not dry_run and not force:
-            _check_stand(metadata, storage, execution, planned, run)
+            _check_cover(metadata, storage, execution, planned, run)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
         _commit(metadata, planned, targets, force, run, rate)
         after = image if dry_run else metadata.image()
         if not dry_run:
             after = _copy(metadata, storage, execution, memory, planned, after, run)
             end_throttle(metadata, after)
-            _tell_unfinished(planned, after, run)
+            _note_unfinished(planned, after, run)
         run.add(_row(key, one, after, dry_run) for key, one in planned.items())
     run.totals |= {"partitions": len(run.rows), "copied_bytes": sum(one.copied_bytes for one in planned.values())}
     return run.report()
@@ -170,7 +170,7 @@ def cancel(
     return run.report()
 
 
-def _check_stand(
+def _check_cover(
     metadata: MetadataClient,
     storage: Storage,
     execution: Execution,
@@ -179,11 +179,11 @@ def _check_stand(
 ) -> None:
     """Step 1. A partition without an intact remaining replica is refused."""
 
-    def plan(key: TopicIdPartition, image: ClusterImage) -> StandWork | None:
+    def plan(key: TopicIdPartition, image: ClusterImage) -> CoverWork | None:
         topic, one = image.topics.get(key[0]), planned[key]
-        return None if topic is None else plan_stand(storage, image, topic, key[1], one.replicas, run)
+        return None if topic is None else plan_cover(storage, image, topic, key[1], one.replicas, run)
 
-    for outcome in check_stands(metadata, execution, planned, plan):
+    for outcome in check_covers(metadata, execution, planned, plan):
         one = planned[outcome.item]
         match outcome:
             case Done(_, damaged):
@@ -235,7 +235,7 @@ def _copy(
     return metadata.image()
 
 
-def _tell_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterImage, run: OperationRun) -> None:
+def _note_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterImage, run: OperationRun) -> None:
     """Report unfinished partitions."""
     elsewhere = 0
     for key, one in planned.items():
