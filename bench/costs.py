@@ -180,7 +180,7 @@ def _appended(cluster: Cluster, partitions: int) -> None:
 
 
 def _sealed(cluster: Cluster, partitions: int) -> None:
-    """A segment a partition waits for its tiering."""
+    """One segment of each partition waits to be tiered."""
     _create(cluster, partitions, {"remote.storage.enable": "true", "segment.bytes": "1"})
     _appending(64)(cluster, partitions)
 

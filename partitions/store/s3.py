@@ -14,7 +14,7 @@ from functools import partial
 
 from isal import isal_zlib
 
-from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.paths import join
 from stratalog.partitions.store.object import (
@@ -32,9 +32,6 @@ from stratalog.partitions.store.s3_put import LARGEST_PUT_BYTES, StagedPut
 from stratalog.partitions.store.s3_upload import Place, StagedBytes, StagedUpload
 
 COPY_PART_BYTES = 64 * 1024 * 1024
-
-_DEFAULTS = StoreOptions()
-_CLOCK = SystemClock()
 
 
 class S3Store(ObjectStore):

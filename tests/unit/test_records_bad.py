@@ -189,11 +189,6 @@ ONLY_BAD = {0: [rows((None, "bad 1"))], 1: [rows((None, "bad 2"))]}
 
 
 @pytest.fixture
-def faults() -> Faults:
-    return Faults()
-
-
-@pytest.fixture
 def live(tmp_path: Path, faults: Faults) -> LiveCluster:
     """With a topic that keeps the latest record of each key, and one for those that have none."""
     made = LiveCluster(tmp_path, through=faults.wrap)

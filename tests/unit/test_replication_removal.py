@@ -23,7 +23,6 @@ from stratalog.partitions.segment import read_batches
 from stratalog.partitions.transactions import transactions_of
 from tests.unit.harness import OnePartition, batch, sync
 
-OPTIONS = RemovingOptions(segment_bytes=1, compression="zstd", memory_bytes=10_000)
 SYNC = SyncOptions(copies=SerialRunner())
 Row = tuple[bytes | None, bytes | None]
 
