@@ -144,8 +144,8 @@ clean: ## remove what setup and the tests left behind
 lint: $(VENV)/.installed
 	@$(BIN)/ruff format --quiet --check --output-format concise . || { echo "not formatted: make format" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet --output-format concise .
-	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/python -m tests.prose
+	@$(BIN)/python -m tests.prose & prose=$$!; types=0; $(BIN)/mypy --no-error-summary || types=$$?; \
+	  wait $$prose && exit $$types
 
 # Before anything takes long, and with the system's Python: .venv may not be there yet.
 java:

@@ -80,7 +80,7 @@ def running_server(folder: Path, users: Sequence[str] = ()) -> Iterator[S3Endpoi
         with ExitStack() as stack:
             output = stack.enter_context(log.open("wb"))
             server = subprocess.Popen(
-                [weed, "server", *_arguments(data, identities, ports)],
+                [weed, "-logtostderr=true", "server", *_arguments(data, identities, ports)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=folder,

@@ -1,10 +1,14 @@
 """Erase every record of given keys for good, in all replicas, at unchanged offsets of all others.
 
   stratalog erase trips --keys-file keys.txt --certificate erased.json --yes
+  stratalog erase trips --where "value.rider = 'Ada' AND timestamp < TIMESTAMP '2013-01-02T00:00:00Z'" --yes
   stratalog erase trips --yes                    carry on with what an earlier run has begun
 
 keys.txt has one key a line. JSON has the forms of tail --format json: {"id": 7, "area": "x"}, a date as
 "2013-01-02", and bytes that are not text as {"base64": "AP8="}.
+
+--where has comparisons of columns with literals of their types, [NOT] IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT and
+parentheses, as in Spark SQL: stratalog read --where shows the records first. With --keys-file, both must hold.
 
 The files that had the records are deleted by the next run, after file.delete.delay.ms, or at once with --now. The
 certificate says what was erased, and what is not erased yet; it holds no key, but digests by which stratalog
@@ -39,42 +43,49 @@ _METHOD = "erasing.Erasing.erase"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     special: Special = {
+        "where": {"metavar": "EXPR"},
         "before": {"metavar": "TIME"},
         "certificate": {"metavar": "FILE"},
     }
     add_declared(parser, _METHOD, only=["topics"])
     parser.add_argument(
-        "--keys-file", metavar="FILE", type=Path, help="the keys, one a line; without it: carry on with an erasure"
+        "--keys-file", metavar="FILE", type=Path, help="the keys, one a line; without it and --where: carry on"
     )
     parser.add_argument(
         "--key-format",
         choices=sorted(_FORMATS),
         help="how the file has keys: text (the default), hex, base64, or json, as the topic's key type needs it",
     )
-    add_declared(parser, _METHOD, only=["before", "now", "certificate", "dry_run"], special=special)
+    add_declared(parser, _METHOD, only=["where", "before", "now", "certificate", "dry_run"], special=special)
     add_yes(parser)
 
 
 def erase(job: Job) -> Report:
     given = job.arguments
-    check_options(given, needs=[("key_format", "keys_file"), ("before", "keys_file")])
+    check_options(given, needs=[("key_format", "keys_file")])
     keys = None if given.keys_file is None else read_keys(given.keys_file, given.key_format or "text")
     cluster = job.on_workers()
     if keys is not None and given.key_format == "json":
         image = cluster.image
         keys = typed_keys(keys, [image.topic(name) for name in given.topics], given.keys_file)
     topics = ", ".join(map(repr, given.topics))
-    what = "what an earlier run has begun to erase" if keys is None else f"all records of {len(keys):,} keys"
-    job.confirm(f"erase {what} from {topics}, for good")
+    job.confirm(f"erase {_told(keys, given.where)} from {topics}, for good")
     return cluster.erase(
         given.topics,
         keys,
+        where=given.where,
         before=given.before,
         now=given.now,
         certificate=given.certificate,
         dry_run=given.dry_run,
         check=False,
     )
+
+
+def _told(keys: Sequence[object] | None, where: str | None) -> str:
+    if keys is None:
+        return "what an earlier run has begun to erase" if where is None else "all records that --where selects"
+    return f"all records of {len(keys):,} keys{'' if where is None else ' that --where selects'}"
 
 
 def read_keys(path: Path, key_format: str) -> list[object]:

@@ -30,16 +30,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="look for the keys of this certificate of erase: each copy is erased, not erased, or unknown",
     )
+    parser.add_argument(
+        "--where", metavar="EXPR", help="with --erased: the condition given to erase, to look for its records"
+    )
 
 
 def verify(job: Job) -> Report:
     given = job.arguments
     check_options(
-        given, bars=[("discarded", "deep"), ("erased", "deep"), ("erased", "discarded"), ("erased", "topics")]
+        given,
+        needs=[("where", "erased")],
+        bars=[("discarded", "deep"), ("erased", "deep"), ("erased", "discarded"), ("erased", "topics")],
     )
     cluster = job.on_workers()
     if given.erased is not None:
-        return cluster.verify_erased(given.erased)
+        return cluster.verify_erased(given.erased, where=given.where)
     if given.discarded:
         return renamed(cluster.discarded(given.topics), "verify --discarded", dry_run=given.dry_run)
     if given.dry_run:

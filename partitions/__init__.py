@@ -26,7 +26,8 @@ Rooms
     time), ``merge`` (which files become one segment) and ``rewrite`` (writing it). Removing records from a log:
     ``compaction`` (when), ``removal`` (the rule and its protocol), ``removing`` (applies a rule to a replica),
     ``superseded`` (the records that a rule removes, by key), ``comparable_keys``. Erasing: ``erasure`` (the rule
-    and its protocol), ``erasing`` (applies it to a replica), ``wanted_keys`` (the records of given keys).
+    and its protocol), ``erasing`` (applies it to a replica), ``wanted_keys`` (the records of given keys),
+    ``wanted_where`` (those that a condition selects: ``where`` reads its text, ``predicate`` evaluates it).
 
     Work: ``runner`` (threads), ``probing`` (calls that may hang), ``backoff``, ``group_commit``,
     ``clock``, ``agreed_time`` (deletion by time needs two clocks that agree). Memory:

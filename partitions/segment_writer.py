@@ -61,6 +61,9 @@ _PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >
 """Before version 23, Arrow cannot bound the rows of pages: they have up to 1 MiB, and readers of a range read
 more."""
 
+_WRITE_BATCH_ROWS = 1024
+"""The number of rows after which Arrow's writer looks whether a page is full."""
+
 _OFFSET, _OFFSET_BITS = Struct("<i"), 32
 """By Arrow type, the offsets to the start of a value's bytes or a list's elements: their format, and their
 bits.
@@ -116,6 +119,7 @@ class SegmentWriter:
             write_page_index=True,
             write_page_checksum=True,
             store_schema=False,
+            write_batch_size=_WRITE_BATCH_ROWS,
             **_PAGES,
         )
         self._pending: list[pa.RecordBatch] = []
@@ -277,11 +281,38 @@ class SegmentWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        # Combine the pieces into one, because the boundaries of Parquet's pages depend on the pieces.
-        table = pa.Table.from_batches(self._pending, schema=self._schema).combine_chunks()
+        # The boundaries of Parquet's pages depend on the pieces, so these must not depend on the batches.
+        pieces = pa.Table.from_batches(self._pending, schema=self._schema)
+        table = pa.Table.from_arrays([_regular(column) for column in pieces.columns], schema=self._schema)
         self._pending, self._pending_bits = [], 0
         self._chunks += self._leaves
         self._writer.write_table(table, row_group_size=table.num_rows)
+
+
+def _regular(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column in pieces that give the same pages as one piece. Arrow's writer ends pages only after a multiple
+    of ``_WRITE_BATCH_ROWS`` rows of a piece. So pieces of bytes end there, and only rows around the ends of
+    batches are copied. In lists the writer counts elements instead, so these become one piece.
+    """
+    kind = column.type
+    if column.num_chunks < 2 or not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
+        return column.combine_chunks()
+    pieces: list[pa.Array] = []
+    rest: list[pa.Array] = []
+    rows = 0  # of ``rest``
+    for chunk in column.chunks:
+        if rows:
+            rest.append(chunk.slice(0, _WRITE_BATCH_ROWS - rows))
+            rows += len(rest[-1])
+            if rows < _WRITE_BATCH_ROWS:
+                continue
+            pieces.append(pa.concat_arrays(rest))
+            chunk = chunk.slice(len(rest[-1]))
+        whole = len(chunk) // _WRITE_BATCH_ROWS * _WRITE_BATCH_ROWS
+        if whole:
+            pieces.append(chunk.slice(0, whole))
+        rest, rows = [chunk.slice(whole)], len(chunk) - whole
+    return pa.chunked_array([*pieces, *([pa.concat_arrays(rest)] if rows else [])], kind)
 
 
 def memory_bytes(batch: pa.RecordBatch) -> int:

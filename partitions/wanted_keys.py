@@ -82,11 +82,12 @@ class WantedKeys:
         """The first rows of the row groups that may hold one of the keys, by their statistics."""
         found = set()
         for index, group in enumerate(segment.row_groups):
-            if self._may_hold(segment, index):
+            if self.may_hold(segment, index):
                 found.add(group.first)
         return found
 
-    def _may_hold(self, segment: Segment, index: int) -> bool:
+    def may_hold(self, segment: Segment, index: int) -> bool:
+        """Whether a row group may hold one of the keys, by its statistics."""
         metadata = segment.parquet.row_group(index)
         for number in range(metadata.num_columns):
             column = metadata.column(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,6 +13,9 @@ from hypothesis import settings
 from tests.depth import DEPTH, LEFT_OUT, VARIABLE, selected
 
 pytest_plugins = ["tests.durations", "tests.cloud_servers", "tests.s3_server", "tests.spark_session"]
+
+collect_ignore = ["spark", "kafka"] if DEPTH == "check" else []
+"""Nothing there is quick."""
 
 # Every run draws the same examples, however loaded the machine is; `make check` draws fewer.
 settings.register_profile("test", derandomize=True, deadline=None)
@@ -23,6 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if DEPTH not in LEFT_OUT:
         raise pytest.UsageError(f"${VARIABLE} is {DEPTH!r}: say {', '.join(LEFT_OUT)}")
     settings.load_profile(DEPTH)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """``-n auto``: a worker for each core in ``make check``, which computes. The tests of ``make test`` wait for a
+    third of their time, for processes and time-outs: three workers for two cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if DEPTH == "check" else (3 * cores + 1) // 2
 
 
 @pytest.hookimpl(wrapper=True)

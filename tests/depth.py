@@ -1,9 +1,11 @@
 """How much a run of the tests proves: ``$STRATALOG_TEST_DEPTH`` is *check*, *test* (the default) or *nightly*.
 
-``make check`` takes what needs neither a JVM nor a server and is quick, and of each table of cases the first and
-the last. ``make test`` proves each guarantee once: it leaves out tests marked ``nightly`` and takes ``n`` cases of
-tables marked ``sample(n)``. ``make nightly`` takes every case. Constants that say how long a test explores ask
-``at_depth``, since processes that tests start inherit the variable.
+``make check`` takes what needs neither a JVM nor a server and is quick, and of each table of cases the first. It
+leaves out the tests of ``tests/slower.txt``, which take more than 70 ms of processor time; ``python -m
+tests.durations --slower`` writes that file from the last run of ``make test``. ``make test`` proves each guarantee
+once: it leaves out tests marked ``nightly`` and takes ``n`` cases of tables marked ``sample(n)``. ``make nightly``
+takes every case. Constants that say how long a test explores ask ``at_depth``, since processes that tests start
+inherit the variable.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -23,6 +26,8 @@ LEFT_OUT: Final = {
     "nightly": (),
 }
 """By depth, the marks of tests that do not run."""
+SLOWER: Final = Path(__file__).with_name("slower.txt")
+"""Tests that ``make check`` leaves out for their processor time, one a line, without their cases."""
 
 
 def at_depth(*, test: int, nightly: int) -> int:
@@ -33,10 +38,12 @@ def at_depth(*, test: int, nightly: int) -> int:
 def selected(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """The items that run at this depth, in their order."""
     left_out = LEFT_OUT[DEPTH]
+    slower = set(SLOWER.read_text(encoding="utf-8").splitlines()) if DEPTH == "check" else set[str]()
     tables: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if not any(item.get_closest_marker(mark) for mark in left_out):
-            tables[item.nodeid.partition("[")[0]].append(item)
+        test = item.nodeid.partition("[")[0]
+        if test not in slower and not any(item.get_closest_marker(mark) for mark in left_out):
+            tables[test].append(item)
     kept = {item.nodeid for table in tables.values() for item in _sample(table)}
     return [item for item in items if item.nodeid in kept]
 
@@ -44,7 +51,7 @@ def selected(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 def _sample(table: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
     mark = table[0].get_closest_marker("sample")
     if DEPTH == "check":
-        most = 2
+        most = 1
     elif DEPTH == "test" and mark is not None:
         most = mark.args[0]
     else:

@@ -34,7 +34,7 @@ def spark(s3_endpoint: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
     It comes after the S3 server, whose credentials must be in the JVM's environment when that starts. Tests
     share it, and its JVM: they change only session settings that they set back.
     """
-    from stratalog.jobs.session import log_option, spark_session
+    from stratalog.jobs.session import spark_session
 
     if ON_CONNECT:
         with connect_server(tmp_path_factory.mktemp("connect")) as url:
@@ -42,10 +42,17 @@ def spark(s3_endpoint: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
             yield session
             session.stop()
         return
-    options = {"spark.driver.extraJavaOptions": f'"{log_option()}" {_QUICK}'}
+    options = {"spark.driver.extraJavaOptions": java_options(tmp_path_factory.mktemp("jvm"))}
     session = spark_session("tests", master="local[2]", settings=options)
     yield session
     session.stop()
+
+
+def java_options(folder: Path) -> str:
+    """Of a JVM that keeps its temporary files, and Spark's, in a folder: a JVM that is killed removes none."""
+    from stratalog.jobs.session import log_option
+
+    return f'"{log_option()}" -Djava.io.tmpdir={folder} {_QUICK}'
 
 
 @contextmanager
@@ -57,7 +64,6 @@ def connect_server(folder: Path, settings: Mapping[str, str] | None = None) -> I
     import pyspark
 
     from stratalog.jobs.jars import class_path, jar_folder
-    from stratalog.jobs.session import log_option
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -65,7 +71,7 @@ def connect_server(folder: Path, settings: Mapping[str, str] | None = None) -> I
     chosen = {
         "spark.master": "local[2]",
         "spark.driver.extraClassPath": class_path(jar_folder()),
-        "spark.driver.extraJavaOptions": f'"{log_option()}" {_QUICK}',
+        "spark.driver.extraJavaOptions": java_options(folder),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "4",

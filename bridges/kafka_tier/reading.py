@@ -18,7 +18,7 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.bridges.kafka_tier.batches import KafkaBatch, batches_of, decompressed
+from stratalog.bridges.kafka_tier.batches import KafkaBatch, batch_bytes, batches_of, decompressed
 from stratalog.bridges.kafka_tier.columns import decode
 from stratalog.bridges.kafka_tier.indexes import AbortedTransaction, OffsetIndex, parse_offset_index
 from stratalog.bridges.kafka_tier.layout import IndexKind, OpenSegment
@@ -142,13 +142,9 @@ def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[list
     """The checked batches of a task, those that were read together in one list."""
     segment, end = task.piece.segment, task.piece.end
     position, expected, landed = _begin(task)
-    rest, size = b"", _LEAST_READ_BYTES if first else _first_read(task.piece)
+    size = _LEAST_READ_BYTES if first else _first_read(task.piece)
     while expected < end:
-        data = rest + task.opened.read(position + len(rest), position + len(rest) + size)
-        size = min(2 * size, READ_BYTES)
-        if len(data) == len(rest):
-            raise CorruptionError(f"{what}: its log ends at byte {position + len(data)}, before offset {end}")
-        rest = data
+        data = task.opened.read(position, position + size)
         if found := batches_of(data, position, what, end):
             if landed is not None:
                 # Old brokers write one index entry per append: the position of its first batch, and the last
@@ -161,7 +157,12 @@ def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[list
                 expected, landed = found[0].base_offset, None
             yield _checked(task, found, expected, what)
             expected = found[-1].last_offset + 1
-            rest, position = data[found[-1].end :], position + found[-1].end
+            # The incomplete batch is read again: joining it to the next bytes would copy them all.
+            position, size = position + found[-1].end, min(2 * size, READ_BYTES)
+        elif len(data) < size:
+            raise CorruptionError(f"{what}: its log ends at byte {position + len(data)}, before offset {end}")
+        else:
+            size = max(2 * size, batch_bytes(data, 0, position, what) or 0)
     if end == segment.next_offset and expected != end:
         raise CorruptionError(f"{what}: its batches end before offset {expected}, but its metadata says {end}")
 

@@ -26,29 +26,33 @@ class Erasing:
 
     _ports: Ports
 
-    @operation("erase", destroys=always, redacted="keys")
+    @operation("erase", destroys=always, redacted=["keys", "where"])
     def erase(
         self,
         topics: TopicNames,
         keys: Sequence[object] | None = None,
         *,
+        where: str | None = None,
         before: datetime | str | None = None,
         now: bool = False,
         certificate: Path | str | None = None,
         dry_run: bool = False,
         check: bool = True,
     ) -> erasing.ErasureReport:
-        """Erase every record of these keys for good, in all replicas, at unchanged offsets of all others. The
-        files that had them are deleted by the next call, after ``file.delete.delay.ms``. With the same
-        keys, its certificate names them.
+        """Erase every record of these keys, or that a condition selects, for good, in all replicas, at
+        unchanged offsets of all others. The files that had them are deleted by the next call, after
+        ``file.delete.delay.ms``. With the same arguments, its certificate names them.
 
             report = cluster.erase("trips", ["rider-17"], certificate="erased.json")
             report.whole
+            cluster.erase("trips", where="value.rider = 'Ada' AND value.fare > 100")
 
         Args:
             topics: one topic, or several: a,b
-            keys: the keys, of the topics' key type; text is UTF-8 where keys are binary. None: carry on with what
-                an earlier call has begun
+            keys: the keys, of the topics' key type; text is UTF-8 where keys are binary. None and no
+                ``where``: carry on with what an earlier call has begun
+            where: erase the records for which this is true, with ``keys`` only theirs: comparisons of columns
+                with literals of their types, as in Spark SQL; see docs/operations.md
             before: erase only records with an earlier timestamp
             now: delete the replaced files at once; readers that use them fail
             certificate: write the certificate, as JSON, to this new file
@@ -62,11 +66,11 @@ class Erasing:
             raise InvalidCallError("name the topics to erase records from")
         if keys is not None and isinstance(keys, str | bytes):
             raise InvalidCallError("keys is a list of keys: to erase those of one key, give [key]")
-        if keys is None and before is not None:
-            raise InvalidCallError("before needs keys")
+        if keys is None and where is None and before is not None:
+            raise InvalidCallError("before needs keys or where")
         before_us = None if before is None else micros(time_of(before, "before ="))
         path = None if certificate is None else Path(certificate)
-        wanted = WantedRecords(keys, before_us)
+        wanted = WantedRecords(keys, where, before_us)
 
         def run() -> erasing.ErasureReport:
             return erasing.erase(*self._ports.for_tasks, named, wanted, now=now, dry_run=dry_run)
@@ -77,17 +81,19 @@ class Erasing:
             report = run()
             return report if report.certificate is None else _with_certificate(report, path)
 
-    @operation("verify --erased", leaves_event=False)
-    def verify_erased(self, certificate: Path | str) -> Report:
+    @operation("verify --erased", leaves_event=False, redacted=["where"])
+    def verify_erased(self, certificate: Path | str, *, where: str | None = None) -> Report:
         """Read every copy of the partitions that a certificate names, and look for its keys. Each copy is erased,
         not erased, or unknown, as it cannot be read.
 
         Args:
             certificate: the certificate of ``erase``
+            where: the condition given to ``erase``, whose text the certificate does not have; without it, only the
+                offsets of the certificate are looked at
 
-        Raises: InvalidCallError for a file that is none, or is that of another cluster.
+        Raises: InvalidCallError for a file that is none, or is that of another cluster, and for another condition.
         """
-        return verify_erased(*self._ports.for_tasks, read_certificate(Path(certificate)))
+        return verify_erased(*self._ports.for_tasks, read_certificate(Path(certificate)), where)
 
 
 @contextmanager

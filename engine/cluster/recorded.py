@@ -25,7 +25,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -103,10 +103,10 @@ def operation(
     *,
     destroys: Callable[[Given], bool] = never,
     leaves_event: bool = True,
-    redacted: str = "",
+    redacted: Collection[str] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A method of ``Cluster`` as the operation ``name``. ``destroys`` decides by the arguments whether a call is
-    destructive; ``redacted`` names an argument to omit from logs and events: records, or settings with passwords.
+    destructive; ``redacted`` names arguments to omit from logs and events: records, or settings with passwords.
     A method with the argument ``check`` is ``checked``; the others only read."""
 
     def framed(method: Callable[P, R]) -> Callable[P, R]:
@@ -119,7 +119,8 @@ def operation(
                 given = dict(signature.bind(*args, **kwargs).arguments)
             except TypeError as error:
                 raise TypeError(_misread(method, self, signature, error)) from None
-            given.pop(redacted, None)
+            for name_of in redacted:
+                given.pop(name_of, None)
             frame = Frame(self._ports, name, given, destroys=destroys(given), leaves_event=leaves_event)
             with _described(getattr(self, "_spark", None), name):
                 return frame.around(lambda: method(*args, **kwargs))

@@ -49,11 +49,14 @@ class Planned:
             self.send(store, puts=times, gets=times)
 
     def send_commit(self, image: ClusterImage) -> None:
-        """Add a commit to the metadata: on each voter the claim and the commit, each followed by a listing; then a
-        read.
+        """Add a commit to the metadata: on each voter the claim and the commit, each followed by a look; before
+        that a check of the root of each voter that the read before has left out; then a read.
         """
-        for store in self.voters(image):
+        voters = self.voters(image)
+        for store in voters:
             self.send(store, puts=4, gets=2)
+        for store in voters[len(voters) // 2 + 1 :]:
+            self.send(store, gets=1)
         self.send_look(image)
 
     def voters(self, image: ClusterImage) -> list[Store]:

@@ -74,6 +74,10 @@ class Survey:
         """The greatest believed epoch."""
         return max((look.epoch for look in self.looks), default=0)
 
+    def shows(self, voter: Voter) -> bool:
+        """Whether the survey looked at a voter."""
+        return any(look.voter.id == voter.id for look in self.looks)
+
 
 class Electorate:
     """The voters as one driver knows them."""

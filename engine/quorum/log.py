@@ -358,6 +358,8 @@ class MetadataLog:
             if voter.id in survey.away:
                 continue
             try:
+                if not survey.shows(voter):
+                    voter.check_root()  # a create would make folders below the mount point of an unmounted volume
                 if not voter.claim(epoch, self._claimant):
                     return mine, voter
                 mine.append(voter)
@@ -446,9 +448,8 @@ class MetadataLog:
                 self._claim = replace(claim, state=self._committed, looks=looks)
                 return image
             if any(look.epoch > name.epoch for look in looks.values()):
-                self._claim_backoff.asks_to_wait(
-                    looks.values()
-                )  # from now on; claiming back at once would start a duel
+                # Wait from now on: claiming back at once would start a duel.
+                self._claim_backoff.asks_to_wait(looks.values())
                 raise NotControllerError(
                     f"another driver has claimed an epoch above {name.epoch}; it is unknown whether metadata "
                     f"offset {name.base_offset} was committed"

@@ -164,7 +164,7 @@ class Voter:
         """
         folder = self.folder
         parsed = [_parsed(name_in(folder, name)) for name in self.store.names(folder)]
-        self._check_root()
+        self.check_root()
         files = frozenset(name for name in parsed if isinstance(name, DataName) and not name.merged)
         checkpoints = frozenset(name for name in parsed if isinstance(name, CheckpointName))
         names = _claim_names(parsed)
@@ -175,7 +175,7 @@ class Voter:
         """Like ``look``, with sizes and ages for upkeep and inspection. Raises: see ``look``."""
         folder = self.folder
         stored = {_parsed(name_in(folder, one.name)): one for one in self.store.list(folder)}
-        self._check_root()
+        self.check_root()
         files = {name: one for name, one in stored.items() if isinstance(name, DataName) and not name.merged}
         checkpoints = {name: one for name, one in stored.items() if isinstance(name, CheckpointName)}
         names = _claim_names(stored)
@@ -199,7 +199,8 @@ class Voter:
             return ClaimName(epoch)
         return ClaimName(epoch, self.key.tag("claim", f"{self.directory_id}/{epoch}", b"")[: TAG_DIGITS // 2])
 
-    def _check_root(self) -> None:
+    def check_root(self) -> None:
+        """Check that the root holds this voter. Raises: BrokerUnreachableError, StaleBrokerError; see ``look``."""
         found = read_broker_file(self.store)
         if found is None:
             raise BrokerUnreachableError(f"{self}: broker.json does not exist; is the volume mounted?")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.bridges.kafka_tier import reading
 from stratalog.bridges.kafka_tier.layout import IndexKind
 from stratalog.bridges.kafka_tier.segment import SegmentState
 from stratalog.bridges.kafka_tier.segment_states import PartitionDeletion
@@ -261,3 +262,17 @@ def test_a_narrow_read_takes_a_part_of_the_bytes() -> None:
     assert len(got(tier, "docs", 0, start=600, end=605)) == 5
     spent = store.counts - before
     assert spent.reads <= 6
+
+
+@pytest.mark.parametrize("read_bytes", [1, 64, 1000, 5000])
+def test_batches_may_be_larger_than_a_read(read_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that ends inside a batch is followed by one from its beginning, which has all of it."""
+    records = got(opened(MAIN), "plain")
+    monkeypatch.setattr(reading, "READ_BYTES", read_bytes)
+    monkeypatch.setattr(reading, "_LEAST_READ_BYTES", read_bytes)
+    tier = opened(MAIN)
+    plan = tier.plan("plain", partitions=[0])
+    before = tier.store.counts.snapshot()
+    assert got(tier, "plain") == records
+    size = sum(task.piece.segment.size_bytes for task in plan.tasks)
+    assert (tier.store.counts - before).read_bytes <= 3 * size

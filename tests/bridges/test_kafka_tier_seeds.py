@@ -29,6 +29,7 @@ def same(rows: list[dict[str, object]], truth: dict[int, SourceRecord]) -> None:
         assert (row["key"], row["value"], row["leaderEpoch"]) == (one.key, one.value, one.leader_epoch)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("block", range(10))
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
 def test_what_is_read_is_true_and_the_rest_is_named(level: str, block: int) -> None:
@@ -78,6 +79,7 @@ def drained(reads: Iterable[SourceRead], end: int) -> tuple[dict[int, tuple[obje
     return rows, notes
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("block", range(10))
 def test_a_mirror_gets_every_committed_record_once_whatever_the_tier_is_like(block: int) -> None:
     from_tier = through = 0

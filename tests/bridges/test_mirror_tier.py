@@ -82,6 +82,7 @@ def run(live: LiveCluster, source: MirrorSource, topic: str, options: MirrorOpti
     return report
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("options", [ONCE, BULK], ids=["threads", "tasks"])
 @pytest.mark.parametrize("topic", ["plain", "txn", "epochs", "unclean", "delete-records", "times-mixed"])
 @pytest.mark.slow
@@ -130,6 +131,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("options", [ONCE, BULK], ids=["threads", "tasks"])
 @pytest.mark.parametrize("what", DAMAGE)
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from tests.depth import at_depth
 from tests.unit.rights_scene import CALLS, Guarded, has_a_snapshot_table
 from tests.unit.transact_harness import put
 
-CASES = at_depth(test=24, nightly=600)
+CASES = at_depth(test=12, nightly=600)
 
 Work: TypeAlias = Callable[[Guarded, Cluster, str], object]
 

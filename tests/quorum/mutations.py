@@ -137,7 +137,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "no root check",
         "after every listing, broker.json must hold the directory id that is registered",
-        patched(Voter, "_check_root", variants.nothing),
+        patched(Voter, "check_root", variants.nothing),
         directed=_WIPED,
         shaped=_at_random_times,
         first=73,

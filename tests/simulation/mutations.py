@@ -137,7 +137,7 @@ MUTATIONS: Sequence[Mutation] = (
         "end of epoch",
         "the end of epoch e is the start of the first entry above e, whether or not e is in the lineage",
         variants.patched(Lineage, "end_of", variants_of_listings.end_of_known_epoch),
-        first=351,
+        first=784,
     ),
     Mutation(
         "live merged segments",

@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.depth import at_depth
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations_of_bytes import MUTATIONS_OF_BYTES
+
+CLEAN = at_depth(test=3, nightly=10)
+"""Seeds of each directed configuration, in which nothing is left out."""
 
 
 @pytest.mark.slow
@@ -37,5 +41,5 @@ def test_a_look_does_not_tell_that_a_write_is_not_on_its_way() -> None:
 def test_directed_configurations_are_clean_without_a_mutation() -> None:
     for mutation in MUTATIONS:
         if mutation.directed is not None:
-            for seed in range(mutation.first, mutation.first + 10):
+            for seed in range(mutation.first, mutation.first + CLEAN):
                 assert mutation.run(seed).violation is None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -101,6 +103,7 @@ class Seen:
     def __init__(self, *columns: str) -> None:
         self.columns = columns or ("value.n",)
         self._folder = Path(tempfile.mkdtemp(prefix="stratalog-seen-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)  # of this process' Seen alone
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         rows = batch.select(*self.columns).collect()

@@ -66,6 +66,7 @@ def wide(cluster: Cluster, name: str) -> bool:
 # ----------------------------------------------------------------------------------- few rows
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("partitioner", ["spark_hash", "murmur2"])
 @pytest.mark.classic("it counts jobs of the JVM")
 def test_few_rows_take_one_job(

@@ -321,6 +321,7 @@ def test_a_batch_that_comes_again_has_each_bad_record_once(
     assert (said["producer"].partition("@")[0], said["sequence"]) == ("copy", "0")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(spark_version() < SINK, reason="a stream's sink takes Spark 4.1")
 @pytest.mark.parametrize("dealt", [True, False], ids=["tasks", "driver"])
 def test_the_formats_sink_of_a_stream_leaves_bad_records_out(

@@ -25,7 +25,6 @@ CONFIGS = {
 COLUMNS = "partition", "offset", "value.n"
 
 
-@pytest.mark.connect
 def test_reads_and_streams_get_what_compactions_have_left(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:

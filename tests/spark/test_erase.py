@@ -10,8 +10,10 @@ import pytest
 
 from stratalog import Cluster
 from stratalog.jobs.main import job_of
+from stratalog.partitions.records import RECORD_COLUMNS
 from tests.spark.spark_cluster import write_cluster_file
 from tests.unit.snapshot_harness import keyed
+from tests.unit.test_where import CASES, VALUE_DDL, batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,3 +46,19 @@ def test_the_job_erases_certifies_and_verifies(
         (partition, 2 * number + 1, b"keep-%d" % number) for partition in (0, 1) for number in range(3)
     ]
     assert job_of("erase")(["t", "--cluster", str(file), "--yes"]) == 0, "nothing is left to carry on with"
+
+
+def test_a_condition_of_an_erasure_selects_what_spark_selects(spark: SparkSession, tmp_path: Path) -> None:
+    cluster = Cluster.format(write_cluster_file(tmp_path), spark)
+    cluster.topics.create("t", partitions=1, replication_factor=1, value=VALUE_DDL)
+    cluster.append_batches("t", {0: [batch().select(RECORD_COLUMNS)]}).raise_for_failures()
+    frame = cluster.read("t")
+    named = frame.selectExpr("offset", *(f"{text} AS `{number}`" for number, text in enumerate(CASES)))
+    rows = named.orderBy("offset").collect()
+    for number, (text, expected) in enumerate(CASES.items()):
+        assert [row.offset for row in rows if row[f"{number}"]] == expected, text
+    text = "value.name LIKE 'A%' OR value.x > 1.0"
+    expected = [row.offset for row in frame.where(text).orderBy("offset").collect()]
+    (row,) = cluster.erase("t", where=text).rows
+    assert row["records"] == len(expected) == 3
+    assert [row.offset for row in cluster.read("t").orderBy("offset").collect()] == [2, 3, 5]

@@ -112,6 +112,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 # --------------------------------------------------------------------- more than one attempt
 
 
+@pytest.mark.nightly
 @pytest.mark.long("waits until Spark starts a speculative copy")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("job", JOBS)
@@ -130,7 +131,7 @@ def test_a_speculative_copy_overtakes_an_attempt_that_is_slow(workers: Workers, 
 
 
 @pytest.mark.long("starts executors, and kills one")
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_an_executor_killed_in_the_middle_of_its_work(workers: Workers, job: str, after: bool) -> None:

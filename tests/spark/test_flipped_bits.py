@@ -123,6 +123,7 @@ WAYS: dict[str, Read] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.long("runs a Spark query for each bit")
 @pytest.mark.parametrize(
     ("topic", "vectorised"),

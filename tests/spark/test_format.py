@@ -71,6 +71,7 @@ class Reading:
 # ------------------------------------------------------------------------------------------- read
 
 
+@pytest.mark.nightly
 @pytest.mark.long("reads every kind of range twice")
 def test_hot_and_cold_records_are_those_of_a_read_row_for_row(cluster: Cluster, read: Reading) -> None:
     plan = cluster.plan_read("numbers")

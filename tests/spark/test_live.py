@@ -130,6 +130,7 @@ def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: Spark
     assert seen.batches[2:] == [[(4, 4), (5, 5)]]
 
 
+@pytest.mark.nightly
 @limits
 @pytest.mark.classic("its sources are objects of this process")
 def test_two_streams_of_a_session_read_their_own_topics(spark: SparkSession, tmp_path: Path) -> None:

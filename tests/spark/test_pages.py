@@ -37,6 +37,7 @@ def without_costs(printed: str) -> list[str]:
     return [re.sub(costs, "costs", line) for line in printed.splitlines() if line.strip()]
 
 
+@pytest.mark.nightly
 @pytest.mark.delta
 def test_the_code_in_the_tutorial_runs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -54,6 +54,7 @@ def asked(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("asked-*")}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.long("starts executors that ask a provider")
 @pytest.mark.parametrize("way", ["named", "given"])
 def test_executors_ask_for_credentials_themselves(

@@ -210,6 +210,7 @@ def read_values(frame: DataFrame) -> list[tuple[int, str]]:
 EXPECTED = [(1, "1"), (2, "2"), (3, "3"), (4, "4")]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fate", ["merged", "tiered"])
 def test_a_plan_gives_the_same_rows_from_the_successors_of_its_files(
     cluster: Cluster, spark: SparkSession, fate: str
@@ -280,6 +281,7 @@ def test_a_plan_takes_no_options(cluster: Cluster) -> None:
 # -------------------------------------------------------------------------------- transactions
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("tiered", [False, True])
 def test_readers_get_the_same_of_transactions_before_and_after_they_are_merged(
     cluster: Cluster, spark: SparkSession, tiered: bool

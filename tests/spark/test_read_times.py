@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import Cluster, FirstAt
-from tests.spark.spark_cluster import TIERED, explained, format_cluster
+from tests.spark.spark_cluster import TIERED, explained, write_cluster_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,20 +31,19 @@ def hours_of(batch: int) -> list[int]:
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """The same records in three topics: all local, all but the last file remote, and half of them."""
-    made = format_cluster(spark, tmp_path_factory.mktemp("times"))
+    file = write_cluster_file(tmp_path_factory.mktemp("times"))
+    made = Cluster.format(file)
     for topic, tiered_after in (("local", None), ("remote", BATCHES - 1), ("both", BATCHES // 2)):
         made.topics.create(topic, partitions=2, replication_factor=1, value="n BIGINT", configs=TIERED)
         for batch in range(BATCHES):
-            rows = [(batch * BATCH + n, DAY_0 + timedelta(hours=hour)) for n, hour in enumerate(hours_of(batch))]
-            frame = spark.createDataFrame(rows, "n BIGINT, at TIMESTAMP").selectExpr(
-                "n", "at", "cast(n % 2 AS INT) AS p"
-            )
-            made.append(topic, frame, partition="p", timestamp="at").raise_for_failures()
+            numbered = enumerate(hours_of(batch), batch * BATCH)
+            rows = [{"n": n, "at": DAY_0 + timedelta(hours=hour), "p": n % 2} for n, hour in numbered]
+            made.produce(topic, rows, partition="p", timestamp="at").raise_for_failures()
             if batch == tiered_after:
                 made.tier(topic).raise_for_failures()
                 for _ in range(2):
                     made.retain(topic).raise_for_failures()
-    return made
+    return Cluster.open(file, spark)
 
 
 def expected(start_h: int, end_h: int) -> list[int]:
@@ -74,7 +73,6 @@ def test_where_the_look_up_would_have_missed_records(cluster: Cluster) -> None:
     assert sorted(row.n for row in looked_up.select("value.n").collect()) != expected(9 * 24, 10 * 24)
 
 
-@pytest.mark.connect
 def test_the_times_reach_parquet_and_hold_in_sql_in_any_zone(cluster: Cluster, spark: SparkSession) -> None:
     wanted = expected(9 * 24, 10 * 24)
     frame = cluster.read("both", "2013-01-10", "2013-01-11")

@@ -195,6 +195,7 @@ FILTERS = [
 ]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("condition", FILTERS)
 def test_skipping_files_and_row_groups_loses_no_row(
     spark: SparkSession, frame: DataFrame, table: DeltaTopicTable, condition: str
@@ -236,6 +237,7 @@ def test_spark_reads_only_files_that_can_match(
     assert scanned <= listed == files
 
 
+@pytest.mark.nightly
 @pytest.mark.long("runs a dozen Spark queries")
 def test_time_travel_history_and_vacuum(spark: SparkSession, table: DeltaTopicTable) -> None:
     older = spark.read.format("delta").option("versionAsOf", 1).load(table.uri)

@@ -96,6 +96,7 @@ def test_an_error_of_the_format_is_a_sentence(
     assert "Traceback" not in str(told.value)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(spark_version() < SINK, reason="the sink of a stream needs Spark 4.1")
 @pytest.mark.delta
 @pytest.mark.long("four queries, from files to Delta")

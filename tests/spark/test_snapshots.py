@@ -74,7 +74,8 @@ def latest(rows: DataFrame) -> dict[str, Any]:
     return {key: value for key, value in {str(row.key): row.value for row in found}.items() if value is not None}
 
 
-@pytest.mark.parametrize("memory_bytes", [IN_MEMORY, OUT_OF_CORE], ids=["in memory", "by Spark"])
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("memory_bytes", [OUT_OF_CORE, IN_MEMORY], ids=["by Spark", "in memory"])
 def test_a_snapshot_and_the_log_after_it_are_the_whole_log_reduced_by_key(
     spark: SparkSession, cluster: Cluster, memory_bytes: int
 ) -> None:
@@ -104,7 +105,8 @@ def test_a_snapshot_and_the_log_after_it_are_the_whole_log_reduced_by_key(
     assert len(latest(whole)) == 30
 
 
-@pytest.mark.parametrize("memory_bytes", [IN_MEMORY, OUT_OF_CORE], ids=["in memory", "by Spark"])
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("memory_bytes", [OUT_OF_CORE, IN_MEMORY], ids=["by Spark", "in memory"])
 @pytest.mark.connect
 def test_a_snapshot_goes_on_where_the_schema_has_grown(
     spark: SparkSession, cluster: Cluster, memory_bytes: int
@@ -206,7 +208,7 @@ def snapshots_of(cluster: Cluster) -> list[pa.Table]:
     return found
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_spark_and_memory_make_the_same_snapshot(spark: SparkSession, tmp_path: Path, kind: Kind) -> None:
     """The two ways are one fold: the same rows in the same order with the same times, headers and types, the same

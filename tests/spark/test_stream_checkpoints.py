@@ -139,6 +139,7 @@ def test_a_query_whose_checkpoint_is_shared_by_another_one_is_ended(
     assert copy.found() == Counter(range(BATCHES * ROWS))
 
 
+@pytest.mark.nightly
 @pytest.mark.long("starts several queries, one after another")
 def test_a_lost_checkpoint_is_made_up_for_by_one_that_starts_behind_what_is_in_the_topic(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path

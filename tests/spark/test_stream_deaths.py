@@ -120,6 +120,7 @@ def test_a_job_that_is_killed_copies_every_record_once(
     assert Counter(row.n for row in cluster.read("killed").select("value.n").collect()) == Counter(range(100))
 
 
+@pytest.mark.nightly
 @pytest.mark.long("starts a query again and again")
 def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path

@@ -81,6 +81,7 @@ class Listening(StreamingQueryListener):
         self.ended.append(str(event.runId))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(spark_version() < LIMITS, reason="a source says where its log ends from Spark 4.2 on")
 @pytest.mark.parametrize(
     ("limit", "batches"),

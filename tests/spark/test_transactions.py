@@ -55,6 +55,7 @@ def test_dataframes_are_appended_to_several_topics_or_to_none(spark: SparkSessio
         cluster.retain().raise_for_failures()
 
 
+@pytest.mark.nightly
 def test_a_snapshot_by_spark_holds_what_one_in_memory_does(spark: SparkSession, cluster: Cluster) -> None:
     """What is aborted, and markers, take no place among the latest records, merged or not."""
     configs = {"cleanup.policy": "snapshot", "segment.merge.min.files": "2", "retention.ms": "-1"}

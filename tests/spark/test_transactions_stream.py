@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from stratalog import Cluster
+from tests.depth import at_depth
 from tests.spark.spark_cluster import format_cluster
 from tests.spark.streams import limits, to_its_end
 
@@ -79,18 +80,17 @@ def committed(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
     return sorted(tuple(row) for row in rows)
 
 
+ENDS = (("between", 0), ("after the commit", 0), ("before the commit", 1), ("after the commit", 2))
+"""Where a query ends, one after the other: the step, and the batch."""
+
+
 @limits
 def test_a_stream_cut_short_anywhere_processes_each_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     """Spark runs a batch again that is not in its checkpoint, also one whose transaction was committed."""
     cluster.append("raw", spark.range(35).selectExpr("id AS n")).raise_for_failures()
-    for step, batch in (
-        ("between", 0),
-        ("after the commit", 0),
-        ("before the commit", 1),
-        ("after the commit", 2),
-    ):
+    for step, batch in ENDS[: at_depth(test=2, nightly=4)]:
 
         def die(at: str, batch_id: int, step: str = step, batch: int = batch) -> None:
             if (at, batch_id) == (step, batch):

@@ -18,7 +18,7 @@ from tests.spark.streams import Seen, to_its_end
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.connect]
+pytestmark = pytest.mark.spark
 
 FIELDS, ROWS, FIELD, WANTED = 100, 400, "f73", [73, 173, 273, 373]
 """Row n has (n + m) % 100 in field m: field 73 is 46 in the wanted rows."""

@@ -124,6 +124,7 @@ def test_a_file_in_a_bucket_that_is_not_there_or_names_code_is_refused(
         monkeypatch.setenv("STRATALOG_CREDENTIALS", f"{__name__}:named")
 
 
+@pytest.mark.nightly
 def test_brokers_and_remote_on_two_servers_at_once(s3_endpoint: S3Endpoint, tmp_path: Path) -> None:
     """Each root has an endpoint of its own, and one has a provider; the other server knows no bucket of it."""
     (tmp_path / "server").mkdir()

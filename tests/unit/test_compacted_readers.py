@@ -44,6 +44,7 @@ def test_what_is_left_is_what_this_file_says(tmp_path: Path) -> None:
     assert [*Timed(tmp_path).everywhere()] == LEFT
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("start", range(len(KEYS) + 1))
 @pytest.mark.parametrize("isolation", list(Isolation))
 def test_a_fetch_from_any_offset_gets_all_that_is_left_from_there_on(

@@ -168,6 +168,7 @@ class TestCallsThatHang:
         assert called._hung == 0
 
 
+@pytest.mark.nightly
 @S3
 def test_s3fs_as_it_comes_repeats_its_own_request_and_is_refused(s3_endpoint: S3Endpoint) -> None:
     pytest.importorskip("s3fs")

@@ -20,11 +20,12 @@ from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store import local as local_module
 from stratalog.partitions.store import local_behind, local_listing, local_scan
+from tests.depth import at_depth
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 from tests.unit.stream_harness import Query
 
-SIZES = (10, 1_000, 10_000)
+SIZES = (10, at_depth(test=1_000, nightly=10_000))
 
 
 class Counts:

@@ -147,6 +147,7 @@ def test_reassign_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
     assert all_good(live)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bootstrap_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
     live = live_cluster(tmp_path)
@@ -159,6 +160,7 @@ def test_bootstrap_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
     assert all_good(live)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("segment_bytes", ["1", "100000"], ids=["each file a segment", "rewritten"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.slow

@@ -89,6 +89,7 @@ BY_HAND: dict[str, dict[str, str]] = {
         "--dry-run": "the method describe: the files that verify would read",
         "--discarded": "another method, discarded, of the same topics",
         "--erased": "another method, verify_erased, of a certificate",
+        "--where": "an argument of verify_erased",
     },
     "maintain": {
         **dict.fromkeys(("--once", "--every"), _ROUNDS),

@@ -67,10 +67,15 @@ def ways(module: Path) -> Iterator[str]:
     """What of a module could make code of data."""
     yield from (name for name in imported(module) if under(name, MODULES_OF_CODE))
     for node in ast.walk(tree(module)):
-        if isinstance(node, ast.Call):
+        if isinstance(node, ast.Call) and last_name(node.func) in FUNCTIONS_OF_CODE:
             name = ast.unparse(node.func)
-            if name.rpartition(".")[2] in FUNCTIONS_OF_CODE and not name.startswith("re."):
-                yield name if len(name) < 40 else name.rpartition(".")[2]
+            if not name.startswith("re."):
+                yield name if len(name) < 40 else last_name(node.func)
+
+
+def last_name(function: ast.expr) -> str:
+    """Of what is called: ``c`` of ``a.b.c``; nothing where it is the result of a call."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 @pytest.mark.slow

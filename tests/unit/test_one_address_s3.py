@@ -115,6 +115,7 @@ def catalog(warehouse: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bo
     return True
 
 
+@pytest.mark.sample(1)
 @pytest.mark.long("appends, tiers, verifies, heals and reads on a server, by all clients")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # pyiceberg leaves connections to SQLite open
 def test_all_jobs_go_to_the_server_that_one_thing_names(

@@ -250,6 +250,7 @@ def voter_folder(file: Path, broker: int) -> Path:
     return folder
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("broker", [1, 2, 3])
 @pytest.mark.parametrize("what", ["root/broker.json", ".staging", "home", "folder", "last file", "all files"])
 @pytest.mark.parametrize("kind", ["link", "FIFO"])
@@ -363,6 +364,7 @@ def go_on(live: LiveCluster, number: int) -> list[Report]:
     return [report_of(one) for one in done]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["link", "FIFO"])
 @pytest.mark.parametrize("place", ["broker", "remote"])

@@ -81,6 +81,7 @@ def register(
     assert replica.store.create(replica.path(name), content)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"x" * 100, Lineage([(1, 0), (FAR, 1)]).to_json()])
 @pytest.mark.parametrize("epoch", [FAR, 2])
@@ -112,6 +113,7 @@ def test_a_register_of_an_epoch_that_nobody_committed_is_damage_that_heals(
     assert live.read(partitions=[0]) == {0: ["a", "d", "e"]}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("before_the_election", [True, False])
 @pytest.mark.parametrize("history", HISTORIES)
@@ -165,6 +167,7 @@ def test_nor_where_the_leader_has_missed_the_epoch_that_a_member_joined_last(liv
     assert live.read(partitions=[0]) == {0: ["a", "d"]}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("copies", [2, 3])
 @pytest.mark.parametrize("history", HISTORIES)
@@ -185,6 +188,7 @@ def test_a_register_left_at_a_member_before_its_leader_takes_over_loses_nothing(
     assert len(live.isr("u")) == copies
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("history", HISTORIES)

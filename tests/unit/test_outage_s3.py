@@ -203,6 +203,7 @@ LOST = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("address", "value"), LOST.values(), ids=LOST)
 def test_an_answer_that_is_lost_after_success_costs_no_second_object(
     behind: Behind, address: str, value: str
@@ -258,7 +259,7 @@ STAYS = {
 
 
 @pytest.mark.long("waits for the time-outs of a server that is away")
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("spoil", "methods", "address", "expected", "said"), STAYS.values(), ids=STAYS)
 def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lacks(
     behind: Behind, spoil: Spoil, methods: str, address: str, expected: str, said: str

@@ -92,6 +92,16 @@ def test_an_epoch_that_was_claimed_by_halves_is_given_up_to_a_rival() -> None:
     assert quorum.log().read() == log.read()
 
 
+@pytest.mark.parametrize("broker", [1, 2, 3])
+def test_no_claim_is_written_below_the_mount_point_of_an_unmounted_volume(broker: int) -> None:
+    """Two looks are a majority, so the third voter is claimed without one."""
+    stores = [MemoryStore("c") for _ in range(3)]
+    quorum = Quorum(3, stores)
+    mount_point = MemoryStore("c")
+    quorum.log(through=[*stores[: broker - 1], mount_point, *stores[broker:]]).claim()
+    assert not list(mount_point.list(""))
+
+
 def claims(quorum: Quorum, broker: int) -> list[str]:
     return [name for name in quorum.names(broker) if name.endswith(".claim")]
 

@@ -112,6 +112,7 @@ def value_of(log_image: object) -> str:
     return getattr(log_image, "configs")["segment.bytes"]  # noqa: B009 - of any image
 
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize("broker", [1, 2, 3])
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_one_hostile_voter_stops_nobody(hostile: str, broker: int) -> None:

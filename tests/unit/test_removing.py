@@ -91,6 +91,7 @@ def bounds(log: Keyed) -> list[int]:
     return [link.end for link in log.replica.log(fresh=True).chain]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("segment_bytes", [1, 20_000])
 def test_the_last_record_of_each_key_stays_at_its_offset(seed: int, segment_bytes: int) -> None:
@@ -104,6 +105,7 @@ def test_the_last_record_of_each_key_stays_at_its_offset(seed: int, segment_byte
         assert log.apply(rule) == Removed(), "nothing is left to do"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_run_that_ends_anywhere_is_continued_by_the_next(seed: int) -> None:
     """After each file the log is whole: what a rule keeps is there, and what no rule removes."""
@@ -118,6 +120,7 @@ def test_a_run_that_ends_anywhere_is_continued_by_the_next(seed: int) -> None:
         assert log.held() == log.surviving(rule)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_tombstone_leaves_after_what_it_deletes_even_where_no_rule_came_before(seed: int) -> None:
     """The ascending order: in any other, the record before a removed tombstone would come back after a crash."""

@@ -46,6 +46,7 @@ def _folder_is_a_file(live: LiveCluster) -> None:
 FAULTS = (_no_fault, _broker_away, _tables_damaged, _folder_is_a_file)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_each_partition_has_a_row(operation: str, fault: Callable[[LiveCluster], None], tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ def test_a_leader_whose_files_have_other_bounds_uploads_no_offset_twice(live: Li
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rebuilt", [False, True])
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("rebuilt", [True, False])
 def test_leader_epochs_that_no_broker_has_a_register_of_expire_nothing(live: LiveCluster, rebuilt: bool) -> None:
     """A leader epoch cache that was cut at the local start took remote segments of earlier epochs for those of
     nobody, and deleted them long before their time. It must hold that what is remote stays as long as retention

@@ -66,7 +66,7 @@ WRITES = [
 ]
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(16)
 @pytest.mark.slow
 @pytest.mark.parametrize(("row", "place", "right"), WRITES)
 def test_a_right_that_is_missing_is_named_with_the_path(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment_footer import SegmentFooter
-from stratalog.partitions.segment_writer import SegmentWriter, memory_bytes
+from stratalog.partitions.segment_writer import SegmentWriter, _regular, memory_bytes
 from tests.unit.segments import BINARY, records
 
 ROWS = 2_500
@@ -84,6 +84,8 @@ def _in_one(typed: bool, row_group_bytes: int) -> tuple[SegmentFooter, bytes]:
 )
 @example(list(range(0, ROWS, 7)), False, True, 1 << 26)
 @example(list(range(0, ROWS, 700)), False, False, 1 << 26)
+@example([1024], False, False, 1 << 26)
+@example([1000, 2048], False, False, 1 << 26)
 @settings(max_examples=25)
 @pytest.mark.slow
 def test_the_batches_leave_no_trace_in_a_file(
@@ -95,6 +97,17 @@ def test_the_batches_leave_no_trace_in_a_file(
     if compact:  # without what is around the slice, and without bits for nulls where there are none
         parts = [pa.RecordBatch.from_pylist(part.to_pylist(), schema=part.schema) for part in parts]
     assert written(parts, TYPED if typed else BINARY, row_group_bytes) == _in_one(typed, row_group_bytes)
+
+
+def test_only_rows_around_the_ends_of_batches_are_copied() -> None:
+    """Values of three batches, of which the writer once made one."""
+    batches = [pa.array([b"%d" % (row + number) for row in range(5000)], pa.binary()) for number in range(3)]
+    pieces = _regular(pa.chunked_array(batches))
+    assert pieces.to_pylist() == [value for batch in batches for value in batch.to_pylist()]
+    assert all(len(piece) % 1024 == 0 for piece in pieces.chunks[:-1])
+    given = {batch.buffers()[2].address for batch in batches}
+    copied = sum(len(piece) for piece in pieces.chunks if piece.buffers()[2].address not in given)
+    assert copied <= 3 * 1024
 
 
 @pytest.mark.parametrize("typed", [False, True])

@@ -265,8 +265,9 @@ def test_the_job_races_with_processes_and_exits_with_1_when_a_rule_is_broken(
 
 
 @S3
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["s3", *(pytest.param(cloud, marks=pytest.mark.nightly) for cloud in CLOUDS)])
+@pytest.mark.nightly
+@pytest.mark.long("races for names, again and again, on a server")
+@pytest.mark.parametrize("kind", ["s3", *CLOUDS])
 def test_real_servers_keep_the_rules(kind: str, request: pytest.FixtureRequest) -> None:
     """But for the completion of uploads on SeaweedFS, which is not raced with by default."""
     endpoint: CloudEndpoint | S3Endpoint = request.getfixturevalue(f"{kind}_endpoint")

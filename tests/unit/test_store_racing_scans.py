@@ -22,11 +22,12 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import chain_of, parse, resolve
 from stratalog.partitions.paths import DataName, EpochName, WatermarkName, base_name
 from stratalog.partitions.store import Store, StoredObject, StoreOptions, open_store
+from tests.depth import at_depth
 from tests.s3_server import S3Endpoint
 
 FOLDER = f"{'d' * 32}/topic-{'e' * 32}/0.1"
 TMPFS = Path("/dev/shm")
-SECONDS = 2.0
+SECONDS = at_depth(test=1, nightly=2)
 MERGED = 20
 """Appends that become a segment, and go, at a later time."""
 DELAY_S = 0.3

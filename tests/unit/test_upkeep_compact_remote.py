@@ -186,6 +186,7 @@ def test_remote_files_count_for_the_dirty_ratio_and_for_the_lags(tmp_path: Path)
     assert live.remote_log().generation(0) == 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.long("a crash at every step of ten compactions")
 def test_a_crash_at_any_step_leaves_a_whole_log_and_the_next_run_goes_on(

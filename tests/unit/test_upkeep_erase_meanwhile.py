@@ -155,3 +155,28 @@ def test_an_erasure_that_another_run_has_committed_is_carried_out_too(
     assert report.whole
     assert traces(live, KEY, OTHER, SECRET) == []
     assert live.everywhere() == {}
+
+
+@pytest.mark.parametrize("step", ["plan_partition", "find_records", "erase_partition", "clean"])
+def test_a_task_that_meets_files_of_another_erasure_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The other run erases everything else between the look at the metadata and the task."""
+    live = Erasable(tmp_path)
+    numbers = iter([0])
+    task = getattr(erasing, step)
+
+    def other(_: int) -> None:
+        if (number := next(numbers, None)) is not None:
+            live.put((f"x-{number}", "1"), (OTHER, "1"))
+            with monkeypatch.context() as patch:
+                patch.setattr(erasing, step, task)
+                live.driver().erase("t", [OTHER]).raise_for_failures()
+
+    around_each(monkeypatch, step, lambda _: None, other)
+    report = live.erase(KEY, dry_run=step == "plan_partition")
+    assert report.ok
+    if step != "plan_partition":
+        assert live.everywhere() == {6: ("x-0", "1")}
+        assert live.erase(KEY).whole
+        assert traces(live, KEY, OTHER, SECRET) == []

@@ -59,6 +59,7 @@ FAULTS: dict[str, Callable[[Spot], None]] = {
 PLACES = {"the first file": 0, "one in the middle": 2, "the last one": 4}
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("fault", "broker", "index"),
     [

@@ -413,6 +413,7 @@ def writes_elsewhere(path: str) -> Callable[[dict[str, Any]], None]:
     return lambda metadata: metadata["properties"].update({"write.metadata.path": path})
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("spelled", ["file://{}", "{}", "file://{}/../outside.avro", "s3://bucket{}"])
 @pytest.mark.parametrize("hostile", [names_list, names_older_metadata, is_elsewhere, writes_elsewhere])
 def test_a_name_outside_of_its_folder_is_neither_read_nor_deleted(
@@ -457,6 +458,7 @@ def manifests_of(what: str) -> list[Path]:
     return [Path(each.removeprefix("file://")) for each in named]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("what", ["list", "manifest"])
 @pytest.mark.parametrize(
     ("bad", "why"),

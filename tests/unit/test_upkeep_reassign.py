@@ -254,6 +254,7 @@ def test_a_throttled_reassignment_takes_its_time(live: LiveCluster) -> None:
 # ------------------------------------------------------------------------------------ property
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
 )

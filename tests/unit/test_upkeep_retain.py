@@ -50,6 +50,7 @@ def test_a_driver_that_has_just_started_reads_as_much_however_long_the_logs_are(
 # ------------------------------------------------------------------------------------- the limits
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("ages_h", "configs", "log_start", "local"),
     [

@@ -1,8 +1,8 @@
 """The certificate of an erasure, as JSON: what was erased, where, and what is not erased yet.
 
-It holds no key: only digests keyed with a salt, which it holds too, so that ``verify`` can recognise the keys in
-the bytes of every copy. Anybody who has it can test whether a guessed key was erased: keep it like a list of the
-keys.
+It holds no key and no condition: only digests keyed with a salt, which it holds too, so that ``verify`` can
+recognise the keys in the bytes of every copy. Anybody who has it can test whether a guessed key was erased: keep
+it like a list of the keys.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.erasure import OffsetRange
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.numbers import Int64, Natural
+from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.wanted_where import RecordFinder, WantedWhere
 
 VERSION = 1
 _SALT = re.compile(r"[0-9a-f]{64}")
@@ -61,13 +63,26 @@ class ErasedPartition(msgspec.Struct, frozen=True):
     not_erased: tuple[NotErased, ...]
 
 
+class ErasedWhere(msgspec.Struct, frozen=True):
+    """A condition. Its text would be data: ``value.name = 'Ada'`` names a person. So the certificate proves only
+    to those who have the text that it was carried out."""
+
+    digest: str
+    """HMAC-SHA256 of the text, with the salt."""
+    columns: tuple[str, ...]
+    """The columns that it reads."""
+
+
 class ErasedTopic(msgspec.Struct, frozen=True):
     """A topic."""
 
     topic: str
     topic_id: str
     key_digests: tuple[str, ...]
-    """Empty for a run without keys, which carries on with an earlier one."""
+    """Empty for a run without keys."""
+    where: ErasedWhere | None
+    """The condition that the records had to meet; None: none. Without it and keys, the run carried on with an
+    earlier one."""
     before_us: Int64 | None
     """Only records with an earlier timestamp, in microseconds since 1970, were erased; None: all."""
     partitions: tuple[ErasedPartition, ...]
@@ -93,6 +108,17 @@ class Certificate(msgspec.Struct, frozen=True):
     def sha256(self) -> str:
         """The digest of ``to_json``, by which the history names it."""
         return hashlib.sha256(self.to_json()).hexdigest()
+
+
+def described(wanted: RecordFinder | None, salt: bytes) -> tuple[tuple[str, ...], ErasedWhere | None]:
+    """The records of a topic as the certificate names them: the digests of their keys, and their condition."""
+    match wanted:
+        case WantedKeys():
+            return wanted.digests(salt), None
+        case WantedWhere():
+            keys = () if wanted.keys is None else wanted.keys.digests(salt)
+            return keys, ErasedWhere(wanted.digest(salt), wanted.columns)
+    return (), None
 
 
 def read_certificate(path: Path) -> Certificate:

@@ -39,6 +39,7 @@ from stratalog.engine.upkeep.erasing.certificate import (
     Certificate,
     ErasedTopic,
     NotErased,
+    described,
 )
 from stratalog.engine.upkeep.erasing.commits import commit_erasures
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
@@ -63,7 +64,8 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.wanted_where import RecordFinder
 
 _ATTEMPTS = 5
 R = TypeVar("R")
@@ -122,7 +124,7 @@ def erase(
             erasing.plan(sends)
         else:
             erasing.carry_on()
-            if wanted.keys is not None:
+            if wanted.any:
                 erasing.remove()
             erasing.clean()
             erasing.look_everywhere()
@@ -134,10 +136,10 @@ def erase(
             return _report(run.report(), None)
         certificate = erasing.certify(wanted, execution.clock.now_ms())
         run.notes.append(f"certificate: sha256 {certificate.sha256}")
-        if wanted.keys is None:
+        if not wanted.any:
             run.notes.append(
-                "no keys were given: records that an earlier run had not found yet were not looked for; give the "
-                "keys again to find them, and for a certificate that names the keys"
+                "no keys and no condition were given: records that an earlier run had not found yet were not "
+                "looked for; give them again to find these, and for a certificate that names them"
             )
         run.totals["whole"] = certificate.whole
     return _report(run.report(), certificate)
@@ -158,7 +160,7 @@ class _Erasing:
         execution: Execution,
         run: OperationRun,
         now: bool,
-        keys: dict[str, WantedKeys | None],
+        keys: dict[str, RecordFinder | None],
         image: ClusterImage,
     ) -> None:
         self._metadata, self._storage, self._clock = metadata, storage, execution.clock
@@ -249,7 +251,7 @@ class _Erasing:
                 self._fail(key, UnknownTopicOrPartitionError(f"{part}: the topic was deleted meanwhile"))
             if part.above:
                 why = (
-                    f"{part.above:,} records of the keys are at or above the last stable offset {part.looked_to}: "
+                    f"{part.above:,} wanted records are at or above the last stable offset {part.looked_to}: "
                     "erase again when their transactions have ended, and the high watermark has passed them"
                 )
                 part.left.append(NotErased(f"broker {part.view.leader}", why))
@@ -343,13 +345,15 @@ class _Erasing:
         topics = []
         for topic_id, keys in self._keys.items():
             parts = [part for key, part in self._parts.items() if key.topic_id == topic_id]
+            key_digests, where = described(keys, salt)
             topics.append(
                 ErasedTopic(
                     topic=self._image.topics[topic_id].name
                     if topic_id in self._image.topics
                     else parts[0].view.topic,
                     topic_id=topic_id,
-                    key_digests=() if keys is None else keys.digests(salt),
+                    key_digests=key_digests,
+                    where=where,
                     before_us=wanted.before_us,
                     partitions=tuple(part.certified() for part in parts),
                 )
@@ -369,30 +373,37 @@ class _Erasing:
     def _each(
         self, task: Callable[[EraseWork], R], keys: Iterable[TopicIdPartition]
     ) -> Iterator[tuple[EraseWork, R]]:
-        """Run the task on partitions that have not failed. Those that fail now are failures of the run."""
-        works = []
-        for key in keys:
-            part = self._parts[key]
-            if part.failed or key.topic_id not in self._image.topics:
-                continue
-            work = work_of(self._storage, self._clock, self._image, part.view, part.keys)
-            works.append(replace(work, dry_run=self._run.dry_run, now=self._now, start=part.looked_to))
-        done = set()
-        for work, result in self._run.each(task, works):
-            done.add(work.replicas.view.key)
-            yield work, result
-        for work in works:
-            if work.replicas.view.key not in done:
-                failure = next(one for one in reversed(self._run.failures) if one.item == str(work))
-                self._end(work.replicas.view.key, failure)
+        """Run the task on partitions that have not failed. Those that fail now are failures of the run. A task
+        whose view is out of date, as of an election or another erasure, runs again with the present one."""
+        waiting = [*keys]
+        for attempt in range(_ATTEMPTS):
+            works = [self._work_of(key) for key in waiting if self._is_present(key)]
+            waiting = []
+            for outcome in self._run.watched(self._run.tasks.run(task, works), len(works), "partitions"):
+                match outcome:
+                    case Done(work, result):
+                        yield work, result
+                    case Failed(work, StaleMetadataError()) if attempt + 1 < _ATTEMPTS:
+                        waiting.append(work.replicas.view.key)
+                    case Failed(work, error):
+                        self._fail(work.replicas.view.key, error)
+            if not waiting:
+                return
+            self._refresh()
+
+    def _is_present(self, key: TopicIdPartition) -> bool:
+        return not self._parts[key].failed and key.topic_id in self._image.topics
+
+    def _work_of(self, key: TopicIdPartition) -> EraseWork:
+        part = self._parts[key]
+        work = work_of(self._storage, self._clock, self._image, part.view, part.keys)
+        return replace(work, dry_run=self._run.dry_run, now=self._now, start=part.looked_to)
 
     def _fail(self, key: TopicIdPartition, error: StratalogError) -> None:
-        self._run.fail(self._parts[key], error)
-        self._end(key, self._run.failures[-1])
-
-    def _end(self, key: TopicIdPartition, failure: Failure) -> None:
-        why = f"{failure.code}: {failure.message}"
-        self._parts[key].error = NotErased(str(self._parts[key]), why)
+        part = self._parts[key]
+        self._run.fail(part, error)
+        failure = self._run.failures[-1]
+        part.error = NotErased(str(part), f"{failure.code}: {failure.message}")
 
     def _commit(
         self, found: dict[TopicIdPartition, FoundRecords]

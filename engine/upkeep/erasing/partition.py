@@ -9,7 +9,7 @@ from stratalog.engine.upkeep.erasing.certificate import ErasedFile, ErasedPartit
 from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, offsets_of
 from stratalog.partitions.erasure import OffsetRange
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.wanted_where import RecordFinder
 
 
 @dataclass(slots=True)
@@ -17,7 +17,8 @@ class ErasingPartition:
     """One partition, and what came of it."""
 
     view: PartitionView
-    keys: WantedKeys | None
+    keys: RecordFinder | None
+    """The records to erase; None: only those that an earlier run has found."""
     offsets: list[OffsetRange] = field(default_factory=list)
     looked_to: int = 0
     above: int = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
@@ -17,7 +19,8 @@ from stratalog.partitions.erasing import ErasingOptions
 from stratalog.partitions.errors import PolicyViolationError
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.wanted_keys import WantedKeys, wanted_keys
+from stratalog.partitions.wanted_keys import wanted_keys
+from stratalog.partitions.wanted_where import RecordFinder, WantedWhere, wanted_where
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +28,51 @@ class WantedRecords:
     """The records to erase."""
 
     keys: Sequence[object] | None
-    """None: only carry on with what an earlier run has begun."""
+    where: str | None = None
+    """A condition (``stratalog.partitions.where``); with keys, both must hold."""
     before_us: int | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether records are named. If not, a run only carries on with what an earlier one has begun."""
+        return self.keys is not None or self.where is not None
+
+    def of_topic(self, schema: pa.Schema, what: str) -> RecordFinder | None:
+        """The records of a topic with this schema. Raises: InvalidCallError, which begins with ``what``."""
+        keys = None
+        if self.keys is not None:
+            keys = wanted_keys(self.keys, schema.field("key").type, what, self.before_us)
+        return keys if self.where is None else wanted_where(self.where, schema, what, keys, self.before_us)
 
 
 def check_topics(
     storage: Storage, image: ClusterImage, names: Sequence[str], wanted: WantedRecords, now_ms: Now
-) -> dict[str, WantedKeys | None]:
-    """The keys of each topic, by its id.
+) -> dict[str, RecordFinder | None]:
+    """The records of each topic, by its id.
 
     Raises: PolicyViolationError for a topic that no record can be erased from, by name; InvalidTopicError for an
-        internal one; UnknownTopicOrPartitionError; InvalidCallError for keys that are none of a topic's.
+        internal one; UnknownTopicOrPartitionError; InvalidCallError for keys that are none of a topic's,
+        and for a condition that does not fit its schema.
     """
     found = {}
     for topic in chosen_topics(image, names):
         check_not_internal(topic.name, "erase records of")
         for why in _refusals(storage, image, topic, wanted, now_ms):
             raise PolicyViolationError(f"topic {topic.name!r}: {why}; nothing was changed")
-        key_type = schema_of(topic.key_schema, topic.value_schema).field("key").type
-        found[topic.topic_id] = (
-            None
-            if wanted.keys is None
-            else wanted_keys(wanted.keys, key_type, f"topic {topic.name!r}", wanted.before_us)
-        )
+        schema = schema_of(topic.key_schema, topic.value_schema)
+        found[topic.topic_id] = of_topic = wanted.of_topic(schema, f"topic {topic.name!r}")
+        if topic_config_of(image, topic).compacts and isinstance(of_topic, WantedWhere):
+            check_whole_keys(topic.name, of_topic)
     return found
+
+
+def check_whole_keys(topic: str, wanted: WantedWhere) -> None:
+    """Raises: PolicyViolationError for a condition that may select some records of a key, and leave others."""
+    if others := [name for name in wanted.columns if name.split(".")[0] != "key"]:
+        raise PolicyViolationError(
+            f"topic {topic!r}: it is compacted, and an earlier record of a key would become its last: erase whole "
+            f"keys, by a condition without {', '.join(others)}; nothing was changed"
+        )
 
 
 def _refusals(
@@ -82,7 +106,7 @@ def _refusals(
 
 
 def work_of(
-    storage: Storage, clock: Clock, image: ClusterImage, view: PartitionView, keys: WantedKeys | None
+    storage: Storage, clock: Clock, image: ClusterImage, view: PartitionView, keys: RecordFinder | None
 ) -> EraseWork:
     """The work on a partition."""
     config = topic_config_of(image, image.topics[view.topic_id])

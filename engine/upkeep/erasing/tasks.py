@@ -20,7 +20,12 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.discarded import Discarded, discarded
 from stratalog.partitions.erasing import ErasingOptions, marks
 from stratalog.partitions.erasure import MOST_RANGES, Erasure, OffsetRange, is_erased, to_erase, within
-from stratalog.partitions.errors import CorruptSegmentError, RetriableError, StratalogError
+from stratalog.partitions.errors import (
+    CorruptSegmentError,
+    RetriableError,
+    StaleMetadataError,
+    StratalogError,
+)
 from stratalog.partitions.listing import DataFile, Link, ReplicaLog
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica, errors_of
@@ -28,15 +33,15 @@ from stratalog.partitions.runner import Runner
 from stratalog.partitions.segment import end_of_file
 from stratalog.partitions.store import Store
 from stratalog.partitions.transactions import transactions_of
-from stratalog.partitions.wanted_keys import WantedKeys
+from stratalog.partitions.wanted_where import RecordFinder
 
 
 @dataclass(frozen=True, slots=True)
 class EraseWork(PartitionWork):
     """One partition."""
 
-    keys: WantedKeys | None
-    """None: only carry on with the erasures of the metadata."""
+    keys: RecordFinder | None
+    """The records to erase; None: only carry on with the erasures of the metadata."""
     options: ErasingOptions
     delay_ms: int
     clock: Clock
@@ -162,7 +167,7 @@ class CleanedReplicas:
 def clean(work: EraseWork) -> CleanedReplicas:
     """Delete the files with erased records that have left the logs, on every replica that can be reached.
 
-    Raises: errors of listing the leader.
+    Raises: errors of listing the leader; StaleMetadataError when the view is out of date on any of them.
     """
     replicas, erasures = work.replicas, work.replicas.view.erasures
     leader = replicas.leader
@@ -178,6 +183,8 @@ def clean(work: EraseWork) -> CleanedReplicas:
     for broker in replicas.view.replicas:
         try:
             while_it_changes(partial(cleaning.on, broker))
+        except StaleMetadataError:
+            raise
         except StratalogError as error:
             cleaning.left.append(
                 NotErased(
@@ -243,8 +250,8 @@ class _Cleaning:
         return NotErased(f"broker {broker}: {file.object.name}", why, waits)
 
 
-def may_hold(store: Store, file: DataFile, erasures: Sequence[Erasure], keys: WantedKeys | None) -> bool:
-    """Whether a data file may hold a record that the erasures name, or one of the keys; a damaged one may."""
+def may_hold(store: Store, file: DataFile, erasures: Sequence[Erasure], keys: RecordFinder | None) -> bool:
+    """Whether a data file may hold a record that the erasures name, or a wanted one; a damaged one may."""
     name = file.name
     try:
         end = end_of_file(store, file)

@@ -3,6 +3,9 @@
 A copy is one of three: ``erased``, all bytes were read, and no record has one of the keys; ``not erased``;
 ``unknown``, it could not be read, or is no file of a log. All copies of a partition that the erasure did not
 search for the keys up to its end are unknown, too.
+
+The certificate of a condition does not have its text. With the text, records that it selects are looked for, too;
+without it, only the offsets of the certificate.
 """
 
 from __future__ import annotations
@@ -25,11 +28,12 @@ from stratalog.partitions.columns import integers_of
 from stratalog.partitions.erasure import within
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.records import GAP
+from stratalog.partitions.records import GAP, schema_of
 from stratalog.partitions.segment import read_batches, read_segment
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store import Store
 from stratalog.partitions.wanted_keys import key_digests
+from stratalog.partitions.wanted_where import WantedWhere, wanted_where, where_digest
 
 ERASED, NOT_ERASED, UNKNOWN = "erased", "not erased", "unknown"
 _WORST = (ERASED, UNKNOWN, NOT_ERASED)
@@ -54,6 +58,8 @@ class _Work:
     placed: frozenset[TopicIdPartition]
     """The partitions of which the broker has a replica; it may have files of others, too."""
     salt: bytes
+    conditions: Mapping[str, WantedWhere]
+    """By topic, where the text is known."""
 
     def stores_used(self) -> Iterable[Store]:
         return {copy.store for copy in self.copies.found}
@@ -80,12 +86,17 @@ class _CopyState:
 
 
 def verify_erased(
-    metadata: MetadataClient, storage: Storage, execution: Execution, certificate: Certificate
+    metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
+    certificate: Certificate,
+    where: str | None = None,
 ) -> Report:
-    """One row per copy. A copy that is not known to be erased is a failure.
+    """One row per copy. A copy that is not known to be erased is a failure. ``where`` is the condition of the
+    erasure.
 
-    Raises: InvalidCallError for the certificate of another cluster, or of partitions that do not exist; errors of
-        reading the metadata.
+    Raises: InvalidCallError for the certificate of another cluster, or of partitions that do not exist, and for
+        another condition; errors of reading the metadata.
     """
     if certificate.cluster != storage.file.cluster_id:
         raise InvalidCallError(
@@ -102,15 +113,27 @@ def verify_erased(
         image = metadata.image()
         run.notes += _unproven(certificate)
         _check_partitions(image, expected)
+        conditions = _conditions(image, certificate, where)
         for topic in certificate.topics:
             if topic.topic_id not in image.topics:
                 run.notes.append(f"topic {topic.topic!r} was deleted: its folders are looked at")
-            if not topic.key_digests:
+            if topic.where is not None and topic.topic_id not in conditions:
+                run.notes.append(
+                    f"topic {topic.topic!r}: the certificate has no text of the condition, so only its offsets "
+                    "are looked at: give the condition to look for its records"
+                )
+            elif not topic.key_digests and topic.where is None:
                 run.notes.append(
                     f"topic {topic.topic!r}: the certificate names no keys, so only its offsets are looked at"
                 )
         works = [
-            _Work(copies, expected, _placed_on(image, copies.broker, expected), bytes.fromhex(certificate.salt))
+            _Work(
+                copies,
+                expected,
+                _placed_on(image, copies.broker, expected),
+                bytes.fromhex(certificate.salt),
+                conditions,
+            )
             for copies in copies_of(storage, image, topic_ids, execution.clock)
         ]
         looked = sorted(run.each(_look, works, unit="brokers"), key=lambda one: one[0].copies.broker)
@@ -163,11 +186,11 @@ def _look(work: _Work) -> dict[TopicIdPartition, _CopyState]:
     copies = work.copies
     if copies.error is not None:
         return {key: _CopyState(UNKNOWN, why=f"{copies.error}") for key in work.placed}
-    states = {key: _unread(*work.expected[key]) for key in work.placed}
+    states = {key: _unread(work, key) for key in work.placed}
     for copy in copies.found:
         if copy.key in work.expected:
-            state, why = _state_of(copy, *work.expected[copy.key], work.salt)
-            states.setdefault(copy.key, _unread(*work.expected[copy.key])).add(copy, state, why)
+            state, why = _state_of(copy, work)
+            states.setdefault(copy.key, _unread(work, copy.key)).add(copy, state, why)
     return states
 
 
@@ -196,11 +219,37 @@ def _unknown_of(copies: Copies) -> list[str]:
     return [f"{copies.unfinished} unfinished files of writers have no name yet, and may have erased records"]
 
 
-def _unread(topic: ErasedTopic, expected: ErasedPartition) -> _CopyState:
+def _conditions(image: ClusterImage, certificate: Certificate, where: str | None) -> dict[str, WantedWhere]:
+    """The condition of each topic that has one, by topic id; of present topics alone, as their schemas are known.
+
+    Raises: InvalidCallError for a text that is not the condition of the certificate.
+    """
+    if where is None:
+        return {}
+    found = {}
+    for topic in certificate.topics:
+        if topic.where is None or topic.where.digest != where_digest(where, bytes.fromhex(certificate.salt)):
+            raise InvalidCallError(
+                f"the certificate was not made for this condition on topic {topic.topic!r}: give the same text as "
+                "to `stratalog erase`"
+            )
+        if topic.topic_id in image.topics:
+            present = image.topics[topic.topic_id]
+            schema = schema_of(present.key_schema, present.value_schema)
+            found[topic.topic_id] = wanted_where(where, schema, f"topic {topic.topic!r}", None, topic.before_us)
+    return found
+
+
+def _unread(work: _Work, key: TopicIdPartition) -> _CopyState:
     """A copy before any of its files was read."""
-    if topic.key_digests and not expected.searched:
-        why = "the erasure did not search it for the keys up to its end"
-    elif not topic.key_digests and not expected.offsets:
+    topic, expected = work.expected[key]
+    if (topic.key_digests or topic.where is not None) and not expected.searched:
+        why = "the erasure did not search it for the records up to its end"
+    elif topic.where is not None and topic.topic_id not in work.conditions and not expected.offsets:
+        return _CopyState(
+            UNKNOWN, why="the certificate names no offsets of it, and has no text of its condition: give that"
+        )
+    elif topic.where is None and not topic.key_digests and not expected.offsets:
         why = "the certificate names neither keys nor offsets of it"
     else:
         return _CopyState()
@@ -208,9 +257,8 @@ def _unread(topic: ErasedTopic, expected: ErasedPartition) -> _CopyState:
     return _CopyState(UNKNOWN, why=f"{why}{left}: erase again with the keys")
 
 
-def _state_of(
-    copy: FileCopy, topic: ErasedTopic, expected: ErasedPartition, salt: bytes
-) -> tuple[str, str | None]:
+def _state_of(copy: FileCopy, work: _Work) -> tuple[str, str | None]:
+    topic, expected = work.expected[copy.key]
     if copy.file is None:
         return UNKNOWN, "it is no data file of a log"
     try:
@@ -218,6 +266,7 @@ def _state_of(
         footer = read_segment(copy.store, copy.file).footer
         start, end = footer.base_offset, footer.next_offset
         digests = frozenset(topic.key_digests)
+        condition = work.conditions.get(topic.topic_id)
         for batch in read_batches(copy.store, copy.file, start, end, ["offset", "key", "control", "timestamp"]):
             offsets = integers_of(batch.column("offset"))
             first = int(offsets[0])
@@ -227,12 +276,27 @@ def _state_of(
                 for offset in range(max(low, first), min(high, first + len(offsets))):
                     if control[offset - first] != GAP:
                         return NOT_ERASED, f"offset {offset} has a record"
-            found = _found(batch, digests, salt, topic.before_us, expected.looked_to)
+            if topic.where is not None:  # the condition and the keys, or the offsets alone
+                continue
+            found = _found(batch, digests, work.salt, topic.before_us, expected.looked_to)
             if found is not None:
                 return NOT_ERASED, f"offset {found} has a record of an erased key"
+        if condition is not None:
+            for number in condition.offsets_in(copy.store, copy.file, start, min(end, expected.looked_to)):
+                if _has_key(copy, number, digests, work.salt):
+                    return NOT_ERASED, f"offset {number} has a record that the condition selects"
     except StratalogError as error:
         return UNKNOWN, f"{error}"
     return ERASED, None
+
+
+def _has_key(copy: FileCopy, offset: int, digests: frozenset[str], salt: bytes) -> bool:
+    """Whether the record has one of the keys, if any are named."""
+    if not digests:
+        return True
+    assert copy.file is not None
+    batches = read_batches(copy.store, copy.file, offset, offset + 1, ["offset", "key"])
+    return any(not digests.isdisjoint(key_digests(batch.column("key"), salt)) for batch in batches)
 
 
 def _found(
