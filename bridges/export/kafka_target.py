@@ -124,7 +124,7 @@ class KafkaTarget:
         wanted = NewTopic(name, partitions, replication_factor, config=dict(configs))
         (future,) = self._admin.create_topics([wanted], request_timeout=TIMEOUT_S).values()
         self._unless(KafkaError.TOPIC_ALREADY_EXISTS, future, f"topic {name!r} of the target")
-        self._until(lambda: self._has(name, 1), f"topic {name!r} of the target is being created")
+        self._until(lambda: self._has(name, 1), f"the creation of topic {name!r} in the target")
 
     def create_partitions(self, name: str, partitions: int) -> None:
         from confluent_kafka import KafkaError
@@ -133,7 +133,8 @@ class KafkaTarget:
         (future,) = self._admin.create_partitions([NewPartitions(name, partitions)]).values()
         self._unless(KafkaError.INVALID_PARTITIONS, future, f"topic {name!r} of the target")
         self._until(
-            lambda: self._has(name, partitions), f"topic {name!r} of the target has {partitions} partitions"
+            lambda: self._has(name, partitions),
+            f"the growth of topic {name!r} in the target to {partitions} partitions",
         )
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, SourceBounds]:
@@ -197,7 +198,10 @@ class KafkaTarget:
             self._joins_late = False
             if fillers:
                 offset += fillers + 1
-                self._until(partial(self._reaches, topic, partition, offset), "a marker there")
+                self._until(
+                    partial(self._reaches, topic, partition, offset),
+                    f"a transaction in {topic}-{partition} of the target",
+                )
             elif waits_s < TIMEOUT_S:
                 self._clock.sleep(waits_s)
                 offset = self._end(topic, partition)
@@ -311,7 +315,7 @@ class KafkaTarget:
             except (UnknownTopicOrPartitionError, RetriableError) as error:
                 why = f" ({error})"
             if self._clock.monotonic_s() - began_s > TIMEOUT_S:
-                raise RetriableError(f"{what}: not within {TIMEOUT_S:g} s{why}; try again")
+                raise RetriableError(f"{what} did not end within {TIMEOUT_S:g} s{why}; try again")
             self._clock.sleep(0.01)
 
     def _unless(self, fine: int, future: Any, what: str) -> None:

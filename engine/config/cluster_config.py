@@ -180,7 +180,8 @@ class ClusterConfig:
         30_000,
         at_least(1),
         unit="ms",
-        doc="A partition is due again this long after its segments were copied to the remote tier.",
+        doc="A partition is due for tiering again this long after its segments were last copied to the remote "
+        "tier.",
     )
     remote_log_manager_task_retry_backoff_max_ms: int = key(
         30_000,

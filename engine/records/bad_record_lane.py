@@ -1,11 +1,11 @@
 """The bad records of one append: the caller's policy, the records found, and the report about them.
 
 The driver appends kept bad records to their topic when every good record is acknowledged, so after a failed
-append, no record in that topic claims to have been left out. They are an append of their own, with the same
-sequence, under a producer named after the append's producer and the topic of the records, so that appends to
-several topics can share a topic of bad records. So if an append is repeated, each bad record is in the topic once,
-even if the first attempt stopped between the two appends. In a transaction both appends belong to it. (A
-transaction for every append would cost four more appends, and delay committed readers.)
+append, no record in that topic claims to have been left out. This second append has the same sequence. Its
+producer is named after the first append's producer and topic, so appends to several topics can share a topic of
+bad records. If an append is repeated, each bad record is in the topic once, even if the first attempt stopped
+between the two appends. In a transaction both appends belong to it. (A transaction for every append would cost
+four more appends, and delay committed readers.)
 
 A task sends its bad records to the driver, as they are few. If too many of a producer's records are bad, the
 append is refused (``bad_records.MOST_KEPT_BYTES``).
