@@ -193,8 +193,8 @@ class ClusterConfig:
         500,
         at_least(1),
         unit="ms",
-        doc="A partition is due again this long after its first failed copy to the remote tier; each further "
-        "failure doubles the time.",
+        doc="A partition is due for tiering again this long after its first failed copy to the remote tier; "
+        "each further failure doubles the time.",
     )
     remote_log_manager_task_retry_jitter: float = key(
         0.2,

@@ -121,7 +121,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
     _unread(
         "replicas go before the others were read",
         _DROPPED,
-        patched(stratalog.engine.upkeep.replication.reassign, "_check_stand", variants.unchecked),
+        patched(stratalog.engine.upkeep.replication.reassign, "_check_cover", variants.unchecked),
         patched(stratalog.engine.upkeep.replication.replicate, "check_joins", variants.nothing_wrong),
         theme="move",
         first=147,

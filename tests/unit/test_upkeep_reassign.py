@@ -389,7 +389,7 @@ def test_a_replica_may_be_gone_by_another_reassignment_meanwhile(
         other.reassign({("t", 0): rest}).raise_for_failures()
         looked(*given)
 
-    monkeypatch.setattr(reassign, "_check_stand", after_the_other)
+    monkeypatch.setattr(reassign, "_check_cover", after_the_other)
     live.cluster.reassign({("t", 0): rest[:1]}).raise_for_failures()
     assert moved not in replicas(live)
     assert replicas(live) == rest[:1]
