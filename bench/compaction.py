@@ -2,14 +2,17 @@
 
     python -m bench.compaction                     1, 5 and 20 million keys; then dirty parts of three sizes
     python -m bench.compaction --keys 1000000      others
+    python -m bench.compaction --keys 100000000 --dirty     100 million keys: 12 GB of disk in TMPDIR
 
 One partition on one broker. Each compaction is a process of its own, so its memory is that of nothing else. Keys
-are random and 16 bytes long, values 20; a tenth of the keys comes twice. Without Spark; no part of ``make bench``.
+are random and 16 bytes long, values 20; a tenth of the keys comes twice. Records are made as they are appended.
+Without Spark; no part of ``make bench``.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +35,9 @@ DIRTY = 500_000, 1_000_000, 2_000_000
 """Records of the dirty part, behind as many clean ones: the default of min.cleanable.dirty.ratio."""
 AN_APPEND = 500_000
 KEY_BYTES, VALUE_BYTES = 16, 20
+DISK_BYTES_A_KEY = 120
+"""An upper bound: 1.1 records a key, of 32 bytes before and 29 after the compaction (20 million keys), and for its
+time 28 bytes in files of keys, 5 at most while these are split again, and a mark."""
 _CONFIGS = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.4",
@@ -46,11 +52,12 @@ class Compacted:
     """The cost of one compaction."""
 
     headings: ClassVar[tuple[str, ...]] = (
-        *("what", "seconds", "peak MB", "of it before", "requests", "read MB", "written MB", "removed"),
+        *("what", "seconds", "peak MB", "of it before", "requests", "read MB", "written MB", "disk MB", "removed"),
     )
     note: ClassVar[str] = (
         "Peak: the resident memory of the process, with Python, Arrow, and the mapped marks, a byte an offset. "
-        "Read: the files that are rewritten, once; their keys are read once more before that."
+        "Read: the files that are rewritten, once; their keys are read once more before that. Disk: the log "
+        "with the replaced files, without the files of keys that a compaction deletes at its end."
     )
 
     what: str
@@ -60,6 +67,7 @@ class Compacted:
     requests: int
     read_bytes: int
     written_bytes: int
+    disk_bytes: int
     removed: int
 
     @property
@@ -73,7 +81,24 @@ class Compacted:
             f"{self.requests:,}",
             f"{self.read_bytes / 1e6:,.1f}",
             f"{self.written_bytes / 1e6:,.1f}",
+            f"{self.disk_bytes / 1e6:,.1f}",
             f"{self.removed:,}",
+        )
+
+
+def disk_bytes(keys: int) -> int:
+    """The disk that ``many_keys`` needs at most."""
+    return keys * DISK_BYTES_A_KEY + 10_000_000
+
+
+def check_disk(keys: int) -> None:
+    """Raises: SystemExit when the folder for temporary files has not enough room."""
+    folder = tempfile.gettempdir()
+    free, needed = shutil.disk_usage(folder).free, disk_bytes(keys)
+    if free < needed:
+        raise SystemExit(
+            f"{keys:,} keys need {needed / 1e9:,.1f} GB, and {folder} has {free / 1e9:,.1f} GB free: set TMPDIR "
+            "to a folder on another disk"
         )
 
 
@@ -120,6 +145,7 @@ def compaction(folder: Path, what: str) -> Compacted:
         report.counts.requests,
         int(str(row["read_bytes"])),
         int(str(row["written_bytes"])),
+        sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
         int(str(row["removed"])),
     )
 
@@ -168,6 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dirty", type=int, nargs="*", default=DIRTY, help="records of dirty parts")
     given = parser.parse_args(arguments)
     lines = []
+    for keys in given.keys:
+        check_disk(keys)
     for work, sizes in ((dirty_part, given.dirty), (many_keys, given.keys)):
         for size in sizes:
             lines.append(work(size))

@@ -34,7 +34,7 @@ from bench.bench import TOPIC, cluster_file, slice_of_records
 from bench.kafka_server import PINS, KafkaNode, broker_properties, running_kafka
 from bench.mirror_maker import MirrorMaker
 from bench.s3_server import HOST, free_ports
-from stratalog import Cluster, FirstAt, KafkaTier
+from stratalog import Cluster, FirstAt, KafkaTier, KafkaTierOptions
 from stratalog.bridges.kafka_tier.reading import TierTask, read_task
 from stratalog.jobs.arguments import size
 from stratalog.jobs.jars import fetch_jars, jar_folder
@@ -170,7 +170,7 @@ def mirrored(folder: Path, server: str, tier: str | None) -> tuple[float, float,
     with closing(Cluster.format(cluster_file(folder, folder.name, 1, str(folder / "remote")))) as cluster:
         began, processor = time.monotonic(), time.process_time()
         report = cluster.mirror(
-            TOPIC, server, tier=tier, layout=tier and "local", replication_factor=1
+            TOPIC, server, tier=KafkaTierOptions(tier, "local") if tier else None, replication_factor=1
         ).raise_for_failures()
         spent = time.monotonic() - began, time.process_time() - processor
         cluster_records = int(report.totals["records"] or 0)

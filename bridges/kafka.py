@@ -13,6 +13,7 @@ from stratalog.bridges.export.options import ExportOptions
 from stratalog.bridges.formats.decoder import Decoded
 from stratalog.bridges.formats.opening import typed_values
 from stratalog.bridges.formats.registry import divided
+from stratalog.bridges.kafka_tier.options import KafkaTierOptions
 from stratalog.bridges.live.boundary import look_live
 from stratalog.bridges.live.plan import plan_live
 from stratalog.bridges.mirror import compare as comparing
@@ -29,7 +30,6 @@ from stratalog.engine.reading.bounds import Bound, in_zone
 from stratalog.engine.reading.client import client_metadata
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.numbers import whole_or_none
-from stratalog.partitions.store import StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,15 +55,7 @@ class Kafka:
         bootstrap: str | None = None,
         *,
         configs: Mapping[str, str] | None = None,
-        tier: str | None = None,
-        layout: str | None = None,
-        tier_prefix: str | None = None,
-        tier_keys: Mapping[str, str] | None = None,
-        tier_endpoint_url: str | None = None,
-        tier_region: str | None = None,
-        offline: str | None = None,
-        tier_epochs: Mapping[str, str] | None = None,
-        tier_log_starts: Mapping[str, str] | None = None,
+        tier: KafkaTierOptions | None = None,
         replication_factor: int | None = None,
         archive: bool = False,
         rename: Mapping[str, str] | None = None,
@@ -90,15 +82,8 @@ class Kafka:
         Args:
             bootstrap: brokers of the source, comma-separated
             configs: a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
-            tier: read history from this bucket or folder, the source's tiered storage (KIP-405)
-            layout: the plugin that writes the tier: aiven, local, or one of an installed package
-            tier_prefix: the prefix that the plugin puts before object names
-            tier_keys: a private key of the plugin, by key id
-            tier_endpoint_url: the endpoint of the tier's object storage server
-            tier_region: the S3 region of the tier
-            offline: for a source without brokers: the bucket or folder with its log of __remote_log_metadata
-            tier_epochs: with offline: a copy of a broker's leader-epoch-checkpoint, by partition (trips-0)
-            tier_log_starts: with offline: the log start of a partition (trips-0)
+            tier: read history from the source's tiered storage (KIP-405); with its metadata, the source has no
+                brokers
             replication_factor: the replication factor of created topics
             archive: keep records that the source deletes
             rename: mirror the topic SOURCE as NAME; later runs remember this
@@ -125,21 +110,7 @@ class Kafka:
             dry_run=dry_run,
         )
 
-        with closing(
-            self._source(
-                bootstrap,
-                there,
-                tier,
-                layout,
-                prefix=tier_prefix,
-                keys=tier_keys,
-                endpoint_url=tier_endpoint_url,
-                region=tier_region,
-                offline=offline,
-                epochs=tier_epochs,
-                log_starts=tier_log_starts,
-            )
-        ) as source:
+        with closing(self._source(bootstrap, there, tier)) as source:
             return mirroring.mirror(
                 *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
                 source,
@@ -148,48 +119,18 @@ class Kafka:
             )
 
     def _source(
-        self,
-        bootstrap: str | None,
-        configs: Mapping[str, str],
-        tier: str | None,
-        layout: str | None,
-        *,
-        prefix: str | None,
-        keys: Mapping[str, str] | None,
-        endpoint_url: str | None,
-        region: str | None,
-        offline: str | None,
-        epochs: Mapping[str, str] | None,
-        log_starts: Mapping[str, str] | None,
+        self, bootstrap: str | None, configs: Mapping[str, str], tier: KafkaTierOptions | None
     ) -> MirrorSource:
         """The brokers, the brokers and their tier, or a tier without brokers. Raises: see ``mirror``."""
-        if (bootstrap is None) == (offline is None):
-            raise InvalidCallError(
-                "give either bootstrap, the source's brokers, or offline, the metadata of its tier"
-            )
-        if tier is None and (layout or prefix or keys or endpoint_url or region or offline):
-            raise InvalidCallError("the layout, prefix, keys and metadata of a tier need its address: give tier")
-        if offline is None and (epochs or log_starts):
-            raise InvalidCallError("the brokers say which leader epochs and log starts they have: give no others")
+        if tier is not None and not isinstance(tier, KafkaTierOptions):
+            raise InvalidCallError(f"tier = {tier!r}: give KafkaTierOptions(address, layout)")
+        if (bootstrap is None) == (tier is None or tier.metadata is None):
+            raise InvalidCallError("give either bootstrap, the source's brokers, or a tier with its metadata")
         if tier is None:
             return open_source(bootstrap or "", configs)
-        if layout is None:
-            raise InvalidCallError("a tier needs its layout, the plugin that writes it: aiven, or local")
         from stratalog.bridges.kafka_tier.mirrored import open_tiered
 
-        return open_tiered(
-            tier,
-            layout,
-            bootstrap=bootstrap,
-            configs=configs,
-            metadata=offline,
-            prefix=prefix or "",
-            keys=keys,
-            epochs=epochs,
-            log_starts=log_starts,
-            storage=StoreOptions(endpoint_url, region),
-            image=self._ports.metadata.image(),
-        )
+        return open_tiered(tier, bootstrap, configs, self._ports.metadata.image())
 
     @operation("mirror end")
     def end_mirror(self, topics: TopicNames, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -210,15 +151,7 @@ class Kafka:
         bootstrap: str | None = None,
         *,
         configs: Mapping[str, str] | None = None,
-        tier: str | None = None,
-        layout: str | None = None,
-        tier_prefix: str | None = None,
-        tier_keys: Mapping[str, str] | None = None,
-        tier_endpoint_url: str | None = None,
-        tier_region: str | None = None,
-        offline: str | None = None,
-        tier_epochs: Mapping[str, str] | None = None,
-        tier_log_starts: Mapping[str, str] | None = None,
+        tier: KafkaTierOptions | None = None,
         value_format: Decoded | None = None,
         schema_file: str | None = None,
         message: str | None = None,
@@ -234,15 +167,7 @@ class Kafka:
         Args:
             bootstrap: brokers of the source, comma-separated
             configs: a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url
-            tier: read from this bucket or folder, the source's tiered storage (KIP-405)
-            layout: the plugin that writes the tier: aiven, local, or one of an installed package
-            tier_prefix: the prefix that the plugin puts before object names
-            tier_keys: a private key of the plugin, by key id
-            tier_endpoint_url: the endpoint of the tier's object storage server
-            tier_region: the S3 region of the tier
-            offline: for a source without brokers: the bucket or folder with its log of __remote_log_metadata
-            tier_epochs: with offline: a copy of a broker's leader-epoch-checkpoint, by partition (trips-0)
-            tier_log_starts: with offline: the log start of a partition (trips-0)
+            tier: read from the source's tiered storage (KIP-405); with its metadata, the source has no brokers
             value_format: decode values with the schema file (default: keep bytes)
             schema_file: for avro a schema, for json a type as DDL, for protobuf a descriptor set
             message: for protobuf: the message type of the values in the descriptor set
@@ -251,21 +176,7 @@ class Kafka:
         """
         there, registry = divided(configs)
         values = typed_values(value_format, schema_file, message, registry)
-        with closing(
-            self._source(
-                bootstrap,
-                there,
-                tier,
-                layout,
-                prefix=tier_prefix,
-                keys=tier_keys,
-                endpoint_url=tier_endpoint_url,
-                region=tier_region,
-                offline=offline,
-                epochs=tier_epochs,
-                log_starts=tier_log_starts,
-            )
-        ) as source:
+        with closing(self._source(bootstrap, there, tier)) as source:
             return comparing.compare(
                 *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
                 source,

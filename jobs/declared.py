@@ -17,7 +17,7 @@ import argparse
 import ast
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -101,34 +101,48 @@ class Declared:
 @cache
 def declared(method: str) -> Declared:
     """The declaration of ``jobs.Jobs.elect``: a module of ``engine/cluster``, a class, a method. A method of a
-    bridge names its module in full: ``stratalog.bridges.kafka:Kafka.mirror``.
+    bridge names its module in full: ``stratalog.bridges.kafka:Kafka.mirror``. A dataclass declares its fields like
+    parameters: ``stratalog.bridges.kafka_tier.options:KafkaTierOptions``.
     """
     module, _, name = method.rpartition(":")
     if not module:
         module, _, name = method.partition(".")
         module = f"{_DOOR}.{module}"
-    class_name, function = name.split(".")
+    class_name, _, function = name.partition(".")
     tree = ast.parse(_source(module))
-    of_class = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
-    node = next(node for node in of_class.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    node: ast.ClassDef | ast.FunctionDef
+    node = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    if function:
+        node = next(one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == function)
     doc = inspect.cleandoc(ast.get_docstring(node) or "")
     text, _, rest = doc.partition("\nArgs:\n")
     texts = _texts(rest.partition("\n\n")[0])
-    given = node.args
-    missing = len(given.args) - len(given.defaults)
-    defaults = [*[None] * missing, *given.defaults, *given.kw_defaults]
     parameters = (
         Parameter(
-            one.arg,
-            "" if one.annotation is None else _literal(ast.unparse(one.annotation), tree),
+            name,
+            "" if annotation is None else _literal(ast.unparse(annotation), tree),
             None if default is None else ast.unparse(default),
-            texts.get(one.arg) or (_REQUIRED if default is None else USUAL).get(one.arg) or USUAL.get(one.arg, ""),
+            texts.get(name) or (_REQUIRED if default is None else USUAL).get(name) or USUAL.get(name, ""),
         )
-        for one, default in zip([*given.args, *given.kwonlyargs], defaults, strict=True)
-        if one.arg not in _HIDDEN
+        for name, annotation, default in _given(node)
+        if name not in _HIDDEN
     )
     text = re.sub(r"\s*\bSee\s+``stratalog\.[^`]*``\.", "", text.partition("\nRaises:")[0])
     return Declared(text.replace("``", "").strip(), tuple(parameters))
+
+
+def _given(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, ast.expr | None, ast.expr | None]]:
+    """The name, the annotation and the default of each parameter of a function, or field of a dataclass."""
+    if isinstance(node, ast.ClassDef):
+        for one in node.body:
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+                yield one.target.id, one.annotation, one.value
+        return
+    given = node.args
+    missing = len(given.args) - len(given.defaults)
+    defaults = [*[None] * missing, *given.defaults, *given.kw_defaults]
+    for arg, default in zip([*given.args, *given.kwonlyargs], defaults, strict=True):
+        yield arg.arg, arg.annotation, default
 
 
 def _source(module: str) -> str:

@@ -4,7 +4,8 @@
 ``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark ships; later sessions need no network.
 There are two sets: ``delta`` and ``s3``. Other files pin jars that are fetched only on request, by the name of the
 file: ``azure`` and ``gcs``, with which Spark reads ``abfss://`` and ``gs://``, and which sessions use once they
-are fetched; ``kafka`` and ``mirror-maker``, for comparisons with Kafka and its MirrorMaker.
+are fetched; ``kafka`` and ``mirror-maker``, for comparisons with Kafka and its MirrorMaker; ``consumer-tests``,
+the tests of Kafka's Java consumer.
 """
 
 from __future__ import annotations
@@ -173,7 +174,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     pins = f"{next(iter(sys.argv[1:] if argv is None else argv), 'jars')}.xml"
     if not conf_file(pins).is_file():
         print(
-            f"unknown set of jars {pins.removesuffix('.xml')!r}: give azure, gcs, kafka or mirror-maker",
+            f"unknown set of jars {pins.removesuffix('.xml')!r}: give azure, consumer-tests, gcs, kafka or "
+            "mirror-maker",
             file=sys.stderr,
         )
         return 1

@@ -34,7 +34,14 @@ The order of steps
     3. Replaced files are deleted, after ``file.delete.delay.ms`` and after all bytes of the segments that replace
        them were read.
     4. The offsets are forgotten when no replica needs them.
+    A deleted file leaves its name to an append that began before it. Under a view from before the rule, the log
+    would hold that append. So an append looks again, and is repeated where it meets a file of a rule that its view
+    does not know (``engine.replication.log_end``).
     A crash between any two steps leaves a whole log; the next run continues.
+
+The remote tier
+    ``stratalog.tiering.erasure`` has the same for the remote part of a log, which loses the records before the
+    leader does, and for the history of its table.
 
 Invariants
     E1  once an erasure is reported, no read returns a record that it names

@@ -135,7 +135,7 @@ def widest(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
     """
 
     def wider(one: pa.Schema, two: pa.Schema) -> pa.Schema:
-        if grew(pa.struct(list(two)), pa.struct(list(one))):
+        if one.equals(two) or grew(pa.struct(list(two)), pa.struct(list(one))):
             return one
         if grew(pa.struct(list(one)), pa.struct(list(two))):
             return two

@@ -3,10 +3,11 @@
 Each append is its own file, however small. Below the high watermark, neighboring files are merged:
 
 - *sealed* runs: together about ``segment.bytes``, or older than ``segment.ms``. A run becomes one segment, which
-  is never merged again, and which may move to the remote tier.
+  is never merged again, and which may move to the remote tier. If it moves there soon, it is not merged first: the
+  upload writes the segment from the files, and retention deletes the files.
 - in the *active* tail, ``segment.merge.min.files`` neighbors, if the merged file belongs to a higher tier of sizes
-  than each of them. So a folder of small appends stays short, and every byte is rewritten only a logarithmic
-  number of times.
+  than each of them, and each is less than a 64th of ``segment.bytes``. So a folder of small appends stays short,
+  and every byte is rewritten only a logarithmic number of times.
 
 Merges never cross the end of the remote log, so the remote table holds every offset once.
 
@@ -28,6 +29,10 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.transactions import Fate, FooterOf, LogTransactions
 
 _SMALLEST_TIER_BYTES = 64 * 1024
+_FEW = 64
+"""A file of at least this fraction of ``segment.bytes`` waits until its segment is sealed. A segment has at most
+this many of them, and an earlier merge would write their bytes once more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,10 @@ class MergePolicy:
     segment_bytes: int
     segment_ms: int
     min_files: int
+    leaves_sealed: bool = False
+    """Whether sealed runs are not merged, because ``tier`` uploads each as one segment, which it writes straight
+    from the files. A run with transactions is merged nevertheless, as its readers would have to find the markers.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +184,9 @@ def plan_merges(
         if not rewritten:
             sealed, active = _sealed([*links], policy, now_ms)
             runs = [with_outcomes(run, transactions) for run in sealed]
-            merges += [run for run in runs if len(run.links) > 1 or run.transactional]
+            merges += [
+                run for run in runs if run.transactional or (len(run.links) > 1 and not policy.leaves_sealed)
+            ]
             merges += [with_outcomes(run, transactions) for run in _crowds(active, policy)]
     return merges
 
@@ -211,6 +222,8 @@ def why_not_merged(
         return f"{len(active)} files, {size}: {crowd}"
     if active:
         return f"1 file, {size}: it has no neighbour to merge with"
+    if sealed and policy.leaves_sealed:
+        return f"{len(sealed)} sealed segments, which move to the remote tier without a merge"
     if sealed:
         return f"{len(sealed)} sealed segments, which are not merged again"
     return "its records are above the high watermark, or in open transactions"
@@ -275,9 +288,14 @@ def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[L
 
 def _crowds(links: Sequence[Link], policy: MergePolicy) -> list[Run]:
     """Disjoint runs of at least ``min_files`` neighbours that together belong to a higher tier of sizes than each
-    of them.
+    of them, and of which each is small.
     """
-    return _crowds_up_to(max((_tier(_size(link), policy) for link in links), default=0), links, policy)
+    crowds: list[Run] = []
+    for small, group in groupby(links, key=lambda link: _size(link) * _FEW < policy.segment_bytes):
+        if small:
+            few = [*group]
+            crowds += _crowds_up_to(max(_tier(_size(link), policy) for link in few), few, policy)
+    return crowds
 
 
 def _crowds_up_to(tier: int, links: Sequence[Link], policy: MergePolicy) -> list[Run]:

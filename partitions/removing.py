@@ -64,7 +64,7 @@ def carry_out(
         cannot be written.
     """
     check_stable(rule, transactions, str(replica))
-    runs = _runs(to_rewrite(log, rule), options.segment_bytes)
+    runs = runs_of(to_rewrite(log, rule), options.segment_bytes)
     if not runs:
         return Removed()
     done = Removed()
@@ -87,7 +87,7 @@ def carry_out(
     return done
 
 
-def _runs(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
+def runs_of(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
     """Runs of neighbouring links of at most ``segment_bytes`` in all, or single links; ascending."""
     runs: list[list[Link]] = []
     size = 0

@@ -14,7 +14,7 @@ log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from stratalog.partitions.columns import booleans, constant, numbers, scalar
 from stratalog.partitions.errors import LogGapError, SourceChangedError
 from stratalog.partitions.growth import widest
 from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import Link
 from stratalog.partitions.merge import Run
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producer_changes import Level, ProducerPart, applied, combined, part_of, whole
@@ -36,10 +37,15 @@ from stratalog.partitions.producers import ProducerState, without_transactions
 from stratalog.partitions.records import ABORTED, GAP
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.segment import Segment, forget_files, read_batches, read_segment
+from stratalog.partitions.segment import Segment, batches_of, forget_files, read_segment, segment_of
+from stratalog.partitions.segment_check import SMALL_BYTES
 from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
 from stratalog.partitions.segment_writer import SegmentWriter
-from stratalog.partitions.store.protocol import Staged, StagedWriter, Store
+from stratalog.partitions.store.protocol import Readable, Staged, StagedWriter, Store
+from stratalog.partitions.store.reader import HeldObject
+
+_HELD_BYTES = 32 * 1024 * 1024
+"""The memory for the small files of one run: 10,000 appends of a few records, or 32 of 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +123,17 @@ class Rewritten:
     size_bytes: int
 
 
-def check_in_log(replica: Replica, run: Run) -> None:
+def check_in_log(replica: Replica, run: Run, *, or_merged: bool = False) -> None:
     """List again: every file of the run must still be in the replica's log, as the object that was read (protocol
-    section 3 step 4).
+    section 3 step 4). With ``or_merged``, a merge may meanwhile have hidden it: then it is live, and the log holds
+    the same records.
 
     Raises: SourceChangedError.
     """
-    present = {link.name: link.file.object.version for link in replica.log(fresh=True).chain}
+    log = replica.log(fresh=True)
+    present = {link.name: link.file.object.version for link in log.chain}
+    if or_merged and all(link.name.generation == run.generation for link in log.over(run.start, run.end)):
+        present |= {file.name: file.object.version for file in log.hidden}
     for link in run.links:
         if present.get(link.name) != link.file.object.version:
             raise SourceChangedError(f"{replica}: {link.name} left the log while it was being read")
@@ -164,7 +174,8 @@ def stage_run(
 
     Raises: CorruptSegmentError, SourceChangedError, LogGapError; errors of ``state``.
     """
-    segments = [read_segment(source, link.file) for link in run.links]
+    files = _Files(source, run)
+    segments = files.segments
     for link, segment in zip(run.links, segments, strict=True):
         if segment.footer.next_offset < link.end:
             raise LogGapError(
@@ -193,13 +204,48 @@ def stage_run(
         if joined.since is not None and not leaves:
             part = partial(part_of, Level(joined.since, frozenset(joined.entries)))
         footer = _write(
-            source, run, schema, staged, last, markers, latest, oldest_ms, compression, producers, part, removal
+            files, run, schema, staged, last, markers, latest, oldest_ms, compression, producers, part, removal
         )
     except BaseException:
         with suppress(Exception):
             staged.abort()
         raise
     return staged, footer
+
+
+class _Files:
+    """The files of a run. A small file is read by one request, with its footers: by the columns it would take a
+    request for each. Files of up to ``_HELD_BYTES`` together are kept from the first look, the others are read
+    again.
+    """
+
+    def __init__(self, source: Store, run: Run) -> None:
+        """Reads all footers. Raises: see ``read_segment``."""
+        self._source = source
+        self._held: dict[DataName, HeldObject] = {}
+        self._segments: dict[DataName, Segment] = {}
+        room = _HELD_BYTES
+        for link in run.links:
+            size = link.file.object.size_bytes
+            if size > min(room, SMALL_BYTES):
+                self._segments[link.name] = read_segment(source, link.file)
+                continue
+            room -= size
+            held = self._held[link.name] = HeldObject(source, link.file.object)
+            self._segments[link.name] = segment_of(source, link.file, held)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The footers of the files, in order."""
+        return [*self._segments.values()]
+
+    def records(self, link: Link) -> Iterator[pa.RecordBatch]:
+        """The records of a link. Call it once for each link. Raises: see ``read_batches``."""
+        held: Readable | None = self._held.pop(link.name, None)
+        if held is None:
+            small = link.file.object.size_bytes <= SMALL_BYTES
+            held = HeldObject(self._source, link.file.object) if small else self._source
+        return batches_of(held, self._segments[link.name], link.start, link.end)
 
 
 def _followed(segments: Sequence[Segment]) -> Removal | None:
@@ -220,7 +266,7 @@ def _markers(footers: Iterable[SegmentFooter], start: int) -> tuple[TransactionP
 
 
 def _write(
-    source: Store,
+    files: _Files,
     run: Run,
     schema: pa.Schema,
     staged: StagedWriter,
@@ -244,7 +290,7 @@ def _write(
     gaps = 0
     try:
         for link in run.links:
-            for batch in read_batches(source, link.file, link.start, link.end):
+            for batch in files.records(link):
                 if link.name in run.aborted:
                     batch = _aborted(batch)
                 if removal is not None:

@@ -274,7 +274,18 @@ def read_row_groups(
 
     Raises: CorruptSegmentError, SourceChangedError; StorageError if this process lacks memory.
     """
-    segment = read_segment(store, file)
+    yield from _row_groups(store, read_segment(store, file), start, end, columns, wanted)
+
+
+def _row_groups(
+    store: Readable,
+    segment: Segment,
+    start: int,
+    end: int,
+    columns: list[str] | None,
+    wanted: Callable[[RowGroup], bool] = lambda _: True,
+) -> Iterator[tuple[int, pa.Table]]:
+    file = segment.file
     with naming(file.object), translated(segment.what), store.open(file.object) as source:
         parquet = segment.parquet
         for index, first in enumerate(segment.row_group_offsets[:-1]):
@@ -298,7 +309,17 @@ def read_batches(
 
     Raises: see ``read_row_groups``.
     """
-    for _, table in read_row_groups(store, file, start, end, columns):
+    yield from batches_of(store, read_segment(store, file), start, end, columns)
+
+
+def batches_of(
+    store: Readable, segment: Segment, start: int, end: int, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Like ``read_batches``, for a file whose footers were read before; ``store`` may hold that file alone.
+
+    Raises: see ``read_row_groups``.
+    """
+    for _, table in _row_groups(store, segment, start, end, columns):
         yield from table.to_batches()
 
 

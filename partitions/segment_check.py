@@ -31,7 +31,8 @@ from stratalog.partitions.store.reader import HeldObject, read_range
 
 SMALL_BYTES = 4 * 1024 * 1024
 """A file up to this size is read by one request."""
-_PIECE_BYTES = 8 * 1024 * 1024
+READ_BYTES = 8 * 1024 * 1024
+"""A larger file is read by requests of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ def verify_bytes(store: Readable, file: DataFile) -> Segment:
     segment = read_segment(store, file, remembered=False)
     what, size, crc32 = store.uri_of(file.object.name), file.object.size_bytes, 0
     with store.open(file.object) as source:
-        for start in range(0, size, _PIECE_BYTES):
-            crc32 = isal_zlib.crc32(read_range(source, start, min(start + _PIECE_BYTES, size), what), crc32)
+        for start in range(0, size, READ_BYTES):
+            crc32 = isal_zlib.crc32(read_range(source, start, min(start + READ_BYTES, size), what), crc32)
     _compare(store, segment, crc32)
     return segment
 
@@ -165,8 +166,8 @@ class _Regions:
 
     def tail(self) -> Iterator[bytes]:
         """The page index and everything after it, in pieces."""
-        for start in range(self._segment.index_start, self._size_bytes, _PIECE_BYTES):
-            yield self._read(start, min(start + _PIECE_BYTES, self._size_bytes))
+        for start in range(self._segment.index_start, self._size_bytes, READ_BYTES):
+            yield self._read(start, min(start + READ_BYTES, self._size_bytes))
 
     def _read(self, start: int, end: int) -> bytes:
         return read_range(self._source, start, end, self._what)

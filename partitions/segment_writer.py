@@ -61,6 +61,8 @@ _PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >
 """Before version 23, Arrow cannot bound the rows of pages: they have up to 1 MiB, and readers of a range read
 more."""
 
+_BUFFER_BYTES = 64 * 1024
+"""Arrow writes a small file in 50 pieces. Each would be a call of Python, and in a thread a wait for its lock."""
 _WRITE_BATCH_ROWS = 1024
 """The number of rows after which Arrow's writer looks whether a page is full."""
 
@@ -100,6 +102,7 @@ class SegmentWriter:
         self._row_group_bits = 8 * min(row_group_bytes, MOST_RECORD_BYTES)
         self._signed = sign is not None
         self._sink = _CheckedTail(sink, sign)
+        self._buffer = pa.output_stream(self._sink, buffer_size=_BUFFER_BYTES)
         leaves = leaf_types(schema)
         self._leaves, self._chunks = len(leaves), 0
         # Dictionaries pay for keys and typed fields, but not for opaque values. Offsets and timestamps ascend, so
@@ -107,7 +110,7 @@ class SegmentWriter:
         plain = {"value"} if pa.types.is_binary(schema.field("value").type) else set()
         ascending = {"offset", "timestamp"}
         self._writer = pq.ParquetWriter(
-            self._sink,
+            self._buffer,
             schema,
             compression="none" if compression == "uncompressed" else compression,
             use_dictionary=[path for path in leaves if path not in plain | ascending],
@@ -205,6 +208,7 @@ class SegmentWriter:
         if self.next_offset == self._base_offset:
             raise ValueError("a segment holds at least one record")
         self._flush()
+        self._buffer.flush()
         held = part(producers(self.next_offset), self._sink.passed_bytes)
         footer = SegmentFooter(
             topic_id=self._topic_id,
@@ -234,6 +238,7 @@ class SegmentWriter:
         self._writer.add_key_value_metadata({**metadata(), **tag, FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS})
         self._sink.hold()
         self._writer.close()
+        self._buffer.flush()
         self._sink.release()
         return footer
 

@@ -34,6 +34,7 @@ if _find_spec(f"{__name__}.engine") is None:
 
 if TYPE_CHECKING:
     from stratalog.bridges.kafka import Kafka as _Kafka
+    from stratalog.bridges.kafka_tier.options import KafkaTierOptions as KafkaTierOptions
     from stratalog.bridges.kafka_tier.tier import KafkaTier as KafkaTier
     from stratalog.bridges.rights import Rights as _Rights
     from stratalog.bridges.state import StatePages as _State
@@ -68,6 +69,7 @@ else:
         "FirstAt": "engine.reading.positions",
         "FoundOffset": "partitions.offsets",
         "KafkaTier": "bridges.kafka_tier.tier",
+        "KafkaTierOptions": "bridges.kafka_tier.options",
         "OffsetAndMetadata": "engine.state.group_commits",
         "OffsetSpec": "partitions.offsets",
         "OperationFailedError": "engine.driver.report",

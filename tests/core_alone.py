@@ -1,6 +1,6 @@
 """``python -m tests.core_alone [PYTEST ARGUMENTS]``: the core's unit tests in a checkout without the bridges.
 
-Tests that name a bridge stay behind, and are printed.
+Tests that name a bridge stay behind, and their harnesses, and are printed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _KEEP_OUT = shutil.ignore_patterns("__pycache__", "bridges")
 
 
 def without_bridges(folder: Path) -> list[str]:
-    """Copy the checkout into ``folder`` without its bridges. Returns the tests that were left out."""
+    """Copy the checkout into ``folder`` without its bridges. Returns the modules of tests that were left out."""
     for part in PARTS:
         shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=_KEEP_OUT)
     for name in LOOSE:
         shutil.copy2(ROOT / name, folder / name)
-    tests, gone = {path.stem: path for path in (folder / "tests" / "unit").glob("test_*.py")}, set[str]()
+    tests, gone = {path.stem: path for path in (folder / "tests" / "unit").glob("*.py")}, set[str]()
     while True:  # until no test is left that takes something from one that is gone
         bridged = re.compile("|".join((_BRIDGE, *(rf"tests\.unit\.{one}\b" for one in gone))), re.MULTILINE)
         if not (left_out := {name for name in tests.keys() - gone if bridged.search(tests[name].read_text())}):

@@ -87,7 +87,8 @@ def steps(seed: int) -> tuple[Step, ...]:
         Step("core", "the core's unit tests without the bridges", ("-m", "tests.core_alone")),
         Step(
             "kafka",
-            "the same scripts on the engine and on a real Kafka; a query over both, killed 50 times",
+            "the same scripts on the engine and on a real Kafka; a query over both, killed 50 times; mirrors of a "
+            "tier, killed 100 times",
             ("-m", "pytest", "tests/kafka"),
             {**deep, "STRATALOG_TEST_KILLS": "50"},
             most_minutes=90,
@@ -123,7 +124,7 @@ def steps(seed: int) -> tuple[Step, ...]:
         ),
         Step(
             "strangers",
-            "the test suites of franz-go, kafka-python and librdkafka against stratalog serve",
+            "the test suites of franz-go, kafka-python, librdkafka and Java's consumer against stratalog serve",
             ("-m", "tests.strangers"),
         ),
         *(

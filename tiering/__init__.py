@@ -21,6 +21,7 @@ KIP-405's pieces, and their counterparts here
     auxiliary state                 the footer of the last remote segment (``bootstrap``)
     none: a restored cluster        ``delta_table``: takes the tables over
     none: compacted topics          ``removal``: the rules by which records leave; ``removing``: rewrites segments
+    none: erased records            ``erasure``: the order of steps; ``erasing``: finds records, rewrites segments
 
     COPY_SEGMENT_STARTED            uploaded, not in the table: found again under its own name, and reused
     COPY_SEGMENT_FINISHED           an add action in a commit

@@ -8,10 +8,11 @@ Verification
       are compared with the CRC-32 in the file's footer (a difference means that the leader's storage is damaged).
       S3 checks the CRC-32 of each received part. A rewritten run is read page by page, each against its own
       checksum.
-    * Before the name appears: a run of several files must still be in the leader's log, which is listed again
-      (protocol section 3, step 4). For a single file one ``stat`` shows that it is the listed object, at a cost
-      that does not grow with the log. Neither notices that the leader was deposed meanwhile: then the commit
-      leaves its segments out (``stratalog.engine.upkeep.tiering``).
+    * Before the name appears: each file of a run of several must still be in the leader's log, which is listed
+      again (protocol section 3, step 4), or be hidden there by a merge of the same records. For a single file one
+      ``stat`` shows that it is the listed object, at a cost that does not grow with the log. Neither notices that
+      the leader was deposed meanwhile: then the commit leaves its segments out
+      (``stratalog.engine.upkeep.tiering``).
     * Afterwards: the store must have the object with the written size, and a footer with a valid checksum that
       equals the copied or written one.
     * An existing file (of a run that crashed before its commit, or of another driver) is read completely, and
@@ -92,7 +93,7 @@ def _upload_as(name: str, leader: Replica, run: Run, remote: Store, compression:
         if len(run.links) == 1:
             _check_same_object(leader, run.links[0])
         else:
-            check_in_log(leader, run)
+            check_in_log(leader, run, or_merged=True)
         created = staged.commit()
     except BaseException:
         with suppress(Exception):

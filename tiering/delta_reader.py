@@ -6,7 +6,7 @@ other writers have committed since, ``foreign_commits`` judges their commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -16,12 +16,13 @@ from stratalog.partitions import paths
 from stratalog.partitions.errors import (
     CorruptionError,
     RemoteObjectMissingError,
+    StorageError,
 )
-from stratalog.partitions.removal import Rule
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
-from stratalog.tiering.foreign_commits import ForeignCommit, read_commits, rewrite_of, standing
+from stratalog.tiering.erasure import erasures_of
+from stratalog.tiering.foreign_commits import ForeignCommit, Rewrite, read_commits, rewrite_of, standing
 from stratalog.tiering.foreign_files import Range, records_in
 from stratalog.tiering.listed_files import files_with, listed_segments, whatever_is_listed
 from stratalog.tiering.remote_log import RemoteLog
@@ -122,7 +123,17 @@ class DeltaTopicReader(TopicTable):
                     self.uri, version, storage_options=delta_options.storage_options(self.uri, self._options)
                 )
         except (DeltaError, OSError) as error:
+            self._check_history(version)
             self._failed(f"read version {version} of", error)
+
+    def _check_history(self, version: int) -> None:
+        """Raises: StorageError for a version of which the table's log has no entry any more."""
+        if not self.has_version(version):
+            raise StorageError(
+                f"the table {self.uri} cannot be read at version {version}, which its log no longer has: an "
+                "erasure deletes all versions before it, as their statistics have erased values; otherwise "
+                "entries stay for delta.logRetentionDuration. Read the newest version"
+            )
 
     def _fold(self, table: DeltaTable) -> RemoteLog:
         try:
@@ -139,7 +150,7 @@ class DeltaTopicReader(TopicTable):
             commits = read_commits(self.remote, self.folder, since + 1, version)
             if commits is not None and any(commit.touches_files for commit in commits):
                 return self._rewritten(table, since, commits)
-        return RemoteLog.of(self.uri, version, listed_segments(table, self.uri), rules=self._rules(table))
+        return self._log(table, listed_segments(table, self.uri))
 
     def _rewritten(self, table: DeltaTable, since: int, commits: Sequence[ForeignCommit]) -> RemoteLog:
         """The log of a table whose files other writers have changed since.
@@ -149,9 +160,13 @@ class DeltaTopicReader(TopicTable):
         segments = listed_segments(self._open_at(since), self.uri)
         commits = standing(segments, commits)
         if not commits:
-            return RemoteLog.of(self.uri, table.version(), segments, rules=self._rules(table))
+            return self._log(table, segments)
         rewrite = rewrite_of(self.uri, since, commits, segments, whatever_is_listed(table))
-        return RemoteLog.of(self.uri, table.version(), segments, rewrite, self._rules(table))
+        return self._log(table, segments, rewrite)
 
-    def _rules(self, table: DeltaTable) -> dict[int, Rule]:
-        return rules_of(table.metadata().configuration, self.uri)
+    def _log(
+        self, table: DeltaTable, segments: Iterable[RemoteSegment], rewrite: Rewrite | None = None
+    ) -> RemoteLog:
+        found = table.metadata().configuration
+        rules, erased = rules_of(found, self.uri), erasures_of(found, self.uri)
+        return RemoteLog.of(self.uri, table.version(), segments, rewrite, rules, erased)

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from stratalog.partitions import paths
 from stratalog.partitions.agreed_time import stamp_ms
 from stratalog.partitions.clock import Clock
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import (
     CorruptionError,
     InconsistentClusterIdError,
@@ -34,6 +37,7 @@ from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.delta_reader import APPLICATION, DeltaTopicReader
 from stratalog.tiering.delta_schema import check_writable
 from stratalog.tiering.divergence import Histories
+from stratalog.tiering.erasure import ERASURES, decide_erased, erasures_json, older_log_files
 from stratalog.tiering.foreign_commits import Rewrite
 from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
@@ -90,20 +94,22 @@ class DeltaTopicTable(DeltaTopicReader):
         done, made = self._commit(lambda log: decide(log, adds, removes, histories))
         return dataclasses.replace(done, made=made)
 
-    def replace(self, rebuilt: Sequence[Rebuilt]) -> CommittedBatch:
+    def replace(self, rebuilt: Sequence[Rebuilt], histories: Histories = _NOBODYS) -> CommittedBatch:
         """Replace segments with damaged or missing objects by rebuilt ones, in one version that changes no data
-        and reverts any rewrite of other writers.
+        and reverts any rewrite of other writers. Partitions with an erasure that ``histories`` do not know are
+        left alone.
 
         Raises: see ``commit``.
         """
-        return self._commit(lambda log: decide_rebuilt(log, rebuilt))[0]
+        return self._commit(lambda log: decide_rebuilt(log, rebuilt, histories))[0]
 
-    def remove_records(self, replaced: Sequence[Replaced]) -> CommittedBatch:
-        """Replace segments by ones with fewer records at the same offsets, in one version that changes data.
+    def remove_records(self, replaced: Sequence[Replaced], operation: str = "compact") -> CommittedBatch:
+        """Replace segments by ones with fewer records at the same offsets, in one version that changes data, which
+        its commit info calls ``operation``.
 
         Raises: see ``commit``.
         """
-        done, made = self._commit(lambda log: decide_removed(log, replaced))
+        done, made = self._commit(lambda log: decide_removed(log, replaced, operation))
         return dataclasses.replace(done, made=made)
 
     def record_rules(self, followed: Mapping[int, Followed]) -> RemoteLog:
@@ -114,6 +120,46 @@ class DeltaTopicTable(DeltaTopicReader):
         Raises: see ``commit``.
         """
         return self._commit(lambda log: decide_followed(log, followed))[0]
+
+    def record_erasures(self, erasures: Mapping[int, Sequence[Erasure]]) -> RemoteLog:
+        """Record the last of the erasures of these partitions, in a version of its own; returns the log, in which
+        a partition with a segment that has a record of them lacks it. From that version on no such segment is
+        added.
+
+        Raises: see ``commit``.
+        """
+        return self._commit(lambda log: decide_erased(log, erasures))[0]
+
+    def delete_history(self) -> int:
+        """Delete the log of all versions before the newest one, after a checkpoint of that was written. Returns
+        the newest version; -1 without a table. Reverts rewrites of other writers first.
+
+        Raises: see ``undo_rewrites``; StorageError.
+        """
+        for _ in range(COMMIT_ATTEMPTS):
+            table = self._open()
+            if table is None:
+                return -1
+            version, log = table.version(), self._fold(table)
+            if log.rewrite is not None:
+                self.undo_rewrites()
+                continue
+            older = older_log_files(self.objects().log_entries, version)
+            if not older:
+                return version
+            if table.transaction_version(APPLICATION) != version:  # later commits of others are judged from there
+                with suppress(CommitFailedError):
+                    self._put(table, TableChange((), (), erased=log.erased, operation="erase"))
+                continue
+            try:
+                table.create_checkpoint()
+            except (DeltaError, OSError) as error:
+                self._failed("write a checkpoint of", error, "create")
+            checkpoint = paths.join(self.folder, paths.DELTA_LOG, f"{version:020d}.checkpoint.parquet")
+            self.remote.stat(checkpoint)
+            self.remote.delete([stored.name for stored in older])
+            return version
+        raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def _commit(self, decision: Callable[[RemoteLog], TableChange | T]) -> tuple[T, frozenset[str]]:
         """Commit the decision on the newest version, until there is nothing left to do; returns the paths of the
@@ -201,9 +247,14 @@ class DeltaTopicTable(DeltaTopicReader):
         now_ms = stamp_ms(self._clock, self.remote)  # the time of removal, from which the delay of deletion counts
         version = table.version()
         transaction = Transaction(APPLICATION, version + 1, now_ms)
+        properties = {}
         if change.rules:
+            properties[RULES] = rules_json(change.rules)
+        if change.erased is not None:
+            properties[ERASURES] = erasures_json(change.erased)
+        if properties:
             table.alter.set_table_properties(
-                {RULES: rules_json(change.rules)},
+                properties,
                 raise_if_not_exists=False,
                 commit_properties=CommitProperties(
                     max_commit_retries=ONE_ATTEMPT,

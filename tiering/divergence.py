@@ -28,6 +28,8 @@ class Present:
 
     leader_epoch: int
     log_start: int = 0
+    erasure: int = 0
+    """The generation of its last erasure; 0: none."""
 
 
 def no_replicas() -> Mapping[int, Present]:
@@ -44,6 +46,8 @@ class Histories:
     that listing."""
     now: Callable[[], Mapping[int, Present]] = no_replicas
     """Reads every partition of the topic, by a linearizable read that begins with the call."""
+    erasures: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the generation of the last erasure that the view of this batch knew; absent: 0."""
 
     def check(self, add: RemoteSegment) -> None:
         """Check that the partition of each segment to add has a lineage. Raises: InvalidCallError."""
@@ -51,14 +55,19 @@ class Histories:
         if lineage is None or not add.is_of(lineage):
             raise InvalidCallError(f"remote segment {add.path} is not part of its leader's history: {lineage}")
 
-    def log_starts(self) -> dict[int, int]:
-        """The current log start offsets of partitions that still have their leader and its epoch."""
+    def present(self) -> dict[int, Present]:
+        """The current metadata of partitions that still have their leader and its epoch."""
         now = self.now()
         return {
-            partition: now[partition].log_start
+            partition: now[partition]
             for partition, lineage in self.lineages.items()
             if partition in now and now[partition].leader_epoch == lineage.latest_epoch
         }
+
+    def knows(self, partition: int, present: Present) -> bool:
+        """Whether no erasure has followed since the batch was planned: an older copy may have erased records
+        (``tiering.erasure``)."""
+        return present.erasure <= self.erasures.get(partition, 0)
 
 
 def agreed_end(segment: RemoteSegment, lineage: Lineage) -> int:

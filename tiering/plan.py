@@ -9,13 +9,14 @@ committed records (``control IS NULL``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.partitions.amounts import bytes_text, span_text
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.merge import MergePolicy, Run, made_ms, oldest_of, sealed_runs, sealing
+from stratalog.partitions.paths import DataName
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.retention import UNLIMITED, LogFile
 from stratalog.partitions.transactions import LogTransactions
@@ -131,12 +132,14 @@ def plan_uploads(
     oldest_ms: Callable[[Link], int] = made_ms,
     transactions: LogTransactions | None = None,
     rule: Rule | None = None,
+    unerased: Container[DataName] = (),
 ) -> UploadPlan:
     """The due uploads of the leader's log from ``start``, the ``earliest_pending_upload`` (of the remote log as
     read after listing the leader). An active tail older than ``expires_ms`` is sealed, as it must be remote before
     it may leave the brokers. ``latest_ms`` is called only if that, or ``lag``, is a time; ``oldest_ms``: see
     ``sealed_runs``. ``transactions`` are those of the log from there on; None without any. Files that begin below
-    the bound of ``rule`` wait until they follow it (``tiering.removal``).
+    the bound of ``rule`` wait until they follow it (``tiering.removal``), and ``unerased`` ones until they have
+    lost the records that an erasure names (``tiering.erasure``).
 
     Raises: see ``latest_ms``.
     """
@@ -152,7 +155,7 @@ def plan_uploads(
     for run in sealed_runs(log, policy, start, now_ms, transactions, has_expired, oldest_ms):
         if run.start != position or run.end > log.high_watermark:
             break  # stop at the first run that does not follow directly, or is not committed
-        if _waits_for(rule, run.links[0]):
+        if _waits_for(rule, run.links[0]) or any(link.name in unerased for link in run.links):
             break
         runs.append(run)
         position = run.end
@@ -181,6 +184,7 @@ def why_not_due(
     oldest_ms: Callable[[Link], int],
     transactions: LogTransactions | None = None,
     rule: Rule | None = None,
+    unerased: Container[DataName] = (),
 ) -> str:
     """A readable reason why a plan has no uploads. Raises: see ``oldest_ms``."""
     left = [link for link in log.chain if link.end > plan.end]
@@ -197,6 +201,8 @@ def why_not_due(
         return f"{bytes_text(size_bytes)} after the start of an open transaction"
     if _waits_for(rule, left[0]):
         return f"{bytes_text(size_bytes)} that compaction has begun to rewrite: run compact, then tier"
+    if left[0].name in unerased:
+        return f"{bytes_text(size_bytes)} from which records are being erased: run erase again, then tier"
     age = span_text(now_ms - oldest_of(left, oldest_ms))
     return f"{bytes_text(size_bytes)}, {age}: a segment is {sealing(policy)}"
 

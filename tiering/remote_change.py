@@ -17,6 +17,7 @@ from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
+_NOBODYS = Histories()
 _MOST_NAMED = 20
 """The number of ranges of offsets that a note names."""
 
@@ -36,7 +37,7 @@ class CommittedBatch:
     """Segments that are not in the table because their partitions have a later leader epoch than the upload."""
     stale: tuple[Uploaded, ...] = ()
     """Segments that are not in the table because they, or segments before them, follow an older removal rule than
-    the log.
+    the log, or were copied before an erasure of their partition.
     """
     made: frozenset[str] = frozenset()
     """Paths of the segments that this commit added."""
@@ -71,11 +72,13 @@ class TableChange:
     rules: Mapping[int, Rule] | None = None
     """The rules of removal by partition that the table records, in a version without files (``tiering.removal``).
     """
+    erased: Mapping[int, int] | None = None
+    """The erasures by partition that the table records, in a version without files (``tiering.erasure``)."""
     operation: str = ""
     """The name of the operation; by default it follows from the change."""
 
     def __bool__(self) -> bool:
-        return bool(self.adds or self.removes or self.foreign or self.rules)
+        return bool(self.adds or self.removes or self.foreign or self.rules or self.erased)
 
     def info(self, topic: str) -> dict[str, str]:
         """The commit info: for programs the topic, the operation and its offsets by partition (JSON, half-open
@@ -132,8 +135,12 @@ def decide(
     change = _lacking(log, adds, removes, histories.lineages)
     fenced: frozenset[int] = frozenset()
     if change and histories.lineages:
-        starts = histories.log_starts()
-        fenced = frozenset(histories.lineages.keys() - starts.keys())
+        present = histories.present()
+        fenced = frozenset(histories.lineages.keys() - present.keys())
+        outdated = {p for p, each in present.items() if not histories.knows(p, each)}
+        stale += tuple(upload for upload in adds if upload.segment.partition in outdated)
+        adds = [upload for upload in adds if upload.segment.partition not in outdated]
+        starts = {partition: each.log_start for partition, each in present.items()}
         change = _lacking(
             log,
             [upload for upload in adds if _is_wanted(upload.segment, starts)],
@@ -152,13 +159,31 @@ def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
     return log_start is not None and segment.next_offset > log_start
 
 
-def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | CommittedBatch:
+def decide_rebuilt(
+    log: RemoteLog, rebuilt: Sequence[Rebuilt], histories: Histories = _NOBODYS
+) -> TableChange | CommittedBatch:
     """Like ``decide``, for rebuilt segments: they replace the lost segments that are still listed. (If those are
     no longer listed, retention, a removal of records or another heal was first.) Leaders do not matter, as the
-    records are the same.
+    records are the same; an erasure since then does.
 
     Raises: LogGapError, CorruptionError when the batch would break the log.
     """
+    change, uploads = _rebuilding(log, rebuilt)
+    if not change:
+        return committed(log, uploads, ())
+    outdated = {p for p, each in histories.now().items() if not histories.knows(p, each)}
+    if outdated:
+        stale = tuple(upload for upload in uploads if upload.segment.partition in outdated)
+        current = [each for each in rebuilt if each.lost[0].partition not in outdated]
+        change, uploads = _rebuilding(log, current)
+        if not change:
+            return replace(committed(log, uploads, ()), stale=stale)
+    log.after([add.segment for add in change.adds], change.removes, log.version + 1)
+    return change
+
+
+def _rebuilding(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> tuple[TableChange, list[Uploaded]]:
+    """The change, and all uploads. Raises: CorruptionError."""
     listed = {segment.path for segment in log.all_segments()}
     uploads = [upload for each in rebuilt for upload in each.uploads]
     adds: list[Uploaded] = []
@@ -176,11 +201,7 @@ def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | 
         if first.base_offset < each.log_start:  # the rebuilt segments begin at the log start
             below = (s for s in log.of_partition(first.partition) if s.next_offset <= each.log_start)
             removes |= {segment.path: segment for segment in below}
-    change = TableChange(tuple(adds), tuple(removes.values()), of_data=False)
-    if not change:
-        return committed(log, uploads, ())
-    log.after([add.segment for add in change.adds], change.removes, log.version + 1)
-    return change
+    return TableChange(tuple(adds), tuple(removes.values()), of_data=False), uploads
 
 
 def _check_follows(log: RemoteLog, new: RemoteSegment, lost: Iterable[RemoteSegment]) -> None:
@@ -188,7 +209,8 @@ def _check_follows(log: RemoteLog, new: RemoteSegment, lost: Iterable[RemoteSegm
     lost one. Those that a later rule has removed may come back until that is carried out."""
     for each in lost:
         overlaps = new.base_offset < each.next_offset and each.base_offset < new.next_offset
-        if overlaps and new.generation < min(each.generation, log.generation(each.partition)):
+        rule = log.rules.get(each.partition)
+        if overlaps and rule is not None and new.generation < min(each.generation, rule.generation):
             raise CorruptionError(
                 f"{log.what}: {new.path} cannot replace {each.path}, from which a later rule of removal has "
                 "removed records: run compact, then heal again"

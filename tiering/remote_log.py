@@ -33,6 +33,9 @@ class RemoteLog:
     """Files with which other writers replaced some segments; None if the table lists exactly the segments."""
     rules: Mapping[int, Rule] = field(default_factory=dict)
     """By partition, where there is one: the last rule of removal that all of it follows (``tiering.removal``)."""
+    erased: Mapping[int, int] = field(default_factory=dict)
+    """By partition, where there is one: the generation of the last erasure that all of it follows
+    (``tiering.erasure``)."""
 
     @classmethod
     def of(
@@ -42,6 +45,7 @@ class RemoteLog:
         segments: Iterable[RemoteSegment],
         rewrite: Rewrite | None = None,
         rules: Mapping[int, Rule] | None = None,
+        erased: Mapping[int, int] | None = None,
     ) -> RemoteLog:
         """The log of these segments, in any order.
 
@@ -56,6 +60,7 @@ class RemoteLog:
             {partition: _chained(what, found) for partition, found in sorted(by_partition.items())},
             rewrite,
             rules or {},
+            erased or {},
         )
 
     @classmethod
@@ -85,9 +90,18 @@ class RemoteLog:
         return found[-1].next_offset if found else None
 
     def generation(self, partition: int) -> int:
-        """The generation of the last rule that all of a partition follows; 0: none."""
+        """The generation of the last rule or erasure that all of a partition follows; 0: none."""
         rule = self.rules.get(partition)
-        return 0 if rule is None else rule.generation
+        return max(0 if rule is None else rule.generation, self.erased_to(partition))
+
+    def erased_to(self, partition: int) -> int:
+        """The generation of the last erasure that all of a partition follows; 0: none."""
+        return self.erased.get(partition, 0)
+
+    def lacks_erasure(self, partition: int, generation: int) -> bool:
+        """Whether this log may list records that the partition's last erasure, of this generation, names. The
+        table records an erasure before it is reported."""
+        return self.erased_to(partition) < generation
 
     def generation_at(self, segment: RemoteSegment) -> int:
         """The generation of the last rule that a segment with these offsets follows, if it is or was listed."""
@@ -146,7 +160,7 @@ class RemoteLog:
             kept = [segment for segment in self.of_partition(partition) if segment.path not in gone]
             segments[partition] = _chained(self.what, [*kept, *added.get(partition, [])])
         kept_segments = {p: found for p, found in sorted(segments.items()) if found}
-        return RemoteLog(self.what, version, kept_segments, rules=self.rules)
+        return RemoteLog(self.what, version, kept_segments, rules=self.rules, erased=self.erased)
 
     def foreign(self, lineages: Mapping[int, Lineage]) -> list[RemoteSegment]:
         """The segments of these partitions, each from the first segment outside its leader's history on."""

@@ -115,7 +115,9 @@ def rules_of(properties: Mapping[str, str | None], what: str) -> dict[int, Rule]
     return {partition: Rule(*fields) for partition, fields in found.items()}
 
 
-def decide_removed(log: RemoteLog, replaced: Sequence[Replaced]) -> TableChange | CommittedBatch:
+def decide_removed(
+    log: RemoteLog, replaced: Sequence[Replaced], operation: str = "compact"
+) -> TableChange | CommittedBatch:
     """Step 2, like ``remote_change.decide``. Replacements of segments that are not listed any more, or by a rule
     that is recorded already, are left out: another driver, retention or a heal was faster.
 
@@ -135,7 +137,7 @@ def decide_removed(log: RemoteLog, replaced: Sequence[Replaced]) -> TableChange 
     if not adds:
         return committed(log, [each.upload for each in replaced], ())
     log.after([add.segment for add in adds], removes, log.version + 1)
-    return TableChange(tuple(adds), tuple(removes), operation="compact")
+    return TableChange(tuple(adds), tuple(removes), operation=operation)
 
 
 def _check_greater(log: RemoteLog, each: Replaced) -> None:
@@ -167,9 +169,11 @@ def to_rewrite(segments: Iterable[RemoteSegment], rule: Rule) -> tuple[RemoteSeg
 
 def last_rule(log: RemoteLog, partition: int) -> Rule | None:
     """The rule with which a partition begins in a cluster that knows only its remote log: the recorded one, with
-    the greatest generation of a segment. None if no record was removed."""
+    the greatest generation of a segment or an erasure. None if no record was removed."""
     recorded = log.rules.get(partition)
-    generation = max((segment.generation for segment in log.of_partition(partition)), default=0)
+    generations = (segment.generation for segment in log.of_partition(partition))
+    generation = max(generations, default=0)
+    generation = max(generation, log.erased_to(partition))
     if recorded is None:
         return Rule(generation, 0) if generation else None
     return Rule(max(recorded.generation, generation), recorded.bound, recorded.tombstones_before)

@@ -5,7 +5,7 @@ A task only creates objects; the driver commits them (``DeltaTopicTable.remove_r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -73,6 +73,10 @@ class RemovedRemotely:
 NOTHING_REMOVED = RemovedRemotely()
 
 
+def _free(size_bytes: int) -> None:
+    """Copies without a quota."""
+
+
 def carry_out_remotely(
     leader: Replica,
     log: ReplicaLog,
@@ -82,10 +86,11 @@ def carry_out_remotely(
     folder: str,
     segments: Sequence[RemoteSegment],
     options: RemovingOptions,
+    spend: Callable[[int], None] = _free,
 ) -> RemovedRemotely:
     """Rewrite the segments of a partition's remote log from which ``rule`` removes records: those whose key has a
     later record in either tier. ``segments`` are all of the partition; ``log`` is that of its leader; ``folder``
-    is the topic's. Nothing is committed.
+    is the topic's. ``spend``: see ``rewrite_segments``. Nothing is committed.
 
     Raises: RetriableError for a rule above the last stable offset; LogGapError when the segments do not reach the
         leader's log, as they may not if they were read long before it; see ``rewrite_segments``.
@@ -104,7 +109,7 @@ def carry_out_remotely(
             return np.concatenate([found.removed(first, until), np.zeros(end - until, bool)])
 
         leave = [segment for segment in todo if removed(segment.base_offset, segment.next_offset).any()]
-        done = rewrite_segments(leader, remote, folder, leave, Removal(rule, removed), options)
+        done = rewrite_segments(leader, remote, folder, leave, Removal(rule, removed), options, spend)
         keyless = found.keyless
     gone = {segment.path for segment in leave}
     kept = frozenset(segment.path for segment in todo if segment.path not in gone)
@@ -118,22 +123,26 @@ def rewrite_segments(
     segments: Sequence[RemoteSegment],
     removal: Removal,
     options: RemovingOptions,
+    spend: Callable[[int], None] = _free,
 ) -> RemovedRemotely:
     """Write segments of a partition again, in ascending order, without the records of ``removal``; neighbours of
     together at most ``options.segment_bytes`` become one. ``replica`` is any of the partition; ``folder`` is the
-    topic's in ``remote``. Each new object is read back. Nothing is committed.
+    topic's in ``remote``. Each new object is read back. ``spend`` waits until the bytes may be copied; it is
+    called before each run of segments is read. Nothing is committed.
 
     Raises: RemoteObjectMissingError, CorruptSegmentError; StorageError, OutcomeUnknownError.
     """
     runs = _runs(segments, options.segment_bytes)
     done = RemovedRemotely(left=len(runs[options.most :]) if options.most is not None else 0)
     for run in runs[: options.most]:
+        size_bytes = sum(segment.size_bytes for segment in run)
+        spend(size_bytes)
         made, gaps = _rewrite(replica, remote, folder, run, removal, options.compression)
         done = replace(
             done,
             replaced=(*done.replaced, made),
             gaps=done.gaps + gaps,
-            read_bytes=done.read_bytes + sum(segment.size_bytes for segment in run),
+            read_bytes=done.read_bytes + size_bytes,
             written_bytes=done.written_bytes + made.upload.copied_bytes,
         )
     return done

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -54,6 +55,7 @@ _PROPERTIES = {
     "delta.dataSkippingNumIndexedCols": "-1",  # polars refuses a struct of which only some fields are indexed
 }
 _ENGINE = "stratalog"
+_ENTRY = re.compile(r"\d{20}\.json")
 _AT_ONCE = CommitProperties(max_commit_retries=ONE_ATTEMPT)
 
 
@@ -106,6 +108,12 @@ class TopicTable:
         except FileNotFoundError:
             return False
         return True
+
+    def is_newest(self, version: int) -> bool:
+        """Whether no entry of the table's log belongs to a later version. Costs one listing. Raises:
+        StorageError."""
+        later = self.remote.list(paths.join(self.folder, paths.DELTA_LOG), after=f"{version:020d}.json")
+        return not any(_ENTRY.fullmatch(paths.base_name(one.name)) for one in later)
 
     def ensure(self, schema: pa.Schema) -> None:
         """Create the table if it is missing; ``schema`` is the physical schema of the topic's segments. A table

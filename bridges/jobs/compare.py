@@ -18,8 +18,7 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.bridges.jobs.mirror import SPECIAL, check_format, needs_of_tier
-from stratalog.jobs.arguments import check_options
+from stratalog.bridges.jobs.mirror import OF_TIER, SPECIAL, TIER, check_format, tier_of
 from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
 
@@ -28,14 +27,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     method = "stratalog.bridges.kafka:Kafka.compare"
     special = {**SPECIAL, "bootstrap": {**SPECIAL["bootstrap"], "flags": ("--with",)}}
     other = parser.add_mutually_exclusive_group(required=True)
-    add_declared(other, method, only=["bootstrap", "offline"], special=special)
-    add_declared(parser, method, leave_out=["bootstrap", "offline"], special=special)
+    add_declared(other, method, only=["bootstrap"], special=special)
+    add_declared(other, TIER, only=["metadata"], special=special)
+    add_declared(parser, method, leave_out=["bootstrap", "tier"], special=special)
+    add_declared(parser.add_argument_group("tiered storage of the source"), TIER, only=OF_TIER, special=special)
 
 
 def compare(job: Job) -> Report:
-    check_options(job.arguments, needs=needs_of_tier())
-    check_format(job.arguments)
-    report: Report = call(job.cluster().compare, job.arguments, topics=job.arguments.mirrored)
+    given = job.arguments
+    check_format(given)
+    report: Report = call(job.cluster().compare, given, topics=given.mirrored, tier=tier_of(given))
     return report
 
 

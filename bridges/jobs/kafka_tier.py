@@ -23,29 +23,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from stratalog import Report
-from stratalog.bridges.jobs.mirror import SPECIAL, check_format
+from stratalog import KafkaTierOptions, Report
+from stratalog.bridges.jobs.mirror import OF_TIER, SPECIAL, TIER, check_format
 from stratalog.engine.driver.report import Value
 from stratalog.jobs.arguments import check_options, commands_of, count, names
 from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.store import StoreOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _TIER = "stratalog.bridges.kafka_tier.tier:KafkaTier"
 _SHOWN = 20
-_BY_CODE = ("epochs", "log_starts", "storage")
-"""Arguments of ``KafkaTier.open`` that only Python has."""
 _SPECIAL: Special = {
     "address": {"metavar": "TIER"},
-    "layout": {"flags": ("--layout",), "metavar": "NAME", "required": True},
+    "layout": {**SPECIAL["layout"], "required": True},
     "metadata": {"metavar": "URL"},
     "bootstrap": {"metavar": "HOST:PORT"},
     "configs": {"flags": ("--config",), "metavar": "KEY=VALUE"},
     "keys": {"flags": ("--key",), "metavar": "ID=FILE"},
+    "endpoint_url": {"metavar": "URL"},
+    "epochs": {"metavar": "PARTITION=FILE"},
+    "log_starts": {"flags": ("--log-start",), "metavar": "PARTITION=OFFSET"},
     "topics": {"flags": ("tiered",), "metavar": "TOPICS", "type": names, "help": "one or more topics: a,b"},
     "topic": {"flags": ("tiered",), "metavar": "TOPIC"},  # no ``topic``: it is not one of this cluster
     "value_format": SPECIAL["value_format"],
@@ -69,12 +69,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     command = commands_of(parser)
     for name, (method, text) in _COMMANDS.items():
         added = command(name, text, reads=True)
-        add_declared(added, f"{_TIER}.open", only=["address"], special=_SPECIAL)
+        add_declared(added, TIER, only=["address"], special=_SPECIAL)
         add_declared(added, f"{_TIER}.{method}", special=_SPECIAL)
         tier = added.add_argument_group("tier")
-        add_declared(tier, f"{_TIER}.open", leave_out=["address", *_BY_CODE], special=_SPECIAL)
-        tier.add_argument("--endpoint-url", metavar="URL", help="endpoint of your object storage server")
-        tier.add_argument("--region", metavar="NAME", help="S3 region")
+        add_declared(tier, f"{_TIER}.open", only=["bootstrap", "configs"], special=_SPECIAL)
+        add_declared(tier, TIER, only=["metadata", *OF_TIER[1:]], special=_SPECIAL)
     what = added.add_mutually_exclusive_group()
     what.add_argument(
         "--limit", metavar="N", type=count, default=_SHOWN, help=f"show N records (default: {_SHOWN})"
@@ -84,16 +83,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def kafka_tier(job: Job) -> Report:
-    """The job. Raises: see ``KafkaTier.open``, ``read_arrow``; InvalidCallError if the output exists."""
+    """The job. Raises: see ``KafkaTierOptions.open``, ``read_arrow``; InvalidCallError if the output exists."""
     given = job.arguments
-    check_options(given, bars=[("metadata", "bootstrap")])
+    by_hand = [(one, "metadata") for one in ("epochs", "log_starts")]
+    check_options(given, needs=by_hand, bars=[("metadata", "bootstrap")])
     if given.command == "read":
         check_format(given)
         if given.output is not None and os.path.lexists(given.output):
             raise InvalidCallError(f"{given.output} already exists: give --output another name")
-    from stratalog import KafkaTier
-
-    tier: KafkaTier = call(KafkaTier.open, given, storage=StoreOptions(given.endpoint_url, given.region))
+    options: KafkaTierOptions = call(KafkaTierOptions, given)
+    tier = options.open(given.bootstrap, given.configs)
     if given.command == "topics":
         return tier.describe()
     if given.command == "segments":

@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from stratalog import Report
+from stratalog import KafkaTierOptions, Report
 from stratalog.jobs.arguments import add_every, add_yes, check_options, count
 from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.repeat import once_or_every
@@ -39,20 +39,22 @@ SPECIAL: Special = {
     "schema_file": {"flags": ("--schema",), "metavar": "FILE"},
     "replication_factor": {"type": count},
     "rename": {"flags": ("--as",), "metavar": "SOURCE=NAME"},
-    "tier": {"metavar": "URL"},
-    "tier_keys": {"flags": ("--tier-key",), "metavar": "ID=FILE"},
-    "tier_endpoint_url": {"metavar": "URL"},
-    "offline": {"metavar": "URL"},
-    "tier_epochs": {"metavar": "PARTITION=FILE"},
-    "tier_log_starts": {"flags": ("--tier-log-start",), "metavar": "PARTITION=OFFSET"},
+    "address": {"flags": ("--tier",), "metavar": "URL"},
+    "layout": {"flags": ("--layout",), "metavar": "NAME"},
+    "prefix": {"flags": ("--tier-prefix",)},
+    "keys": {"flags": ("--tier-key",), "metavar": "ID=FILE"},
+    "endpoint_url": {"flags": ("--tier-endpoint-url",), "metavar": "URL"},
+    "region": {"flags": ("--tier-region",)},
+    "metadata": {"flags": ("--offline",), "metavar": "URL"},
+    "epochs": {"flags": ("--tier-epochs",), "metavar": "PARTITION=FILE"},
+    "log_starts": {"flags": ("--tier-log-start",), "metavar": "PARTITION=OFFSET"},
 }
-_OF_TIER = ("layout", "tier_prefix", "tier_keys", "tier_endpoint_url", "tier_region", "offline")
-_OF_OFFLINE = ("tier_epochs", "tier_log_starts")
-"""Options that need ``--tier``, and ``--offline``."""
-_TIER = ("tier", "layout", "tier_prefix", "tier_keys", "tier_endpoint_url", "tier_region", *_OF_OFFLINE)
+TIER = "stratalog.bridges.kafka_tier.options:KafkaTierOptions"
+OF_TIER = ("address", "layout", "prefix", "keys", "endpoint_url", "region", "epochs", "log_starts")
+"""The options of a tier except ``--offline``, which replaces the brokers."""
 _CREATED = ("replication_factor", "archive", "rename")
 _VALUES = ("value_format", "schema_file", "message")
-_RUN = ("configs", *_TIER, *_CREATED, "groups", "throttle_bytes_per_s", "budget_s", "value_format", "every")
+_RUN = ("configs", *OF_TIER, *_CREATED, "groups", "throttle_bytes_per_s", "budget_s", "value_format", "every")
 
 
 def check_format(given: argparse.Namespace) -> None:
@@ -62,10 +64,16 @@ def check_format(given: argparse.Namespace) -> None:
             raise InvalidCallError(f"--{one} needs --{other}")
 
 
-def needs_of_tier() -> list[tuple[str, str]]:
-    """The options of a tier, each with the option that it needs."""
-    offline = ((one, "offline") for one in _OF_OFFLINE)
-    return [("tier", "layout"), *((one, "tier") for one in _OF_TIER), *offline]
+def tier_of(given: argparse.Namespace) -> KafkaTierOptions | None:
+    """The tier of the command line. Raises: InvalidCallError for an option that needs another one."""
+    for option, needed in (
+        ("address", "layout"),
+        *((one, "address") for one in (*OF_TIER[1:], "metadata")),
+        *((one, "metadata") for one in ("epochs", "log_starts")),
+    ):
+        if option in given.used and needed not in given.used:
+            raise InvalidCallError(f"{given.used[option]} needs {SPECIAL[needed]['flags'][0]}")
+    return call(KafkaTierOptions, given) if "address" in given.used else None
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,14 +83,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(
         what,
         METHOD,
-        only=["bootstrap", "offline"],
+        only=["bootstrap"],
         special={**SPECIAL, "bootstrap": {**SPECIAL["bootstrap"], "flags": ("--from",)}},
     )
+    add_declared(what, TIER, only=["metadata"], special=SPECIAL)
     what.add_argument(
         "--end", action="store_true", help="end the mirrors; producers may then append to the topics"
     )
     add_declared(source, METHOD, only=["configs"], special=SPECIAL)
-    add_declared(parser.add_argument_group("tiered storage of the source"), METHOD, only=_TIER, special=SPECIAL)
+    add_declared(parser.add_argument_group("tiered storage of the source"), TIER, only=OF_TIER, special=SPECIAL)
     add_declared(
         parser.add_argument_group("topics that the mirror creates"), METHOD, only=_CREATED, special=SPECIAL
     )
@@ -95,8 +104,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def mirror(job: Job) -> Report:
     given = job.arguments
-    check_options(given, needs=needs_of_tier(), bars=[("end", *_RUN)])
+    check_options(given, bars=[("end", *_RUN)])
     check_format(given)
+    tier = tier_of(given)
     report: Report
     if given.end:
         job.confirm(f"end the mirroring of {', '.join(given.mirrored)}; it cannot be restarted")
@@ -104,7 +114,7 @@ def mirror(job: Job) -> Report:
         return report
 
     def once() -> Report:
-        report: Report = call(job.on_workers().mirror, given, topics=given.mirrored)
+        report: Report = call(job.on_workers().mirror, given, topics=given.mirrored, tier=tier)
         return report
 
     return once_or_every("mirror", once, job.show_line, given.every)

@@ -18,7 +18,7 @@ def epochs_by_hand(given: Mapping[str, str]) -> dict[TopicPartition, tuple[tuple
     """
     found = {}
     for name, path in given.items():
-        key, what = _partition(name, "tier_epochs"), f"the leader epochs of {name} in {path}"
+        key, what = _partition(name, "epochs"), f"the leader epochs of {name} in {path}"
         try:
             found[key] = parse_checkpoint(Path(path).read_bytes(), what)
         except OSError as error:
@@ -31,8 +31,8 @@ def log_starts_by_hand(given: Mapping[str, str | int]) -> dict[TopicPartition, i
     found = {}
     for name, offset in given.items():
         if not str(offset).isdecimal():
-            raise InvalidCallError(f"tier_log_starts: {offset!r} of {name} is not an offset")
-        found[_partition(name, "tier_log_starts")] = int(offset)
+            raise InvalidCallError(f"log_starts: {offset!r} of {name} is not an offset")
+        found[_partition(name, "log_starts")] = int(offset)
     return found
 
 

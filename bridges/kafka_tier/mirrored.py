@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.bridges.kafka_tier.by_hand import epochs_by_hand, log_starts_by_hand
 from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
+from stratalog.bridges.kafka_tier.options import KafkaTierOptions
 from stratalog.bridges.kafka_tier.reading import TierTask, read_task
 from stratalog.bridges.kafka_tier.tier import KafkaTier, TierPlan
 from stratalog.bridges.mirror.kafka_source import open_source
@@ -43,7 +43,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.records import HEADERS
-from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store import Store, open_store
 
 UNKNOWN_CLUSTER = "unknown"
 """The cluster id in ``mirror.source`` if neither the metadata nor an earlier mirror has it."""
@@ -278,40 +278,18 @@ class TieredSource:
 
 
 def open_tiered(
-    address: str,
-    layout: str,
-    *,
-    bootstrap: str | None,
-    configs: Mapping[str, str],
-    metadata: str | None,
-    prefix: str,
-    keys: Mapping[str, str] | None,
-    epochs: Mapping[str, str] | None,
-    log_starts: Mapping[str, str | int] | None,
-    storage: StoreOptions,
-    image: ClusterImage,
+    options: KafkaTierOptions, bootstrap: str | None, configs: Mapping[str, str], image: ClusterImage
 ) -> MirrorSource:
-    """The source with its tier, see ``KafkaTier.open``; ``image`` has earlier mirrors. ``epochs`` and
-    ``log_starts`` are as for ``Kafka.mirror``. Raises: see ``KafkaTier.open``; InvalidCallError if one of them is
-    wrong.
+    """The brokers and their tier, or without ``bootstrap`` the tier alone; ``image`` has earlier mirrors.
+
+    Raises: see ``KafkaTierOptions.open``.
     """
-    tier = KafkaTier.open(
-        address,
-        layout=layout,
-        metadata=metadata,
-        bootstrap=bootstrap,
-        configs=configs if bootstrap is not None else None,
-        prefix=prefix,
-        keys=keys,
-        epochs=epochs_by_hand(epochs or {}),
-        log_starts=log_starts_by_hand(log_starts or {}),
-        storage=storage,
-    )
+    tier = options.open(bootstrap, None if bootstrap is None else configs)
     if bootstrap is not None:
         return TieredSource(tier, open_source(bootstrap, configs))
     mirrors = (one.configs.get(MIRROR_SOURCE, "").rpartition("/") for one in image.topics.values())
     known = {topic_id: cluster_id for cluster_id, _, topic_id in mirrors}
-    return TieredSource(tier, None, open_store(str(metadata), storage, what="metadata"), known.get)
+    return TieredSource(tier, None, open_store(str(options.metadata), options.storage, what="metadata"), known.get)
 
 
 def _in_task(brokers: MirrorSource | None, planned: Mapping[TopicPartition, TierPlan]) -> MirrorSource:

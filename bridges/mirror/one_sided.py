@@ -2,19 +2,24 @@
 
 A rule removes a record without a key, a tombstone that is old enough, and a record whose key has a later record.
 It explains no other record that only one side has: the last record of a key, for example, whose tombstone left the
-source before the mirror copied it.
+source before the mirror copied it. A rule here looks at records below its bound alone, so no later record from the
+bound on explains one that is missing here. The bound of the source is unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 
 from stratalog.bridges.mirror.rows import offsets_of
 from stratalog.partitions.columns import booleans, integers, valid_of
+from stratalog.partitions.errors import StorageError
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.superseded import Superseded
 
@@ -55,22 +60,30 @@ class OneSided:
 
         Raises: StorageError when the folder for temporary files cannot be written.
         """
-        rule = Rule(1, end + 1, end + 1)
-        with Superseded(start, rule, MEMORY_BYTES) as marks:
-            marks.find(self._keys(end, sides, later))
-            for offsets, side, bound in (
-                (self.only_there, "in the source", 0 if self.rule is None else self.rule.bound),
-                (self.only_here, "here", end if self.there_compacts else 0),
-            ):
-                for some in offsets:
-                    low = int(some[0])
-                    removed = marks.removed(low, int(some[-1]) + 1)[some - low]
-                    for offset, explained in zip(some.tolist(), removed.tolist(), strict=True):
-                        removes = offset < bound
-                        yield offset, None if explained and removes else _how(side, removes)
+        bound = 0 if self.rule is None else self.rule.bound
+        with (
+            Superseded(start, Rule(1, end + 1, end + 1), MEMORY_BYTES) as marks,
+            TemporaryDirectory() as folder,
+            _KeptKeys(Path(folder)) as below,
+        ):
+            marks.find(self._keys(end, sides, later, below))
+            for offset, explained in _explained(self.only_here, marks, end if self.there_compacts else 0):
+                yield offset, _how("here", "no later record has its key", explained)
+            if self.only_there:
+                unexplained = (
+                    f"no later record below offset {bound}, up to which this log is compacted, has its key"
+                )
+                with Superseded(start, Rule(1, min(bound, end + 1), end + 1), MEMORY_BYTES) as compacted:
+                    compacted.find(below.read())
+                    for offset, explained in _explained(self.only_there, compacted, bound):
+                        yield offset, _how("in the source", unexplained, explained)
 
-    def _keys(self, end: int, sides: Iterable[Sides], later: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The keys of both sides, as ``Superseded.find`` takes them."""
+    def _keys(
+        self, end: int, sides: Iterable[Sides], later: Iterable[pa.RecordBatch], below: _KeptKeys
+    ) -> Iterator[pa.RecordBatch]:
+        """The keys of both sides, as ``Superseded.find`` takes them. ``below`` keeps those below the bound of the
+        rule here."""
+        bound = 0 if self.rule is None else self.rule.bound
         for there, here in sides:
             offsets, others = offsets_of(there), offsets_of(here)
             alone, other_alone = ~np.isin(offsets, others), ~np.isin(others, offsets)
@@ -79,15 +92,74 @@ class OneSided:
             if other_alone.any():
                 self.only_here.append(others[other_alone])
             before = 0 if self.rule is None else self.rule.tombstones_before
-            yield _marked(here, other_alone)
-            yield _marked(there, alone & (offsets < before))
+            for keys in (_marked(here, other_alone), _marked(there, alone & (offsets < before))):
+                below.add(keys.filter(booleans(offsets_of(keys) < bound)))
+                yield keys
         if self.found:
             for records in later:
-                yield _columns(records.column("key"), np.full(records.num_rows, end), None)
+                keys = _columns(records.column("key"), np.full(records.num_rows, end), None)
+                below.add(keys.filter(booleans(offsets_of(records) < bound)))
+                yield keys
 
 
-def _how(side: str, removes: bool) -> str:
-    return f"is only {side}" + (", and no later record has its key" if removes else "")
+class _KeptKeys:
+    """Batches in a file, in order, as the keys may exceed the memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "keys"
+        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+
+    def __enter__(self) -> _KeptKeys:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a batch. Raises: StorageError."""
+        if not batch.num_rows:
+            return
+        try:
+            if self._writer is None:
+                self._writer = pa.ipc.new_stream(self._file, batch.schema)
+            self._writer.write_batch(batch)
+        except OSError as error:
+            raise StorageError(
+                f"{self._file.parent}: the keys of a comparison cannot be written to this folder for temporary "
+                f"files ({error}); free space there, or set TMPDIR to another folder"
+            ) from error
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """All batches; after this nothing may be added."""
+        self._close()
+        if self._writer is not None:
+            with pa.OSFile(str(self._file)) as source, pa.ipc.open_stream(source) as reader:
+                yield from reader
+
+
+def _explained(offsets: Iterable[np.ndarray], marks: Superseded, bound: int) -> Iterator[tuple[int, bool | None]]:
+    """The offsets, each with whether a rule explains that a side lacks it; None: none looks at it, as it is not
+    below ``bound``."""
+    for some in offsets:
+        below = some[some < bound]
+        if len(below):
+            low = int(below[0])
+            removed = marks.removed(low, int(below[-1]) + 1)[below - low]
+            yield from zip(below.tolist(), removed.tolist(), strict=True)
+        for offset in some[some >= bound].tolist():
+            yield offset, None
+
+
+def _how(side: str, unexplained: str, explained: bool | None) -> str | None:
+    if explained:
+        return None
+    return f"is only {side}" if explained is None else f"is only {side}, and {unexplained}"
 
 
 def _marked(records: pa.RecordBatch, may_leave: np.ndarray) -> pa.RecordBatch:

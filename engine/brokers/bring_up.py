@@ -13,10 +13,12 @@ from dataclasses import replace
 from stratalog.engine.brokers.probe import entry
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.driver.execution import Execution, measured
-from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.planned import Planned
+from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, Row
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.commands import RegisterBroker
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage
 from stratalog.engine.quorum.bootstrap import has_log
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.voter import Voter
@@ -32,6 +34,10 @@ from stratalog.partitions.root import (
     read_broker_file,
 )
 from stratalog.partitions.store import Store
+
+_PUTS_OF_FORMAT = 3
+"""Requests at a PUT's price that check a root and create its broker.json."""
+_GETS_OF_REGISTRATION = 2
 
 
 def format_roots(
@@ -129,6 +135,41 @@ def add_brokers(
     return replace(registered, operation="brokers add", seconds=seconds, counts=counts, notes=notes)
 
 
+def plan_registration(
+    sends: Planned, image: ClusterImage, brokers: Sequence[int], *, trust_copy: bool
+) -> tuple[ClusterImage, set[int], list[Failure]]:
+    """The metadata as if these brokers' roots were formatted and registered, the brokers whose roots are not
+    formatted yet, and failures of looking at roots. Adds the requests.
+    """
+    failures: list[Failure] = []
+    new: set[int] = set()
+    storage = sends.storage
+    for broker_id in brokers:
+        known, store = entry(storage.file, broker_id), storage.stores[broker_id]
+        try:
+            found = inspect_root(store)
+            if found is not None:
+                check_broker_file(found.file, store, storage.file.cluster_id, broker_id)
+            elif trust_copy:
+                raise _not_there(broker_id, store)
+            directory_id = storage.new_id() if found is None else found.file.directory_id
+            root = "" if found is None else found.identity
+            present = image.brokers.get(broker_id)
+            command = RegisterBroker(broker_id, directory_id, known.rack, known.log_dir, root, trusted=trust_copy)
+            decision = command.decide(image)
+        except StratalogError as error:
+            failures.append(Failure.of(f"broker {broker_id}", error))
+            continue
+        if found is None:
+            new.add(broker_id)
+        sends.send(store, puts=_PUTS_OF_FORMAT if found is None else 0, gets=_GETS_OF_REGISTRATION)
+        sends.send_look(image, times=2)
+        if _is_other(present, directory_id, root) or trust_copy:
+            sends.send_commit(image)
+            image = decision.image_after(image)
+    return image, new, failures
+
+
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
     """The report of a dry run of formatting these roots (None: all).
 
@@ -168,9 +209,7 @@ def _register(
     store = storage.stores[broker_id]
     found = inspect_root(store)
     if found is None:
-        raise BrokerUnreachableError(
-            f"broker {broker_id}: {store.uri} has no broker.json: mount the volume, or format it"
-        )
+        raise _not_there(broker_id, store)
     check_broker_file(found.file, store, storage.file.cluster_id, broker_id)
     present = metadata.image().brokers.get(broker_id)
     if present is None or present.directory_id != found.file.directory_id:
@@ -208,3 +247,16 @@ def _register(
         directory_id=broker.directory_id,
         registered="now" if changed else "before",
     )
+
+
+def _not_there(broker_id: int, store: Store) -> BrokerUnreachableError:
+    return BrokerUnreachableError(
+        f"broker {broker_id}: {store.uri} has no broker.json: mount the volume, or format it"
+    )
+
+
+def _is_other(present: BrokerImage | None, directory_id: str, root: str) -> bool:
+    """Whether this root is to be registered: for the first time, again, or as another incarnation."""
+    if present is None or present.fenced or present.directory_id != directory_id:
+        return True
+    return not same_root(root, present.root)

@@ -48,7 +48,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.identity import same_root
 from stratalog.partitions.root import check_broker_file, check_signed, inspect_root, root_identity
-from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.runner import Done, Failed, side_by_side
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.local_space import folder_path, staging_in_the_way
 
@@ -79,6 +79,29 @@ def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImag
         return replace(probed, notes=(*probed.notes, *_unmatched(storage.file, image)))
     assert stale is not None
     raise stale
+
+
+def read_and_probe(metadata: MetadataClient, storage: Storage) -> tuple[ClusterImage, bool]:
+    """The metadata, and whether the root of each broker is as registered there. The roots are looked at while the
+    metadata is read. False: only ``probe_brokers`` can tell, because the brokers have changed or it has to commit
+    or report something.
+
+    Raises: errors of reading the metadata.
+    """
+    known = metadata.last_known.image
+    images: list[ClusterImage] = []
+    found: list[Found] = []
+
+    def look() -> None:
+        with suppress(StratalogError):
+            found.extend(probe_roots(storage, known))
+
+    side_by_side(storage.threads, lambda: images.append(metadata.image()), look)
+    (image,) = images
+    if image.brokers != known.brokers or not found or _unmatched(storage.file, image):
+        return image, False
+    decided = ApplyProbe(tuple(found)).decide(image)
+    return image, not decided.records and not decided.answer.notes
 
 
 def probe_first(

@@ -17,6 +17,7 @@ from stratalog.engine.reading.positions import micros, time_of
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.erasing.plan import WantedRecords
+from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.engine.upkeep.erasing.verify import verify_erased
 from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError
 
@@ -38,10 +39,10 @@ class Erasing:
         certificate: Path | str | None = None,
         dry_run: bool = False,
         check: bool = True,
-    ) -> erasing.ErasureReport:
-        """Erase every record of these keys, or that a condition selects, for good, in all replicas, at
-        unchanged offsets of all others. The files that had them are deleted by the next call, after
-        ``file.delete.delay.ms``. With the same arguments, its certificate names them.
+    ) -> ErasureReport:
+        """Erase every record of these keys, or that a condition selects, for good, in all replicas and in the
+        remote tier, at unchanged offsets of all others. The files that had them are deleted by the next call,
+        after ``file.delete.delay.ms``. With the same arguments, its certificate names them.
 
             report = cluster.erase("trips", ["rider-17"], certificate="erased.json")
             report.whole
@@ -72,7 +73,7 @@ class Erasing:
         path = None if certificate is None else Path(certificate)
         wanted = WantedRecords(keys, where, before_us)
 
-        def run() -> erasing.ErasureReport:
+        def run() -> ErasureReport:
             return erasing.erase(*self._ports.for_tasks, named, wanted, now=now, dry_run=dry_run)
 
         if path is None:
@@ -116,7 +117,7 @@ def _reserved(path: Path) -> Iterator[None]:
             path.unlink()
 
 
-def _with_certificate(report: erasing.ErasureReport, path: Path) -> erasing.ErasureReport:
+def _with_certificate(report: ErasureReport, path: Path) -> ErasureReport:
     """Write the certificate. If that fails, the report says so."""
     assert report.certificate is not None
     try:

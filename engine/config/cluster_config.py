@@ -160,7 +160,8 @@ class ClusterConfig:
         NO_LIMIT,
         at_least(1),
         unit="bytes/s",
-        doc="Limit for all copies of one run to the remote tier together (KIP-956). The default is no limit.",
+        doc="Limit for all copies of one run to the remote tier together (KIP-956), also for the segments that "
+        "`compact` rewrites there. The default is no limit.",
     )
     remote_log_manager_copy_timeout_ms: int = key(
         10 * 60 * 1000,

@@ -108,8 +108,8 @@ def _check_compacting(config: TopicConfig, what: str) -> None:
         )
 
 
-def check_removed(after: TopicConfig, what: str, *, compacted: bool, erased: bool) -> None:
-    """Check the configs of a topic from which compaction has removed records, or from which some were erased.
+def check_removed(before: TopicConfig, after: TopicConfig, what: str, *, compacted: bool, erased: bool) -> None:
+    """Check new configs of a topic from which compaction has removed records, or from which some were erased.
 
     Raises: InvalidConfigError.
     """
@@ -117,7 +117,10 @@ def check_removed(after: TopicConfig, what: str, *, compacted: bool, erased: boo
     reasons = {
         f"cleanup.policy = {SNAPSHOT}": (after.snapshots and compacted, after.snapshots and erased),
         "unclean.leader.election.enable = true": (compacted and after.unclean_leader_election_enable, False),
-        "remote.storage.enable = true": (False, erased and after.remote_storage_enable),
+        "remote.storage.enable = true": (
+            False,
+            erased and after.remote_storage_enable and not before.remote_storage_enable,
+        ),
     }
     for setting, (by_compaction, by_erasure) in reasons.items():
         if by_compaction or by_erasure:

@@ -64,7 +64,8 @@ class TopicConfig:
         16,
         at_least(2),
         unit="files",
-        doc="Merge this many adjacent appends even if they do not fill a segment yet.",
+        doc="Merge this many adjacent appends even if they do not fill a segment yet. Appends of at least a 64th "
+        "of a segment wait until they fill one.",
     )
     segment_merge_inline_bytes: int = key(
         64 * 1024**2,
@@ -352,6 +353,18 @@ class TopicConfig:
         """The policy of merging appends into segments."""
         longest_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
         return MergePolicy(self.segment_bytes, longest_ms, self.segment_merge_min_files)
+
+    @property
+    def merging_on_brokers(self) -> MergePolicy:
+        """The policy of ``merge``. ``tier`` writes a segment that it may upload at once straight from the files of
+        the log, so ``merge`` only merges appends as far as their driver does after an acknowledgement.
+        """
+        at_once = self.copies_to_remote and not self.compacts and 0 in (self.copy_lag.ms, self.copy_lag.size_bytes)
+        if not at_once:
+            return self.merging
+        if self.segment_merge_inline_bytes:
+            return self.merging_inline
+        return replace(self.merging, leaves_sealed=True)
 
     @property
     def merging_inline(self) -> MergePolicy:

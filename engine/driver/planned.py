@@ -16,6 +16,7 @@ from stratalog.engine.driver.estimate import Estimate
 from stratalog.engine.driver.storage import Storage, is_billed
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.partitions.records import schema_of
+from stratalog.partitions.segment_check import SMALL_BYTES
 from stratalog.partitions.store import Store, StoreCounts, StoreOptions
 from stratalog.partitions.store.object import INLINE_COPY_BYTES
 
@@ -54,9 +55,15 @@ class Planned:
         """
         voters = self.voters(image)
         for store in voters:
-            self.send(store, puts=4, gets=2)
+            self.send(store, puts=2, gets=1)
         for store in voters[len(voters) // 2 + 1 :]:
             self.send(store, gets=1)
+        self.send_commit_again(image)
+
+    def send_commit_again(self, image: ClusterImage) -> None:
+        """Add a later commit of the same run, which has the claim already."""
+        for store in self.voters(image):
+            self.send(store, puts=2, gets=1)
         self.send_look(image)
 
     def voters(self, image: ClusterImage) -> list[Store]:
@@ -84,6 +91,11 @@ def copies(size_bytes: int) -> tuple[int, int]:
 def pieces(size_bytes: int, piece_bytes: int) -> int:
     """The number of pieces of at most ``piece_bytes``; at least one."""
     return max(1, math.ceil(size_bytes / piece_bytes))
+
+
+def reads_to_rewrite(topic: TopicImage, size_bytes: int) -> int:
+    """The requests to read a file of this size for a merge: one for a small file, else its footer and columns."""
+    return 1 if size_bytes <= SMALL_BYTES else 1 + columns_of(topic)
 
 
 def columns_of(topic: TopicImage) -> int:

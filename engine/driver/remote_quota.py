@@ -1,8 +1,9 @@
 """Byte quotas of the remote tier: the bytes per second that one driver may copy and fetch (KIP-956).
 
-Copies: the limit is per tier run, divided equally among its processes (``Throttle.shared_by``), so that their sum
-stays below it; an unused share is not passed on. Whole segments are paid for before they move. At the start of
-each task, one second's worth of bytes and the last segment may move at once.
+Copies: the limit is per run of ``tier`` or ``compact``, divided equally among its processes
+(``Throttle.shared_by``), so that their sum stays below it; an unused share is not passed on. Whole segments are
+paid for before they move. At the start of each task, one second's worth of bytes and the last segment may move at
+once.
 
 Fetches: the limit is for all fetches of one driver (``Cluster.fetch``), which run in its process, and counts the
 records read from remote segments; cached records and footers are free. A read waits until earlier reads are paid

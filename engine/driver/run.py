@@ -188,8 +188,17 @@ class OperationRun:
 
         Raises: see ``MetadataClient.submit``.
         """
+        return self.refuse(metadata.submit(command, dry_run=self.dry_run) if items else (), items, hint)
+
+    def refuse(
+        self,
+        answers: Iterable[PartitionAnswer],
+        items: Mapping[TopicIdPartition, Item],
+        hint: Callable[[Item], str] = lambda _: "",
+    ) -> dict[TopicIdPartition, Item]:
+        """Record refused requests as failures, as ``commit`` does. Returns the other items."""
         carried_out = dict(items)
-        for answer in metadata.submit(command, dry_run=self.dry_run) if items else ():
+        for answer in answers:
             if isinstance(answer, RefusedPartition):
                 item = carried_out.pop(answer.key)
                 self.failures.append(Failure(str(item), answer.error.code, f"{answer.error}{hint(item)}"))

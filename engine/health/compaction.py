@@ -4,8 +4,9 @@ overdue; only these are examined further, with some of their footers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.run import OperationRun
@@ -18,8 +19,10 @@ from stratalog.partitions.compaction import cleanable, dirty_from
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Listing, ReplicaLog, chain_of
 from stratalog.partitions.merge import made_ms, sealed_runs
-from stratalog.partitions.removal import carried_out
+from stratalog.partitions.removal import Rule, carried_out
 from stratalog.partitions.transactions import transactions_of
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment
 
 COMPACTION = "compaction-lag"
 _NOT_CARRIED_OUT = "its last compaction has not ended on all members of the ISR"
@@ -34,6 +37,23 @@ class _Compacted:
     config: TopicConfig
     log: ReplicaLog
     """The log by the names of its files."""
+    remote: RemoteLog | None
+    """The remote log of its topic; None: it is not tiered."""
+
+    def uploaded(self, until_ms: int) -> Sequence[RemoteSegment]:
+        """The segments of the remote log at that time; later compactions may have replaced some."""
+        segments = () if self.remote is None else self.remote.of_partition(self.seen.view.partition)
+        return [*takewhile(lambda segment: segment.modified_ms <= until_ms, segments)]
+
+    def cold(self, until_ms: int) -> Sequence[RemoteSegment]:
+        """Those that begin below the local start."""
+        return [one for one in self.uploaded(until_ms) if one.base_offset < self.log.local_start]
+
+    def compacts_to(self, until_ms: int) -> int | None:
+        """The end of the remote log at that time, above which nothing is compacted; None: no limit."""
+        if self.remote is None:
+            return None
+        return max((segment.next_offset for segment in self.uploaded(until_ms)), default=0)
 
     def __str__(self) -> str:
         return str(self.seen)
@@ -48,12 +68,13 @@ class _Late:
 
 
 def compaction_findings(
-    storage: Storage, sight: Sight, run: OperationRun
+    storage: Storage, sight: Sight, run: OperationRun, remotes: Mapping[str, RemoteLog]
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
     """Partitions that have been due for compaction, or have had an unfinished one, for longer than
     ``health.upkeep.max.delay.ms``; and the figures of Kafka's cleaner. One that cannot be examined is a failure.
+    ``remotes`` are the remote logs that could be read, by topic id.
     """
-    compacted, unknown = _compacted(sight)
+    compacted, unknown = _compacted(sight, remotes)
     then_ms = sight.now_ms - sight.max_delay_ms
 
     def late(one: _Compacted) -> _Late | None:
@@ -76,7 +97,6 @@ def compaction_findings(
         return findings, {}
     last_ms = sight.times.steps.get("compact")
     failing = sight.times.failing.get("compact")
-    unknown += sum(one.config.remote_storage_enable for one in compacted)
     dirty = None if unknown else round(100 * max(map(_dirty_ratio, compacted), default=0))
     return findings, {
         "max-dirty-percent": dirty,
@@ -85,18 +105,20 @@ def compaction_findings(
     }
 
 
-def _compacted(sight: Sight) -> tuple[list[_Compacted], int]:
-    """The partitions of compacted topics, and the number of those whose leader is unknown. Protected topics
-    are left out, as they are not compacted."""
+def _compacted(sight: Sight, remotes: Mapping[str, RemoteLog]) -> tuple[list[_Compacted], int]:
+    """The partitions of compacted topics, and the number of those whose leader or remote log is unknown. Protected
+    topics are left out, as they are not compacted."""
     found, unknown = [], 0
     for seen in sight.partitions:
         config = seen.config
         if config is None or not config.compacts or config.is_protected(sight.now_ms):
             continue
-        if seen.leader is None or seen.view.leader is None or not sight.usable(seen.view.leader):
+        remote = remotes.get(seen.view.topic_id) if config.remote_storage_enable else None
+        unread = config.remote_storage_enable and remote is None
+        if unread or seen.leader is None or seen.view.leader is None or not sight.usable(seen.view.leader):
             unknown += 1
         else:
-            found.append(_Compacted(seen, config, _by_names(seen.leader)))
+            found.append(_Compacted(seen, config, _by_names(seen.leader), remote))
     return found, unknown
 
 
@@ -115,29 +137,44 @@ def _may_be_late(one: _Compacted, then_ms: int) -> bool:
     rules = one.seen.view.rules
     if rules and rules[-1].committed_ms <= then_ms and any(_behind(one)):
         return True
-    if one.config.remote_storage_enable:
-        return False  # what is due depends on the remote log, which health does not read
     policy = one.config.compaction
-    start = dirty_from(one.log, one.seen.view.compacted_to)
-    dirty = [link for link in one.log.over(start, one.log.log_end)[:-1] if made_ms(link) <= then_ms]
-    return bool(dirty) and (policy.max_lag_ms < FOREVER_MS or _dirty_ratio(one) >= policy.min_dirty_ratio)
+    start, until = dirty_from(one.log, one.seen.view.compacted_to), one.compacts_to(then_ms)
+    dirty = any(
+        made_ms(link) <= then_ms and (until is None or link.end <= until)
+        for link in one.log.over(start, one.log.log_end)[:-1]
+    )
+    dirty = dirty or any(segment.next_offset > one.seen.view.compacted_to for segment in one.cold(then_ms))
+    return dirty and (policy.max_lag_ms < FOREVER_MS or _dirty_ratio(one) >= policy.min_dirty_ratio)
 
 
 def _behind(one: _Compacted) -> Iterator[bool]:
-    """For each member of the ISR that was listed, whether its files have not followed the last rule."""
+    """For the remote log, and each member of the ISR that was listed, whether it has not followed the last
+    rule."""
     rule = one.seen.view.rules[-1].rule
+    yield _remote_is_behind(one, rule)
     for broker in one.seen.view.isr:
         listing = one.seen.replicas.get(broker)
         if isinstance(listing, Listing):
             yield not carried_out(_by_names(listing), rule)
 
 
+def _remote_is_behind(one: _Compacted, rule: Rule) -> bool:
+    return one.remote is not None and one.remote.generation(one.seen.view.partition) < rule.generation
+
+
 def _dirty_ratio(one: _Compacted) -> float:
     """The part of the sealed bytes that was never compacted, by the names of files."""
     start = dirty_from(one.log, one.seen.view.compacted_to)
+    compacted_to, until = one.seen.view.compacted_to, one.compacts_to(FOREVER_MS)
+    end = one.log.log_end if until is None else min(until + 1, one.log.log_end)
     clean = sum(link.file.object.size_bytes for link in one.log.over(one.log.local_start, start))
     sealed = sealed_runs(one.log, one.config.merging, start, FOREVER_MS)
-    dirty = sum(link.file.object.size_bytes for run in sealed for link in run.links if link.end < one.log.log_end)
+    dirty = sum(link.file.object.size_bytes for run in sealed for link in run.links if link.end < end)
+    for segment in one.cold(FOREVER_MS):
+        if min(segment.next_offset, one.log.local_start) <= compacted_to:
+            clean += segment.size_bytes
+        else:
+            dirty += segment.size_bytes
     return dirty / (clean + dirty) if dirty else 0.0
 
 
@@ -149,11 +186,11 @@ def _late(storage: Storage, one: _Compacted, then_ms: int) -> _Late | None:
     if rules:
         last = rules[-1]
         if last.committed_ms <= then_ms and (
-            not carried_out(log, last.rule) or members_behind(replicas, last.rule)
+            _remote_is_behind(one, last.rule)
+            or not carried_out(log, last.rule)
+            or members_behind(replicas, last.rule)
         ):
             return _Late(_NOT_CARRIED_OUT, last.committed_ms)
-    if one.config.remote_storage_enable:
-        return None
     before = _as_of(log, then_ms)
     found = cleanable(
         before,
@@ -162,7 +199,9 @@ def _late(storage: Storage, one: _Compacted, then_ms: int) -> _Late | None:
         transactions_of(log, leader.footer),
         then_ms,
         leader.footer,
+        cold=(segment.extent for segment in one.cold(then_ms)),
         compacted_to=replicas.view.compacted_to,
+        until=one.compacts_to(then_ms),
     )
     if not found.is_due(one.config.compaction, then_ms):
         return None

@@ -70,7 +70,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
         remote_away = [one for one in remote if one.kind == OFFLINE]
         groups = group_findings(storage, execution.clock, memory, sight, run)
         of_brokers = list(broker_findings(sight))
-        uncompacted, of_compaction = compaction_findings(storage, sight, run)
+        uncompacted, of_compaction = compaction_findings(storage, sight, run, remotes)
         late, transactions = transaction_findings(storage, execution.clock, memory, sight)
         others = [
             *quorum_findings(sight),

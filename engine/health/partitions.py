@@ -18,7 +18,7 @@ from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.probed_roots import Same
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
-from stratalog.engine.replication.lost_log import LogLostError, check_not_lost
+from stratalog.engine.replication.lost_log import LogLostError, check_not_lost, may_begin_again
 from stratalog.engine.upkeep.memory.kept_times import METADATA_LOG
 from stratalog.engine.upkeep.memory.trouble import Trouble
 from stratalog.engine.upkeep.verification.audit import audit, failures_of
@@ -323,7 +323,10 @@ def erasure_findings(sight: Sight) -> Iterator[HealthFinding]:
         if any(one.offsets for one in seen.view.erasures):
             views.setdefault(seen.view.topic, []).append(seen.view)
     for topic, of_topic in sorted(views.items()):
-        what = "an erasure is not whole: replaced files, or replicas that were away, still have erased records"
+        what = (
+            "an erasure is not whole: replaced files, objects of the remote tier, or replicas that were away "
+            "still have erased records"
+        )
         do = sight.commands("erase", topic)
         yield _of_views(Severity.WARNING, "unfinished-erasure", of_topic, what, do)
 
@@ -348,6 +351,7 @@ def lost_findings(storage: Storage, sight: Sight) -> Iterator[HealthFinding]:
                 others = [seen.replicas.get(broker) for broker in seen.view.isr]
                 held = any(isinstance(other, Listing) and other.data for other in others)
                 topic = seen.view.topic
+                held = held or not may_begin_again(seen.view)
                 lost = sight.commands("recover", topic, "--keep", "brokers", "--dry-run")
                 yield HealthFinding(
                     severity=Severity.ERROR,

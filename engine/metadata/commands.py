@@ -35,6 +35,10 @@ class Decision(Generic[Answer]):
     records: tuple[MetadataRecord, ...]
     answer: Answer
 
+    def image_after(self, image: ClusterImage) -> ClusterImage:
+        """The image once the records are committed, from the image of the decision."""
+        return apply(image, image.next_offset, self.records)
+
 
 class Command(Protocol[Answer]):
     """A request to the metadata; a frozen value."""

@@ -42,6 +42,8 @@ class WantedErasure:
     """The epoch of the leader whose log has the records."""
     partition_epoch: int
     """That of the view whose ISR, and those being added, have carried out the rule before it."""
+    remote: bool = False
+    """Whether the remote log was searched too, and is rewritten before the replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +131,15 @@ def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[MetadataRecord
         )
     topic = image.topics[wanted.topic_id]
     config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
-    if config.remote_storage_enable or config.snapshots:
+    if config.snapshots:
+        raise PolicyViolationError(f"{what}: no record can be erased from a topic with cleanup.policy=snapshot")
+    if config.remote_storage_enable and (config.remote_iceberg_table or config.compacts):
         raise PolicyViolationError(
-            f"{what}: no record can be erased from a topic with remote.storage.enable=true or "
-            "cleanup.policy=snapshot"
+            f"{what}: no record can be erased from a tiered topic with cleanup.policy=compact or an Iceberg table"
+        )
+    if config.remote_storage_enable and not wanted.remote:
+        raise PolicyViolationError(
+            f"{what}: its topic has been tiered since its records were looked for: erase again"
         )
     kept = sum(len(one.offsets) for one in image.erasures_of(key)) + len(wanted.offsets)
     if kept > MOST_KEPT_RANGES:

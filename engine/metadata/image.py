@@ -198,7 +198,12 @@ def partition_of(topic: TopicImage, partition: int) -> PartitionImage:
 
 def last_generation(rules: Sequence[CommittedRule], erasures: Sequence[Erasure]) -> int:
     """The generation of the last of the rules and erasures of a partition; 0 without any."""
-    return max(rules[-1].rule.generation if rules else 0, erasures[-1].generation if erasures else 0)
+    return max(rules[-1].rule.generation if rules else 0, last_erasure(erasures))
+
+
+def last_erasure(erasures: Sequence[Erasure]) -> int:
+    """The generation of the last of the erasures of a partition; 0 without any."""
+    return erasures[-1].generation if erasures else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +249,11 @@ class PartitionView:
     def generation(self) -> int:
         """The generation of the last removal rule; 0: none."""
         return last_generation(self.rules, self.erasures)
+
+    @property
+    def last_erasure(self) -> int:
+        """The generation of the last erasure; 0: none."""
+        return last_erasure(self.erasures)
 
     @property
     def compacted_to(self) -> int:

@@ -375,6 +375,7 @@ class _Fetch:
         partition, rules = seen.view.partition, seen.view.rules
         if (
             known is None
+            or known.lacks_erasure(partition, seen.view.last_erasure)
             or (rules and known.is_outdated(partition, rules[-1].rule.generation))
             or not known.covering(partition, self.offset, self.offset + 1)
         ):

@@ -39,7 +39,7 @@ from typing import get_args
 import pyarrow as pa
 from msgspec.structs import replace
 
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import probe_brokers, read_and_probe
 from stratalog.engine.config.mirrored import ENDED, check_not_mirrored
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.execution import measured
@@ -110,7 +110,8 @@ def append_batches(
         partition: [plain_batch(batch, f"append to {topic}-{partition}") for batch in given]
         for partition, given in batches.items()
     }
-    image = probed or metadata.image()
+    image, as_registered = (probed, True) if probed is not None else read_and_probe(metadata, storage)
+    probed = image if as_registered else None
     of_topic = image.topic(topic)
     fields = settled(
         *(metadata, of_topic, partial(unknown_in_batches, batches), on_unknown_field, arrow_to_json),

@@ -11,6 +11,7 @@ afterwards (protocol, rule 2).
     remote_end        keeps the leader's log from ending below the remote log
     lost_log          a leader that holds none of the records that the metadata knows about
     sync              brings followers to the leader's log
+    planned_sync      what a sync would copy, for a dry run
     append            writes records at the end of the leader's log, then to the ISR; finds old appends
     append_file       the file of an append: records, and then the footer
     removal           applies a removal rule on the leader; the ISR copies the segments

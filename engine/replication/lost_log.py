@@ -42,6 +42,12 @@ def begins_again_at(view: PartitionView) -> int:
     return max(view.log_start_offset, view.written_to)
 
 
+def may_begin_again(view: PartitionView) -> bool:
+    """Whether a lost log may begin again: an election that gives up records is refused after a removal of records
+    (``ElectLeaders``)."""
+    return not view.rules and not any(one.offsets for one in view.erasures)
+
+
 def unknown_behind(view: PartitionView) -> str:
     """Text for people about the unknown part of a log that begins again."""
     return (
@@ -56,12 +62,21 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
     remote = "" if replicas.remote is None else " Its remote log has no records either."
     if replicas.remote is not None and replicas.remote.unknown:
         remote = " The remote tier does not answer, so it is unknown whether it has them."
+    if may_begin_again(view):
+        otherwise = (
+            "If no replica has the records, recover --keep brokers --dry-run shows the loss; without --dry-run it "
+            f"restarts the log at offset {begins_again_at(view)}: {unknown_behind(view)}"
+        )
+    else:
+        otherwise = (
+            "Records were removed from the log by compaction or an erasure, so it cannot begin again, and recover "
+            "refuses it: bring back the storage of a broker that was in its ISR, then run replicate. If all of it "
+            "is lost, delete the topic and create it again; a mirror then copies it from its source"
+        )
     return LogLostError(
         f"{view}: it had records, the high watermark reached {view.written_to} or more, but {leader} has no "
         f"records: its files are gone.{remote} Nothing is appended. Run replicate, which makes an ISR member "
-        "with the records the leader. If no replica has the records, recover --keep brokers --dry-run shows the "
-        f"loss; without --dry-run it restarts the log at offset {begins_again_at(view)}: "
-        f"{unknown_behind(view)}",
+        f"with the records the leader. {otherwise}",
         broker_id=leader.broker_id,
     )
 

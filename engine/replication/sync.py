@@ -123,7 +123,7 @@ def sync_followers(
     listed: dict[int, Listing] = {}
     outcomes: list[Outcome[int, Synced]] = []
     # List the followers first: the leader, listed later, is behind none of them.
-    for outcome in options.copies.run(lambda follower: _list(replicas, follower), followers):
+    for outcome in options.copies.run(lambda follower: list_follower(replicas, follower), followers):
         match outcome:
             case Done(follower, listing):
                 listed[follower] = listing
@@ -143,14 +143,14 @@ def sync_followers(
     return leader, outcomes
 
 
-def _list(replicas: PartitionReplicas, follower_id: int) -> Listing:
+def list_follower(replicas: PartitionReplicas, follower_id: int) -> Listing:
     follower = replicas.replica(follower_id)
     listing = follower.list()
     check_not_fenced(follower, listing, replicas.epoch)
     return listing
 
 
-def _resolve(follower: Replica, listing: Listing, log: ReplicaLog) -> ReplicaLog:
+def resolve_follower(follower: Replica, listing: Listing, log: ReplicaLog) -> ReplicaLog:
     """The follower's log under its leader's lineage. If its last file equals the leader's in name and size, the
     leader's log gives its end, so no file of an idle follower is opened.
     """
@@ -181,7 +181,7 @@ def _sync(
             return replace(done, copied_files=files, copied_bytes=size_bytes)
         except SourceChangedError as error:  # the leader deleted a file: start again, never skip the file
             change = error
-        before = _list(replicas, follower_id)
+        before = list_follower(replicas, follower_id)
         log = leader_log(replicas)
     raise change
 
@@ -202,7 +202,7 @@ def _sync_once(
         if follower_id in replicas.view.isr:
             check_same_history(follower, before, leader, log)
         join(follower, leader, replicas.epoch, log)
-    first = mine = _resolve(follower, before, log)
+    first = mine = resolve_follower(follower, before, log)
     check_claimed_high_watermark(follower, mine, leader, log)
     if follower_id in replicas.view.isr:
         check_starts(follower, mine, leader, log)
@@ -216,11 +216,11 @@ def _sync_once(
         fetch_latest(replicas, follower)
 
     # 4. Copy. A follower outside the ISR also gets files that it has lost. A member must not have lost any.
-    missing = _missing(leader, follower, mine, log)
+    missing = missing_files(leader, follower, mine, log)
     if follower_id in replicas.view.isr and first_lost(mine, log, missing) is not None:
         # The high watermark may have passed the follower's log end since the first listing: list it again.
-        mine = _resolve(follower, follower.list(), log)
-        missing = _missing(leader, follower, mine, log)
+        mine = resolve_follower(follower, follower.list(), log)
+        missing = missing_files(leader, follower, mine, log)
         lost = first_lost(mine, log, missing)
         if lost is not None:
             raise LogGapError(
@@ -358,7 +358,7 @@ def _start(
     avoided = 0
     if isinstance(origin, FromRemote):
         avoided = sum(link.file.object.size_bytes for link in log.chain if link.end <= offset)
-    return _resolve(follower, follower.list(), log), avoided
+    return resolve_follower(follower, follower.list(), log), avoided
 
 
 def _start_at_snapshot(replicas: PartitionReplicas, follower: Replica, log: ReplicaLog) -> ReplicaLog | None:
@@ -371,12 +371,12 @@ def _start_at_snapshot(replicas: PartitionReplicas, follower: Replica, log: Repl
     if fetched is None or not max(replicas.view.log_start_offset, log.local_start) <= start <= log.log_end:
         return None
     listing = follower.list()
-    found = usable_snapshot(follower, _resolve(follower, listing, log), until=start).snapshot
+    found = usable_snapshot(follower, resolve_follower(follower, listing, log), until=start).snapshot
     if found is None or found.snapshot_id != fetched.snapshot_id:
         return None
     # The snapshot is complete. Only now may the records below its end be discarded.
     follower.store.create(follower.path(LocalStartName(start)), encode(found.producers))
-    return _resolve(follower, follower.list(), log)
+    return resolve_follower(follower, follower.list(), log)
 
 
 def _lacks_snapshot(mine: ReplicaLog, log: ReplicaLog) -> bool:
@@ -400,7 +400,7 @@ def _producers_at(
     return state.producers
 
 
-def _missing(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaLog) -> list[Link]:
+def missing_files(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaLog) -> list[Link]:
     """The leader's files that the follower lacks, in order. A merged segment of the follower replaces the leader's
     single appends.
 

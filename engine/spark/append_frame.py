@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from stratalog.engine.brokers.probe import read_and_probe
 from stratalog.engine.driver.execution import Execution, measured
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Report, Value
@@ -70,7 +71,10 @@ def append_frame(
         error is a failure of its partition in the report.
     """
     check_frame(topic, frame)
-    image = probed or metadata.image()
+    if probed is not None or dry_run:
+        image, as_registered = probed or metadata.image(), probed is not None
+    else:
+        image, as_registered = read_and_probe(metadata, storage)
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
     what = f"append to {topic}"
@@ -123,7 +127,7 @@ def append_frame(
         acks=acks,
         partition_count=dealt,
         earlier=earlier,
-        probed=probed is not None,
+        probed=as_registered,
         lane=lane,
     )
     return fields.add_notes(report)

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from stratalog import Cluster
 from stratalog.bridges.kafka_tier import tasks
+from stratalog.bridges.kafka_tier.mirrored import TieredSource
+from stratalog.bridges.kafka_tier.tier import KafkaTier
 from stratalog.bridges.mirror import side_by_side
+from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.driver.tasks import LocalTasks
@@ -21,11 +24,15 @@ class AtOnce(LocalTasks):
     processes = 2
 
 
-def mirror_by_parts(cluster_file: str, topic: str) -> None:
-    """Small parts, and few in a round."""
-    tasks.TASK_BYTES = 4000
+def mirror_by_parts(cluster_file: str, topic: str, brokers: str = "", tier: str = "") -> None:
+    """Small parts, and few in a round. ``brokers``: real ones, with their tier; otherwise recorded segments."""
+    tasks.TASK_BYTES = 1000 if brokers else 4000
     side_by_side._PARTS = 3
+    if brokers:
+        source = TieredSource(KafkaTier.open(tier, layout="local", bootstrap=brokers), open_source(brokers))
+    else:
+        source = whole(topic)
     options = MirrorOptions(replication_factor=2, bulk_offsets=1, tier=True)
     with closing(Cluster.open(Path(cluster_file))) as cluster:
         ports = ports_of(cluster).with_tasks(AtOnce(6))
-        with_ports(mirror, ports)(whole(topic), [topic], options).raise_for_failures()
+        with_ports(mirror, ports)(source, [topic], options).raise_for_failures()

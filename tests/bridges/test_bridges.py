@@ -43,6 +43,15 @@ def test_the_core_works_without_its_bridges(core: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_core_s_tests_import_none_of_a_bridge(core: Path) -> None:
+    tests = {path: path.read_text(encoding="utf-8") for path in (core / "tests").rglob("*.py")}
+    importing = re.compile(r"^from (?:stratalog|tests)\.bridges\b", re.MULTILINE)
+    assert [
+        path.name for path, text in tests.items() if importing.search(text) and path.parent.name == "unit"
+    ] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "install"),
     [

@@ -87,10 +87,29 @@ def test_unclear_offsets_are_an_error_unless_they_are_left_out(capsys: pytest.Ca
     assert found["totals"]["records"] == 600
 
 
+@real
+def test_epochs_and_log_starts_are_given_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As for a mirror, with a broker's file of epochs, here of a leader that was elected later."""
+    known = Tier(MAIN).truth("plain")["partitions"][1]["leaderEpochCheckpoint"]
+    cut = known[-1][1]
+    epochs = tmp_path / "leader-epoch-checkpoint"
+    lines = [f"{epoch} {start}\n" for epoch, start in [*known[:-1], [known[-1][0] + 1, cut]]]
+    epochs.write_text(f"0\n{len(known)}\n{''.join(lines)}")
+    words = ["--log-start", "plain-0=777", "--epochs", f"plain-1={epochs}"]
+    rows = {(row["topic"], row["partition"]): row for row in report(capsys, "topics", *words)["rows"]}
+    assert rows["plain", 0]["start"] == 777
+    assert rows["plain", 1]["end"] == cut
+    counted = report(capsys, "read", "plain", "--partitions", "0", "--count", *words)
+    assert counted["totals"]["records"] == 2430 - 777
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["read", "/t", "x", "--layout", "local"], "give either metadata"),
+        (["topics", "/t", "--layout", "local", "--bootstrap", "h:1", "--epochs", "t-0=f"], "needs --metadata"),
+        (["topics", "/t", "--layout", "local", "--bootstrap", "h:1", "--log-start", "t-0=1"], "needs --metadata"),
+        (["topics", "/t", "--layout", "local", "--metadata", "/m", "--log-start", "t=1"], "names no partition"),
         (["read", "/t", "x", "--layout", "loca", "--metadata", "/m"], "unknown layout 'loca'"),
         (
             ["read", "/t", "x", "--layout", "local", "--metadata", "/m", "--format", "json"],

@@ -146,6 +146,45 @@ def test_without_a_rule_here_nothing_explains_a_record_that_is_only_there(tmp_pa
     assert "0 is only in the source" in str(live.compare().failures)
 
 
+UNEXPLAINED = (
+    "0 is only in the source, and no later record below offset 3, up to which this log is compacted, has its key"
+)
+LOST: dict[str, tuple[list[Row], list[Row], str | None]] = {
+    "superseded below the bound": ([("k", "1"), ("k", "2"), ("a", "1")], [("a", "2")], None),
+    "superseded from the bound on": (
+        [("k", "1"), ("b", "1"), ("a", "1")],
+        [("k", "2")],
+        UNEXPLAINED,
+    ),
+    "superseded nowhere": (
+        [("k", "1"), ("b", "1"), ("a", "1")],
+        [("a", "2")],
+        UNEXPLAINED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_only_what_lies_below_the_bound_of_the_last_compaction_explains_what_is_missing_here(
+    tmp_path: Path, name: str
+) -> None:
+    before, after, why = LOST[name]
+    live = Mirrored(tmp_path)
+    live.put(*before)
+    lost = live.there.records.pop(0)
+    live.mirror()
+    live.put(("z", "1"))
+    live.mirror()
+    live.cluster.compact().raise_for_failures()
+    assert [one.rule.bound for one in live.cluster.image.views("t")[0].rules] == [3]
+    live.put(*after)
+    live.mirror()
+    live.there.records[0] = lost
+    report = live.compare()
+    assert [one.message for one in report.failures] == ([] if why is None else [f"offsets that differ: {why}"])
+    assert report.rows[0]["compacted"] == (1 if why is None else 0)
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_is_compacted_when_both_end_with_the_same_records(tmp_path: Path, seed: int) -> None:

@@ -16,7 +16,7 @@ from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import OpenTransaction, Transactions
 from stratalog.engine.health.finding import HealthFinding, HealthReport
-from stratalog.engine.upkeep.erasing.erase import ErasureReport
+from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.jobs.main import JOBS
 from stratalog.jobs.main import main as stratalog
 from stratalog.partitions.clock import Clock, ManualClock

@@ -66,7 +66,7 @@ _SECTIONS: dict[str, tuple[Any, ...]] = {
         *(door.FirstAt, door.Committed, door.OffsetSpec),
         *(door.FoundOffset, door.UnknownOffset, door.OffsetAndMetadata),
     ),
-    "A Kafka cluster's tier": (door.KafkaTier,),
+    "A Kafka cluster's tier": (door.KafkaTier, door.KafkaTierOptions),
     "The cluster file": (door.ClusterFile, door.load_cluster_file),
     "Spark sessions and the format": (door.register_format, spark_session),
 }

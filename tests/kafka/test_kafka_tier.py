@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import random
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from confluent_kafka import TopicPartition
 
-from stratalog import Cluster, KafkaTier, Report
+from stratalog import Cluster, KafkaTier, KafkaTierOptions, Report
 from stratalog.bridges.kafka_tier import tasks as tier_tasks
 from stratalog.bridges.kafka_tier.brokers import SourceBrokers
 from stratalog.bridges.kafka_tier.mirrored import TieredSource
@@ -21,7 +24,8 @@ from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.source import SourceRange
-from stratalog.engine.driver.tasks import LocalTasks
+from tests.bridges.mirror_tier_victim import AtOnce, mirror_by_parts
+from tests.depth import at_depth
 from tests.kafka.kafka_clients import WAIT_S, KafkaClients, wait_until
 from tests.kafka.mirrored import new_cluster
 from tests.kafka.test_mirror import Topic
@@ -35,20 +39,17 @@ TIERED = {
     "segment_ms": "1000",
     "file_delete_delay_ms": "0",
 }
+KILLS = at_depth(test=5, nightly=100)
 LATEST_TIERED = -5
 """ListOffsets' number."""
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.bridges.mirror_tier_victim"])
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with closing(new_cluster(tmp_path)) as made:
         yield made
-
-
-class AtOnce(LocalTasks):
-    """Parts of one partition at once."""
-
-    processes = 2
 
 
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -143,7 +144,7 @@ def test_a_mirror_reads_the_tier_and_the_brokers_send_the_rest(
     def mirrored() -> Report:
         if not by_tasks:
             found: Report = cluster.mirror(
-                topic.name, clients.address, tier=tier, layout="local", replication_factor=2
+                topic.name, clients.address, tier=KafkaTierOptions(tier, "local"), replication_factor=2
             )
             return found.raise_for_failures()
         source = TieredSource(opened(clients, tmp_path_factory), open_source(clients.address))
@@ -163,3 +164,36 @@ def test_a_mirror_reads_the_tier_and_the_brokers_send_the_rest(
     assert again.totals["records"] == 1
     cluster.compare(topic.name, clients.address).raise_for_failures()
     cluster.verify(deep=True).raise_for_failures()
+
+
+@pytest.mark.long("a process for each kill")
+def test_killed_mirrors_of_a_tier_copy_each_record_once(
+    clients: KafkaClients, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each copy is mirrored until a process ends by itself. Both sides then have the same records at the same
+    offsets, so that none is there twice.
+    """
+    topic = filled(clients, f"{prefix}killed")
+    tier = address(tmp_path_factory)
+    draw, within_s, killed, copies = random.Random("kills of mirrors of a tier"), 4.0, 0, 0
+    while killed < KILLS:
+        folder = tmp_path / str(copies)
+        folder.mkdir()
+        copies += 1
+        with closing(new_cluster(folder)) as cluster:
+            given = (str(folder / "cluster.toml"), topic.name, clients.address, tier)
+            while True:
+                process = _FORKS.Process(target=mirror_by_parts, args=given)
+                process.start()
+                began = time.monotonic()
+                process.join(draw.random() * within_s if killed < KILLS else 120)
+                if process.exitcode is not None:
+                    assert process.exitcode == 0
+                    within_s = max(0.2, time.monotonic() - began)
+                    break
+                process.kill()
+                process.join()
+                killed += 1
+            cluster.compare(topic.name, clients.address).raise_for_failures()
+            cluster.verify(deep=True).raise_for_failures()
+    print(f"{killed} kills, {copies} copies")

@@ -1,4 +1,5 @@
-"""C1 to C5 of a compacted topic in both tiers (``stratalog.tiering.removal``): after every step, for readers."""
+"""C1 to C5 of a compacted topic in both tiers (``stratalog.tiering.removal``), after every step, for readers; E3
+where records are erased (``stratalog.tiering.erasure``)."""
 
 from __future__ import annotations
 
@@ -20,10 +21,12 @@ class BothTiers:
     def __init__(self, invariants: Invariants, tables: Mapping[str, Table], remote: Root) -> None:
         self._invariants, self._tables, self._remote = invariants, tables, remote
         self._seen: dict[Key, tuple[object, ...]] = {}
+        self._erased: dict[Key, tuple[object, ...]] = {}
 
     def check(self) -> None:
         """After a step. Raises: Violation."""
         for key, history in self._invariants.oracle.histories.items():
+            self._check_erased(key, history)
             if history.rule is None or history.unclean or history.behind or key[0] not in self._tables:
                 continue
             partition, table = self._invariants.partition(key), self._tables[key[0]]
@@ -54,6 +57,35 @@ class BothTiers:
                                 f"C4: {link.name} on broker {broker} follows a later rule than the remote log at "
                                 f"{offset} of {self._invariants.name(key)}"
                             )
+
+    def _check_erased(self, key: Key, history: History) -> None:
+        """E3: no listed segment has a record of an erasure that the table records. Raises: Violation."""
+        table = self._tables.get(key[0])
+        if not history.erased or history.unclean or table is None or table.version < 0:
+            return
+        recorded = table.erased.get(key[1], 0)
+        seen = table.version, recorded, len(history.erased)
+        if self._erased.get(key) == seen:
+            return
+        self._erased[key] = seen
+        topic = self._invariants.oracle.image.topics.get(key[0])
+        for upload in table.live.values() if topic is not None else ():
+            segment = upload.segment
+            if topic is None or segment.partition != key[1]:
+                continue
+            name = paths.join(paths.topic_folder(topic.name, topic.topic_id), segment.path)
+            entry = self._remote.folders.get(paths.folder_of(name), {}).get(name)
+            if entry is None:
+                continue
+            follows = max(recorded, segment.generation)
+            tokens = content_of(self._invariants.intended(entry[1])).tokens
+            for offset, token in enumerate(tokens, segment.base_offset):
+                named = history.erased.get(offset, follows + 1) <= follows
+                if named and token == history.committed.get(offset) != b"%d:" % offset:
+                    raise Violation(
+                        f"E3: {token!r} at {offset} is in {segment.path} of {self._invariants.name(key)}, and the "
+                        f"table follows erasure {follows}"
+                    )
 
     def _check_table(self, key: Key, history: History, log: RemoteLog) -> dict[int, int]:
         """The generation at each offset of the remote log. Raises: Violation."""

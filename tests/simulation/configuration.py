@@ -12,6 +12,7 @@ from tests.simulation.themes import (
     COMPACT_TIERED,
     EARLIER,
     ERASE,
+    ERASE_TIERED,
     LOST,
     MAINTAIN,
     MIXED_IN,
@@ -193,10 +194,14 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
     operations = _with_replays(seed, shape, operations)
-    if theme is not EARLIER and theme not in (*COMPACT, *ERASE):  # what a mirror was told of is not put back
+    if theme is not EARLIER and theme not in (
+        *COMPACT,
+        *ERASE,
+        ERASE_TIERED,
+    ):  # what a mirror was told of is not put back
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
-    if theme in ERASE:  # nothing is erased from the remote tier
+    if theme in ERASE:  # ``ERASE_TIERED`` has the remote tier
         local = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
         shape = replace(shape, topic_configs=local)
     shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
@@ -215,7 +220,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     elif theme is LOST:
         lost = rng.randrange(horizon // 2, 2 * horizon), "lose_all", rng.randrange(8)
         events = tuple(sorted((*events, lost)))
-    elif not theme.unclean and theme not in (*COMPACT, *ERASE):
+    elif not theme.unclean and theme not in (*COMPACT, *ERASE, ERASE_TIERED):
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,

@@ -80,6 +80,20 @@ VACUUMED_EARLY = (
     ("d1", ""),
     ("d0", ""),
 )
+LATE_MERGE_OF_ERASED = replace(
+    small(
+        "merge",
+        "erase 0 now",
+        setup="; ".join(f"append p9 {number} 0 1" for number in range(6)),
+        segment_merge_min_files="2",
+    ),
+    tags=frozenset({"erase"}),
+)
+ERASED_LATE = (
+    ("d0", "commit 0-6.1 b2"),  # d0 is about to name a merge of all appends
+    ("d1", ""),  # an erasure rewrites some of them
+    ("d0", ""),
+)
 UNSEEN = small(
     "replicate",
     "unfence 3; replicate",

@@ -22,6 +22,7 @@ import stratalog.engine.replication.log_end
 import stratalog.engine.replication.lost_log
 import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
+import stratalog.engine.upkeep.erasing.remote_clean
 import stratalog.engine.upkeep.maintenance.maintain
 import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.proving
@@ -41,21 +42,25 @@ import stratalog.tiering.delta_table
 import tests.simulation.stores
 import tests.simulation.transacting
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.upkeep.erasing.remote import RemoteErasing
 from stratalog.engine.upkeep.replication.compact import CompactWork
 from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
 from stratalog.partitions import paths
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.replica import Replica
+from stratalog.tiering.divergence import Histories
 from tests.simulation import variants, variants_of_listings
 from tests.simulation.directed import (
     AHEAD,
     BEHIND,
     BOTH_COMPACT,
+    ERASED_LATE,
     EXPANDING,
     FORGOTTEN,
     JOINED_UNSEEN,
     LAST_MEMBER,
     LATE_MERGE,
+    LATE_MERGE_OF_ERASED,
     LEFT_BEHIND,
     MERGED_LATE,
     ON_ITS_WAY,
@@ -490,10 +495,64 @@ MUTATIONS: Sequence[Mutation] = (
         seeds=1,
     ),
     Mutation(
+        "an upload from before an erasure",
+        "a commit leaves out partitions with a later erasure than the view of its plan (tiering.erasure)",
+        variants.patched(Histories, "knows", variants.true),
+        theme="erase tiered",
+    ),
+    Mutation(
+        "an upload of files that an erasure names",
+        "a plan leaves out files that an erasure of its own view names (tiering.erasure)",
+        variants.patched(stratalog.engine.upkeep.tiering.tasks, "_unerased", variants.no_files),
+        theme="erase tiered",
+    ),
+    Mutation(
+        "the leader erases before the remote log",
+        "only then the leader rewrites its own files, and followers copy them (tiering.erasure)",
+        variants.patched(RemoteErasing, "carry_out", variants.nothing_refused),
+        theme="erase tiered",
+    ),
+    Mutation(
+        "an erasure that the table records whatever it lists",
+        "the table names it only if no listed segment holds a named offset (tiering.erasure)",
+        variants.patched(stratalog.tiering.delta_table, "decide_erased", variants.erased_whatever_is_listed),
+        theme="erase tiered",
+    ),
+    Mutation(
+        "objects that are left for readers",
+        "objects that may hold erased records are deleted (tiering.erasure)",
+        variants.patched(stratalog.engine.upkeep.erasing.remote_clean, "may_hold", variants.false),
+        theme="erase tiered",
+    ),
+    Mutation(
         "any segment of a follower replaces the leader's",
         "a file of a greater generation replaces one of a lesser generation, and never the reverse",
         variants.patched(stratalog.engine.replication.sync, "_merged_over", variants.merged_over_any_generation),
         theme="compact",
         first=8,
+    ),
+    Mutation(
+        "only the part of a file in the log is erased",
+        "the whole file counts, not only the part in the log (partitions.erasure)",
+        variants.all_of(
+            variants.patched(stratalog.partitions.erasure, "_named", variants.named_in_the_log),
+            variants.patched(stratalog.partitions.erasure, "_cut_by", lambda log, link: 0),
+        ),
+        directed=LATE_MERGE_OF_ERASED,
+        script=ERASED_LATE,
+        seeds=1,
+    ),
+    Mutation(
+        "further reach wins over an erasure",
+        "at each offset the file of the greatest generation counts (partitions.removal)",
+        variants.all_of(
+            *(
+                variants.patched(module, "chain_of", variants_of_listings.chain_of_any_generation)
+                for module in (stratalog.partitions.listing, stratalog.partitions.known_log)
+            )
+        ),
+        directed=LATE_MERGE_OF_ERASED,
+        script=ERASED_LATE,
+        seeds=1,
     ),
 )

@@ -38,6 +38,10 @@ class Table:
     """When each path was removed."""
     rules: Mapping[int, Rule] = field(default_factory=dict)
     """The recorded rules of removal by partition."""
+    erased: Mapping[int, int] = field(default_factory=dict)
+    """The recorded erasures by partition."""
+    begins: int = 0
+    """The first version whose entry is left."""
     deleted: bool = False
     """The mark of a topic that is to be deleted."""
 
@@ -48,6 +52,8 @@ class Table:
         self.version += 1
         if change.rules:
             self.rules = change.rules
+        if change.erased is not None:
+            self.erased = change.erased
         for segment in change.removes:
             del self.live[segment.path]
             self.removed[segment.path] = now_ms
@@ -114,6 +120,14 @@ class MemoryTopicTable(DeltaTopicTable):
             frozenset(path for path, _ in ever), frozenset(path for path, when in ever if when <= until)
         )
 
+    def delete_history(self) -> int:
+        """See ``DeltaTopicTable.delete_history``."""
+        version = self.load().version
+        if self._driver.point("table", "remote", "history") is Verdict.REFUSE:
+            raise StorageError(f"cannot write a checkpoint of the table {self.uri}")
+        self._table.begins = max(self._table.begins, version)
+        return version
+
     def mark_deleted(self, deleted: bool) -> None:
         """See ``DeltaTopicTable.mark_deleted``."""
         if self._driver.point("table", "remote", "mark") is Verdict.REFUSE:
@@ -132,13 +146,15 @@ class MemoryTopicTable(DeltaTopicTable):
         self._table.version = -1
         self._table.live.clear()
         self._table.removed.clear()
-        self._table.rules = {}
+        self._table.rules, self._table.erased, self._table.begins = {}, {}, 0
 
     def _log(self) -> RemoteLog:
         if self._table.version < 0:
             return RemoteLog.empty(self.uri)
         segments = [upload.segment for upload in self._table.live.values()]
-        return RemoteLog.of(self.uri, self._table.version, segments, rules=self._table.rules)
+        return RemoteLog.of(
+            self.uri, self._table.version, segments, rules=self._table.rules, erased=self._table.erased
+        )
 
     def _put_version(self, version: int, change: TableChange) -> None:
         """The version after ``version``, if nobody has put it. What is answered, the table itself tells."""

@@ -25,6 +25,9 @@ class Root:
         self.full = False
         self.changed: dict[str, None] = {}
         """Folders that changed since somebody looked."""
+        self.staged: dict[str, str] = {}
+        """Bytes that have no name yet, of writers that live; with the name to come of those on their way."""
+        self._stagings = 0
         self._sorted: dict[str, tuple[StoredObject, ...]] = {}
         self._by_rank: dict[str, tuple[tuple[int, StoredObject], ...]] = {}
 
@@ -50,6 +53,17 @@ class Root:
         """Create, in the place of whatever has the name."""
         self.folders.get(folder_of(name), {}).pop(name, None)
         self.create(name, data, now_ms)
+
+    def stage(self) -> str:
+        """A place for bytes without a name, in ``staged``."""
+        self._stagings += 1
+        place = f"staged-{self._stagings}"
+        self.staged[place] = ""
+        return place
+
+    def lose(self, name: str) -> None:
+        """Bytes on their way to this name do not arrive."""
+        self.staged = {place: to for place, to in self.staged.items() if to != name}
 
     def delete(self, name: str) -> None:
         """One name; one that is not there is no error."""

@@ -115,14 +115,15 @@ class SimStore:
         return self.call("create", name, lambda: self.root.create(name, bytes(data), self._now_ms()))
 
     def stage_writer(self, name: str) -> StagedWriter:
-        """See ``Store.stage_writer``. Staged bytes are seen by nobody: staging them is no step."""
+        """See ``Store.stage_writer``. Only ``staged`` shows staged bytes: staging is no step."""
         return _StagedBytes(self, name)
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         """See ``Store.stage_copy``."""
-        staged = _StagedBytes(self, name)
         with source.open(source_object) as reader:
-            staged.file.write(reader.read())
+            data = reader.read()
+        staged = _StagedBytes(self, name)
+        staged.file.write(data)
         self.counts.copies += 1
         return staged
 
@@ -180,7 +181,7 @@ class SimStore:
 
     def staged(self) -> frozenset[str]:
         """See ``Store.staged``."""
-        return frozenset()
+        return self.call("staged", "", lambda: frozenset(self.root.staged))
 
     def list(
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
@@ -242,6 +243,7 @@ class _StagedBytes:
     def __init__(self, store: SimStore, name: str) -> None:
         self._store = store
         self._name = name
+        self._place = store.root.stage()
         self._buffer = _Buffer()
         self.file: BinaryIO = self._buffer
 
@@ -256,15 +258,28 @@ class _StagedBytes:
     def commit(self) -> bool:
         store, data = self._store, self._buffer.written()
         store.counts.creates += 1
-        return store.call("commit", self._name, lambda: store.root.create(self._name, data, store._now_ms()))
+
+        def effect() -> bool:
+            store.root.staged.pop(self._place, None)
+            return store.root.create(self._name, data, store._now_ms())
+
+        try:
+            return store.call("commit", self._name, effect)
+        except OutcomeUnknownError:
+            if self._place in self._store.root.staged:
+                self._store.root.staged[self._place] = self._name
+            raise
 
     def replace(self) -> None:
         store, data = self._store, self._buffer.written()
         store.counts.creates += 1
         store.call("replace", self._name, lambda: store.root.put(self._name, data, store._now_ms()))
+        store.root.staged.pop(self._place, None)
 
     def abort(self) -> None:
-        """Nobody sees staged bytes."""
+        """A name that may still come is not called back."""
+        if not self._store.root.staged.get(self._place):
+            self._store.root.staged.pop(self._place, None)
 
 
 class _Buffer(io.BytesIO):

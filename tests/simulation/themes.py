@@ -170,6 +170,19 @@ ERASE = (
 )
 """Erasing keys beside everything that changes a log; in the last one the log is compacted, too."""
 
+ERASE_TIERED = Theme(
+    "erase tiered",
+    (
+        *(("append", 18), ("tier", 9), ("erase", 9), ("retain", 6), ("vacuum", 2), ("merge", 3), ("replicate", 2)),
+        *(("elect", 4), ("shrink", 2), ("fence", 1), ("read", 5), ("read_replica", 1), ("look", 1), ("heal", 1)),
+        *(("bootstrap", 1), ("reassign", 1)),
+    ),
+    ("cut", "double"),
+    length=(5, 10),
+    tiered=True,
+)
+"""Erasing keys from both tiers."""
+
 MIXED_IN = (
     ("in transactions", 0.12, (TRANSACTIONS,)),
     ("checks", 0.1, CHECKS),
@@ -178,6 +191,7 @@ MIXED_IN = (
     ("compact", 0.1, COMPACT),
     ("compact tiered", 0.05, (COMPACT_TIERED,)),
     ("erase", 0.08, ERASE),
+    ("erase tiered", 0.04, (ERASE_TIERED,)),
 )
 """The share of all runs that have one of these themes; the last that applies wins. Other runs are as they would be
 without the table."""

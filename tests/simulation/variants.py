@@ -50,12 +50,14 @@ from stratalog.engine.state.transaction_state import Transaction, TransactionSta
 from stratalog.engine.upkeep.maintenance.maintain import _Maintenance
 from stratalog.engine.upkeep.replication.compact_remote import RemoteRemovalWork, RemoteTables
 from stratalog.partitions.clock import Clock
+from stratalog.partitions.erasure import Erasure, within
 from stratalog.partitions.errors import (
     OutcomeUnknownError,
     OutOfOrderSequenceNumberError,
     RetriableError,
     SourceChangedError,
     StorageError,
+    StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
@@ -131,12 +133,36 @@ def removed_whatever_is_listed(log: RemoteLog, replaced: Sequence[Replaced]) -> 
     return TableChange(tuple(each.upload for each in new), tuple(gone))
 
 
+def nothing_refused(*_: object) -> dict[TopicIdPartition, StratalogError]:
+    """The remote logs do not follow an erasure, and the leaders do."""
+    return {}
+
+
+def erased_whatever_is_listed(
+    log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]]
+) -> TableChange | RemoteLog:
+    """Records erasures once, whether or not a listed segment has their records."""
+    last = {partition: each[-1].generation for partition, each in erasures.items() if each}
+    new = {partition: one for partition, one in last.items() if one > log.erased_to(partition)}
+    return TableChange((), (), erased={**log.erased, **new}) if new else log
+
+
+def no_files(*_: object) -> frozenset[DataName]:
+    return frozenset()
+
+
 def litter_of_any_rule(
     objects: RemoteObjects, log: RemoteLog, removed: RemovedFiles, **others: Any
 ) -> TopicLitter:
     """Litter of a rule that is not carried out, too."""
     rules = {partition: Rule(1_000_000, 0) for partition in range(100)}
     return find_litter(objects, replace(log, rules=rules), removed, **others)
+
+
+def named_in_the_log(link: Link, erasures: Sequence[Erasure]) -> int:
+    """Of a file only the part in the log counts."""
+    later = (one for one in reversed(erasures) if one.generation > link.name.generation)
+    return next((one.generation for one in later if within(one.offsets, link.start, link.end)), 0)
 
 
 def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int) -> list[str]:

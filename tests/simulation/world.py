@@ -186,7 +186,7 @@ class World:
         self._ids = 0
         self.compacted = "compact" in dict(self.shape.topic_configs).get("cleanup.policy", "")
         """Whether the topic keeps the last record of each key."""
-        self.keyed = self.compacted or "erase" in configuration.tags
+        self.keyed = self.compacted or bool({"erase", "erase tiered"} & {*configuration.tags})
         """Whether its records have keys."""
 
     def _after_step(self) -> None:
@@ -221,6 +221,7 @@ class World:
             refused = call.point(what, root.place, name) is Verdict.REFUSE
             if refused or (root.full and what != "delete"):
                 self.note(call, what, root.place, name, "never")
+                root.lose(name)
                 return
             result = effect()
             self.note(call, what, root.place, name, result)

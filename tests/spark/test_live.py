@@ -48,6 +48,7 @@ def live(
     return live_frame(ports.metadata, ports.storage, ports.clock, ports.memory, spark, plan, VALUES)
 
 
+@pytest.mark.connect
 def test_history_in_both_tiers_and_the_newest_records_are_one_frame(spark: SparkSession, tmp_path: Path) -> None:
     cluster: Cluster = format_cluster(spark, tmp_path)
     source = MemorySource(2)
@@ -78,27 +79,29 @@ def test_history_in_both_tiers_and_the_newest_records_are_one_frame(spark: Spark
     assert sorted(map(str, live(cluster, spark, source).collect())) == sorted(map(str, found.collect()))
 
 
-class Collected:
-    """The ids and offsets of each batch; the first batch after ``fail`` fails once it is collected."""
+class Failing(Seen):
+    """The batch that comes while a file is there fails, once it has read its rows."""
 
-    def __init__(self) -> None:
-        self.batches: list[list[tuple[int, int | None]]] = []
-        self.fail = False
+    def __init__(self, fails: Path, *columns: str) -> None:
+        super().__init__(*columns)
+        self._fails = str(fails)
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        rows = frame.orderBy("partition", "offset").select("offset", "value.id").collect()
-        if self.fail:
-            self.fail = False
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        if Path(self._fails).exists():
+            batch.collect()
+            Path(self._fails).unlink()
             raise RuntimeError("killed")
-        self.batches.append([(row.offset, row.id) for row in rows])
+        super().__call__(batch, batch_id)
 
 
 @limits
-@pytest.mark.classic("its source is an object of this process")
 def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: SparkSession, tmp_path: Path) -> None:
-    """A batch that failed is the same when it runs again, though the source has lost its records since."""
+    """A batch that failed is the same when it runs again, though the source has lost its records since. Spark
+    pickles the source with each query.
+    """
     cluster: Cluster = format_cluster(spark, tmp_path)
-    source, seen = MemorySource(), Collected()
+    source, fails = MemorySource(), tmp_path / "fails"
+    seen = Failing(fails, "offset", "value.id")
     log = source.logs[0]
     log.append('{"id": 0}', '{"id": 1}')
     options = MirrorOptions(replication_factor=2, values=VALUES)
@@ -121,7 +124,7 @@ def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: Spark
     run()
     assert seen.batches == [[(0, 0), (1, 1), (2, 2)], []], "a gap is an offset without a record"
     log.append('{"id": 4}', '{"id": 5}')
-    seen.fail = True
+    fails.touch()
     with pytest.raises(StreamingQueryException, match="killed"):
         run()
     with_ports(mirror, ports_of(cluster))(source, ["t"], options)
@@ -132,7 +135,6 @@ def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: Spark
 
 @pytest.mark.nightly
 @limits
-@pytest.mark.classic("its sources are objects of this process")
 def test_two_streams_of_a_session_read_their_own_topics(spark: SparkSession, tmp_path: Path) -> None:
     """Also where the second is made before the first has started; a batch of another topic is refused."""
     cluster: Cluster = format_cluster(spark, tmp_path)

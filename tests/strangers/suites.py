@@ -12,12 +12,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from bench.kafka_server import PINS
+from stratalog.jobs.jars import class_path, fetch_jars, jar_folder
+from stratalog.jobs.java import find_java
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "strangers"
 _JOBS = 2
+_BEYOND = "commits beyond the end of a log, which the endpoint refuses (docs/serve.md, Commits)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,10 @@ class Suite:
     """Those of them that are known to fail, and why."""
     left_out: Mapping[str, str]
     """What does not apply, and why."""
+    intended: Mapping[str, str] = field(default_factory=dict)
+    """Those that fail because the endpoint differs from Kafka intentionally."""
+    partitions: int = 4
+    """The partitions of topics that are created by their first use."""
 
 
 def _run(*words: str | Path, cwd: Path = ROOT) -> None:
@@ -238,9 +247,7 @@ LIBRDKAFKA = Suite(
         *("0112", "0113", "0116", "0118", "0122", "0127", "0130", "0132", "0137", "0140"),
     ),
     120,
-    dict.fromkeys(
-        ("0099", "0140"), "commit beyond the end of a log, which the endpoint refuses (docs/serve.md, Commits)"
-    ),
+    {},
     {
         "0002-0011, 0048, 0055, 0068, 0074-0076, 0086, 0088, 0090, 0094, 0110, 0114, 0125, 0144": "producers",
         "0098, 0103, 0105, 0129": "transactions of producers",
@@ -252,9 +259,145 @@ LIBRDKAFKA = Suite(
         "0155-0190": "share groups (KIP-932), not served",
         "all others": "need no broker, a mock broker, SASL, OpenSSL or a proxy",
     },
+    intended=dict.fromkeys(("0099", "0140"), _BEYOND),
 )
 
-SUITES = (FRANZ_GO, KAFKA_PYTHON, LIBRDKAFKA)
+# ------------------------------------------------------------------------------------------- Java
+
+_CLASSES = CACHE / "java"
+_TESTS_PINS = "consumer-tests.xml"
+_OUTSIDE = Path(__file__).parent / "java" / "OutsideCluster.java"
+_CONSUMER_TESTS = {
+    "": """
+        SimpleConsumption ClusterResourceListener Headers HeadersSerializerDeserializer AutoOffsetReset
+        GroupConsumption GroupConsumptionWithTwoMembers PartitionsFor PartitionsForAutoCreate
+        PartitionsForInvalidTopic Seek PartitionPauseAndResume Interceptors
+        InterceptorsWithWrongKeyValue ConsumeMessagesWithCreateTime ConsumeMessagesWithLogAppendTime
+        ListTopics PauseStateNotPreservedByRebalance PerPartitionLeadMetricsCleanUpWithSubscribe
+        PerPartitionLagMetricsCleanUpWithSubscribe PerPartitionLeadMetricsCleanUpWithAssign
+        PerPartitionLagMetricsCleanUpWithAssign PerPartitionLagMetricsWhenReadCommitted
+        SeekThrowsIllegalStateIfPartitionsNotAssigned NullGroupIdNotSupportedIfCommitting EndOffsets
+        FetchOffsetsForTime PositionRespectsTimeout PositionRespectsWakeup
+        PositionWithErrorConnectionRespectsWakeup CloseLeavesGroupOnInterrupt
+        OffsetRelatedWhenTimeoutZero StallBetweenPoll
+    """,
+    "Poll": """
+        MaxPollRecords MaxPollIntervalMs MaxPollIntervalMsDelayInRevocation
+        MaxPollIntervalMsDelayInAssignment MaxPollIntervalMsShorterThanPollTimeout
+        PerPartitionLeadWithMaxPollRecords PerPartitionLagWithMaxPollRecords
+        PollEventuallyReturnsRecordsWithZeroTimeout NoOffsetForPartitionExceptionOnPollZero
+        RecoveryOnPollAfterDelayedRebalance
+    """,
+    "Commit": """
+        AutoCommitOnClose AutoCommitOnCloseAfterWakeup CommitMetadata NoCommittedOffsets
+        CommittedDeletedTopic AsyncCommit AutoCommitIntercept CommitSpecifiedOffsets
+        AutoCommitOnRebalance SubscribeAndCommitSync PositionAndCommit
+    """,
+    "Callback": """
+        RebalanceListenerAssignOnPartitionsAssigned RebalanceListenerAssignmentOnPartitionsAssigned
+        RebalanceListenerBeginningOffsetsOnPartitionsAssigned RebalanceListenerAssignOnPartitionsRevoked
+        RebalanceListenerAssignmentOnPartitionsRevoked
+        RebalanceListenerBeginningOffsetsOnPartitionsRevoked
+        GetPositionOfNewlyAssignedPartitionOnPartitionsAssignedCallback
+        SeekPositionAndPauseNewlyAssignedPartitionOnPartitionsAssignedCallback
+    """,
+    "Subscription": """
+        PatternSubscription SubsequentPatternSubscription PatternUnsubscription
+        ExpandingTopicSubscriptions ShrinkingTopicSubscriptions UnsubscribeTopic
+        SubscribeInvalidTopicCanUnsubscribe SubscribeInvalidTopicCanClose
+    """,
+    "Fetch": """
+        FetchInvalidOffset FetchOutOfRangeOffsetResetConfigEarliest
+        FetchOutOfRangeOffsetResetConfigLatest FetchOutOfRangeOffsetResetConfigByDuration
+        FetchRecordLargerThanFetchMaxBytes FetchRecordLargerThanMaxPartitionFetchBytes
+        FetchHonoursFetchSizeIfLargeRecordNotFirst
+        FetchHonoursMaxPartitionFetchBytesIfLargeRecordNotFirst LowMaxFetchSizeForRequestAndPartition
+    """,
+    "Close": """
+        CloseWithDefaultTakesAtLeastFetchMaxWaitMs CloseWithTimeoutIgnoresFetchMaxWaitMs
+    """,
+}
+"""By class, without its prefix ``PlaintextConsumer``: names without ``testClassicConsumer``."""
+_OTHER_CONSUMER_TESTS = {
+    "": """
+        testClassicConsumingWithNullGroupId
+    """,
+    "Assign": """
+        testClassicAssignAndCommitAsyncNotCommitted testClassicAssignAndCommitSyncNotCommitted
+        testClassicAssignAndCommitSyncAllConsumed testClassicAssignAndConsume
+        testClassicAssignAndConsumeSkippingPosition testClassicAssignAndFetchCommittedOffsets
+        testClassicAssignAndConsumeFromCommittedOffsets
+        testClassicAssignAndRetrievingCommittedOffsetsMultipleTimes testClassicPollAfterTopicDeleted
+    """,
+    "Poll": """
+        runCloseClassicConsumerMultiConsumerSessionTimeoutTest
+        runClassicConsumerMultiConsumerSessionTimeoutTest
+    """,
+    "Callback": """
+        testOnPartitionsAssignedCalledWithNewPartitionsOnlyForClassicCooperative
+        testOnPartitionsAssignedCalledWithNewPartitionsOnlyForClassicEager
+    """,
+}
+"""The same, by their whole names."""
+
+
+def _class_path() -> str:
+    """The clients of the tests' own version come before those of the broker."""
+    folder = jar_folder()
+    places = [class_path(folder, PINS, "kafka-tiers"), class_path(folder, _TESTS_PINS)]
+    return os.pathsep.join([str(_CLASSES), *places, class_path(folder, PINS, "kafka-broker")])
+
+
+def _fetch_java() -> None:
+    fetch_jars(jar_folder(), PINS)
+    fetch_jars(jar_folder(), _TESTS_PINS)
+    _CLASSES.mkdir(exist_ok=True)
+    _run("javac", "-nowarn", "-cp", _class_path(), "-d", _CLASSES, _OUTSIDE)
+
+
+def _java(test: str, port: int) -> tuple[list[str], Path, Mapping[str, str]]:
+    java = str(find_java(os.environ).executable)
+    words = ["-XX:TieredStopAtLevel=1", "-cp", _class_path(), "OutsideCluster"]
+    return [java, *words, f"127.0.0.1:{port}", *test.split(".")], CACHE, {}
+
+
+JAVA = Suite(
+    "java (consumer)",
+    "4.3.1",
+    "Maven Central (kafka-clients-integration-tests, classifier test)",
+    _fetch_java,
+    _java,
+    lambda test, output: f"PASSED {test}" in output,
+    (
+        *(
+            f"PlaintextConsumer{of}Test.testClassicConsumer{n}"
+            for of, t in _CONSUMER_TESTS.items()
+            for n in t.split()
+        ),
+        *(f"PlaintextConsumer{of}Test.{n}" for of, t in _OTHER_CONSUMER_TESTS.items() for n in t.split()),
+    ),
+    90,
+    {
+        "PlaintextConsumerTest.testClassicConsumerFetchOffsetsForTime": "wants the leader epochs of offsets",
+    },
+    {
+        "test...Async...": "the protocol of KIP-848, not served",
+        "CoordinatorFailover, CloseOnBrokerShutdown, QuotaMetrics...": "stop a broker, or look into one",
+        "StaticConsumerDetectsNewPartitionCreatedAfterRestart": "static members, not served",
+        "ConsumerBounceTest, ConsumerIntegrationTest, ConsumerTopicCreationTest": "stop or configure brokers",
+        "SaslPlainPlaintextConsumerTest, ShareConsumerTest, ShareConsumerRackAwareTest": "SASL, share groups",
+    },
+    intended={
+        f"PlaintextConsumerCommitTest.testClassicConsumer{name}": _BEYOND
+        for name in (
+            *("AutoCommitOnClose", "AutoCommitOnCloseAfterWakeup", "CommitMetadata", "NoCommittedOffsets"),
+            *("AsyncCommit", "AutoCommitIntercept", "AutoCommitOnRebalance"),
+        )
+    },
+    partitions=1,
+)
+
+SUITES = (FRANZ_GO, KAFKA_PYTHON, LIBRDKAFKA, JAVA)
 
 
 def environment_of(given: Mapping[str, str]) -> dict[str, str]:

@@ -99,6 +99,7 @@ RIGHTS = (
     needs("groups.delete_offsets, groups.delete", voters=READ, internal=WRITE),
     needs("replicate", voters=WRITE, leader=READ, followers=WRITE, internal=READ, delta=READ),
     needs("merge", voters=READ, leader=WRITE, internal=READ, delta=READ),
+    needs("compact", voters=WRITE, leader=WRITE, followers=WRITE, remote=WRITE, delta=WRITE),
     needs(
         "tier",
         "voters: the list of due partitions is not kept",
@@ -127,6 +128,7 @@ RIGHTS = (
     ),
     needs("topics.delete_records", voters=WRITE, leader=READ),
     needs("erase", voters=WRITE, leader=ALL, followers=ALL, internal="l", remote="l"),
+    needs("erase, tiered", voters=WRITE, leader=ALL, followers=ALL, internal="l", remote=ALL, delta=ALL),
     needs("elect", voters=WRITE),
     needs("brokers.fence, brokers.unfence", voters=WRITE),
     needs("reassign", voters=WRITE, leader=READ, followers=WRITE),

@@ -212,6 +212,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     ),
     "replicate": (lambda live, driver: driver.replicate(),),
     "merge": (lambda live, driver: driver.merge(),),
+    "compact": (lambda live, driver: driver.compact(check=False),),
     "tier": (lambda live, driver: driver.tier(),),
     "heal": (lambda live, driver: driver.heal(check=False),),
     "retain": (lambda live, driver: driver.retain(check=False),),
@@ -241,6 +242,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.topics.protect("u", days=1),
     ),
     "erase": (lambda live, driver: driver.erase("u", ["erased"], now=True, check=False),),
+    "erase, tiered": (lambda live, driver: driver.erase("t", ["erased"], now=True, check=False),),
     "topics.delete_records": (lambda live, driver: driver.topics.delete_records("u", {0: 2}),),
     "elect": (lambda live, driver: driver.elect("u", leader=live.followers("u")[0]),),
     "brokers.fence, brokers.unfence": (
@@ -279,6 +281,15 @@ def is_damaged(live: Guarded) -> None:
 def has_small_files(live: Guarded) -> None:
     live.cluster.topics.alter_configs("u", {"segment.bytes": "400"})
     live.fill("abcdefghij", "u")
+
+
+def is_dirty(live: Guarded) -> None:
+    """Topic ``k``, of which both tiers have records to compact."""
+    live.tiered("k", cleanup_policy="compact", min_cleanable_dirty_ratio="0", local_retention_bytes="-1")
+    live.cluster.topics.alter_configs("k", {"local.retention.ms": "-1"})
+    for value in "abc":
+        live.cluster.append_batches("k", {0: [keyed([("k", value)], live.clock.now_ms())]}).raise_for_failures()
+    live.cluster.tier("k").raise_for_failures()
 
 
 def has_snapshots(live: Guarded) -> None:
@@ -369,10 +380,18 @@ def is_stuck(live: Guarded) -> None:
     live.faults.none()
 
 
+def has_a_tiered_key(live: Guarded) -> None:
+    live.cluster.append_batches("t", {0: [keyed([("erased", "1")], 1)]})
+    live.cluster.append_batches("t", {0: [keyed([("kept", "1")], 1)]})
+    live.cluster.tier().raise_for_failures()
+    live.cluster.append_batches("t", {0: [keyed([("erased", "2")], 1)]})
+
+
 PREPARED: Mapping[str, Callable[[Guarded], object]] = {
     "replicate": lags,
     "heal": is_damaged,
     "merge": has_small_files,
+    "compact": is_dirty,
     "read_snapshot": has_snapshots,
     "snapshot": has_snapshots,
     "snapshot with a table": has_a_snapshot_table,
@@ -383,6 +402,7 @@ PREPARED: Mapping[str, Callable[[Guarded], object]] = {
     "brokers.add": has_a_new_broker,
     "brokers.register, brokers.decommission": has_an_idle_broker,
     "bootstrap": lambda live: live.wipe(spare(live)),
+    "erase, tiered": has_a_tiered_key,
     "erase": lambda live: live.cluster.append_batches("u", {0: [keyed([("erased", "1")], 1)]}),
     "quorum.add_voter, quorum.remove_voter": has_two_voters,
     "quorum.replace_voter": has_three_voters_and_one_is_new,

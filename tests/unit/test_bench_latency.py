@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from bench.latency import OPERATIONS, Depth, LatencyLine, Measured, rounds_of, times_of
+from stratalog.engine.replication import append, log_end
 from stratalog.partitions.runner import Done
 
 ROUNDS = {
-    "append, acks=all, 3 replicas": 12,
-    "append, acks=all, 1 replica": 9,
+    "append, acks=all, 3 replicas": 11,
+    "append, acks=all, 1 replica": 8,
     "fetch of one file": 4,
     "commit of a group's offset": 16,
 }
@@ -20,6 +21,26 @@ ROUNDS = {
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.what)
 def test_an_operation_takes_the_round_trips_of_the_table(tmp_path: Path, operation: Measured) -> None:
     assert rounds_of(tmp_path, operation) == ROUNDS[operation.what]
+
+
+@pytest.mark.parametrize(("operation", "rounds"), [(OPERATIONS[0], 17), (OPERATIONS[1], 12)])
+def test_an_append_that_looks_at_the_whole_log_takes_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: Measured, rounds: int
+) -> None:
+    """Once a minute, to notice storage that lost files."""
+    recent = [True]
+
+    def at_the_beginning(*_: object) -> bool:
+        recent[0] = False
+        return False
+
+    def at_a_look(*_: object) -> bool:
+        found, recent[0] = recent[0], True
+        return found
+
+    monkeypatch.setattr(append, "is_recent", at_the_beginning)
+    monkeypatch.setattr(log_end, "is_recent", at_a_look)
+    assert rounds_of(tmp_path, operation) == rounds
 
 
 def test_requests_side_by_side_are_one_round_trip() -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from stratalog import Cluster
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import probe_brokers, read_and_probe
 from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.metadata.commands import RegisterBroker
@@ -101,6 +101,30 @@ def test_a_broker_registered_without_an_identity_is_told_by_its_directory(live: 
     live.store(2).delete([BROKER_FILE])
     live.store(2).create(BROKER_FILE, msgspec.json.encode(other))
     assert probe(live).image.brokers[2].directory_id == "d" * 32
+
+
+def test_a_look_beside_the_read_of_the_metadata_says_whether_all_is_as_registered(live: LiveCluster) -> None:
+    """Whatever there is to do is left to a probe: this look commits nothing."""
+    driver = live.driver()
+    look = with_ports(read_and_probe, context(driver))
+    with live.unchanged():
+        assert look() == (driver.image, True)
+    wiped = copy_of(live, 3)
+    live.wipe(3)
+    with live.unchanged():
+        assert look() == (driver.image, False)
+    put_back(live, 3, wiped)
+    driver.brokers.fence(3)
+    with live.unchanged():  # this driver knows the fenced broker
+        assert look() == (driver.image, False)
+
+
+def test_a_look_at_brokers_that_were_registered_meanwhile_counts_for_nothing(live: LiveCluster) -> None:
+    driver, other = live.driver(), context(live.driver())
+    broker = other.metadata.image().brokers[2]
+    other.metadata.submit(RegisterBroker(2, broker.directory_id, "another rack", broker.log_dir, root=broker.root))
+    look = with_ports(read_and_probe, context(driver))
+    assert [look()[1], look()[1]] == [False, True]
 
 
 # --------------------------------------------------------------------------- unreachable, and back

@@ -10,66 +10,26 @@ import html
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from bench import calls
-from bench.bench import TOPIC, cluster_file
-from bench.calls import BROKERS, CountedCluster
+from bench.bench import TOPIC
+from bench.calls import BROKERS
 from bench.cost_table import read_prices
 from stratalog import Cluster, Report
 from stratalog.engine.driver.estimate import GET_DOLLARS, PUT_DOLLARS, Estimate
 from stratalog.engine.driver.planned import copies, uploads
-from stratalog.partitions.clock import Clock
-from stratalog.partitions.records import HEADERS
 from stratalog.partitions.segment import forget
-from stratalog.partitions.store import Store, StoreCounts, StoreOptions
 from tests.ports import ports_of
+from tests.unit.estimate_harness import TIERED, Buckets, Scene, append, buckets_with, topic
 
 MIB = 1024 * 1024
 SMALL_BYTES = 20_000
 """Of the metadata, and of registers."""
 FILES = 16
 """Appends, by the default of segment.merge.min.files."""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A run, and the cluster before it."""
-
-    what: str
-    prepare: Callable[[Cluster], None]
-    run: Callable[[Cluster, bool], Report]
-
-
-def topic(cluster: Cluster, **configs: str) -> None:
-    cluster.topics.create(
-        TOPIC,
-        partitions=2,
-        replication_factor=BROKERS,
-        configs={name.replace("_", "."): value for name, value in configs.items()},
-    )
-
-
-def append(cluster: Cluster, times: int, value: Callable[[], bytes] = lambda: b"v") -> None:
-    for number in range(times):
-        batch = pa.RecordBatch.from_pydict(
-            {
-                "timestamp": pa.array([1_000], pa.timestamp("us", "UTC")),
-                "key": pa.array([b"%d" % number]),
-                "value": pa.array([value()]),
-                "headers": pa.nulls(1, HEADERS),
-            }
-        )
-        cluster.append_batches(TOPIC, {0: [batch], 1: [batch]}).raise_for_failures()
-
-
-TIERED = {"remote_storage_enable": "true", "segment_bytes": "1", "retention_ms": "-1"}
 
 
 def small(cluster: Cluster) -> None:
@@ -196,37 +156,10 @@ SCENES = [
 ]
 
 
-class Buckets(CountedCluster):
-    """Brokers and remote tier are buckets; only delta-rs knows that the tables are in a folder."""
-
-    def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
-        store = super()._open(uri, options, clock)
-        if uri.endswith("/remote"):
-            store.uri = "memory://remote"
-        return store
-
-    def sent_by(self, run: Callable[[], Report]) -> Estimate:
-        """What a run sends, as S3 would bill it."""
-        before = self._counts()
-        run().raise_for_failures()
-        return Estimate.of(replace(self._counts() - before, copies=0))
-
-    def _counts(self) -> StoreCounts:
-        return sum((root.counts.snapshot() for root in self._roots.values()), StoreCounts())
-
-
 @pytest.fixture(params=[1, 3])
-def made(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Buckets:
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Buckets:
     """A cluster with one voter, or three."""
-
-    def with_voters(*given: Any) -> Path:
-        file = cluster_file(*given)
-        voters = list(range(1, request.param + 1))
-        file.write_text(file.read_text().replace("voters = [1]", f"voters = {voters}"))
-        return file
-
-    monkeypatch.setattr(calls, "cluster_file", with_voters)
-    return Buckets(tmp_path)
+    return buckets_with(tmp_path, request.param)
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.what)

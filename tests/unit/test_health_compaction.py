@@ -12,6 +12,7 @@ from stratalog.engine.health.compaction import COMPACTION
 from stratalog.partitions.errors import RetriableError
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.test_upkeep_compact import DAY_MS, HOUR_MS, ROWS, Compacted, fill, stop_before_removal
+from tests.unit.test_upkeep_compact_remote import Tiered
 
 WHAT = "it has been due for compaction for longer than health.upkeep.max.delay.ms"
 FIGURES = "max-dirty-percent", "time-since-last-run-ms", "uncleanable-partitions-count"
@@ -129,3 +130,72 @@ def test_a_partition_that_cannot_be_examined_leaves_no_figure_that_is_too_good(t
     assert figures(live)[0] == 0
     with live.unreachable(live.leader()):
         assert figures(live)[0] is None
+
+
+def tiered(live: Compacted) -> None:
+    assert isinstance(live, Tiered)
+    live.tier_all()
+
+
+WHERE_TIERED: dict[str, tuple[dict[str, str], list[Callable[[Compacted], None]], list[str], object]] = {
+    "nothing is in the remote tier": ({}, [], [], 0),
+    "dirty there": ({}, [tiered], [WHAT], 100),
+    "compacted": ({}, [tiered, compacted], [], 0),
+    "compacted, and more, one of it in the remote tier": ({}, [tiered, compacted, more, more], [WHAT], 17),
+    "compacted, and a little dirty": (
+        {"min_cleanable_dirty_ratio": "0.9"},
+        [tiered, compacted, more, more, tiered],
+        [],
+        29,
+    ),
+    "compacted, and dirty there": ({}, [tiered, compacted, more, more, tiered], [WHAT], 29),
+    "dirty there, and on the brokers": (
+        {"local_retention_bytes": "-1", "local_retention_ms": "-1"},
+        [tiered],
+        [WHAT],
+        100,
+    ),
+    "younger than the least lag": ({"min_compaction_lag_ms": str(DAY_MS)}, [tiered], [], 100),
+}
+
+
+@pytest.mark.parametrize("name", WHERE_TIERED)
+def test_a_compaction_of_both_tiers_is_late_some_time_after_its_records_were_tiered(
+    tmp_path: Path, name: str
+) -> None:
+    configs, steps, what, percent = WHERE_TIERED[name]
+    live = Tiered(tmp_path, **configs)
+    fill(live)
+    for step in steps:
+        step(live)
+    assert found(live) == [], "it is not due for long"
+    assert figures(live)[0] == pytest.approx(percent, abs=1)
+    live.clock.sleep(2 * HOUR_MS / 1000 + 10)
+    assert [row["what"] for row in found(live)] == what
+    live.cluster.compact().raise_for_failures()
+    assert found(live) == []
+
+
+def test_a_compaction_that_the_remote_log_does_not_follow_is_late(tmp_path: Path) -> None:
+    live = Tiered(tmp_path)
+    fill(live)
+    tiered(live)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr("stratalog.engine.upkeep.replication.compact_remote.remove_remotely", stop)
+        with pytest.raises(KeyboardInterrupt):
+            live.cluster.compact()
+    live.clock.sleep(2 * HOUR_MS / 1000 + 10)
+    assert [row["what"] for row in found(live)] == ["its last compaction has not ended on all members of the ISR"]
+
+
+def test_without_the_remote_table_nobody_knows_what_is_due(tmp_path: Path) -> None:
+    live = Tiered(tmp_path)
+    fill(live)
+    tiered(live)
+    (log,) = (live.remote / live.table().folder / "_delta_log").glob("*0.json")
+    log.write_text("{")
+    assert figures(live)[0] is None

@@ -136,7 +136,7 @@ BAD: Sequence[tuple[str, bytes | Callable[[], bytes], str]] = (
     *((f"a bomb, {codec}", partial(bomb, codec), "more than 1000000 bytes") for codec in PACK),
     (
         "many small blocks",
-        avro(STRING, *[(1, text(bytes(9_000)))] * 200, codec="deflate"),
+        partial(avro, STRING, *[(1, text(bytes(9_000)))] * 200, codec="deflate"),
         "more than 1000000 bytes",
     ),
 )

@@ -17,6 +17,8 @@ from stratalog.partitions.paths import DataName
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure
 from tests.unit.restore_harness import partly_tiered, restored
+from tests.unit.snapshot_harness import keyed
+from tests.unit.test_upkeep_erase import Erasable, stop_at
 
 
 def lose(live: LiveCluster, *brokers: int, partition: int = 0) -> None:
@@ -69,6 +71,30 @@ def test_a_lost_log_is_named_and_nothing_is_appended(tmp_path: Path, copies: int
     assert any("LOG_LOST" in str(failure) for failure in live.cluster.maintain(check=False).failures)
     for broker in live.replicas().view.replicas:
         assert not live.log(broker).listing.data, "nothing was written by any of them"
+
+
+@pytest.mark.parametrize("removed_by", ["compact", "erase"])
+def test_a_log_from_which_records_were_removed_does_not_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed_by: str
+) -> None:
+    """Its error names what helps, and recover refuses it also in a dry run."""
+    live = Erasable(tmp_path, cleanup_policy="compact" if removed_by == "compact" else "delete")
+    live.cluster.replicate().raise_for_failures()
+    if removed_by == "compact":
+        live.cluster.compact().raise_for_failures()
+    else:
+        stop_at(live, monkeypatch, "erase_partition")
+    lose(live)
+    appended = live.cluster.append_batches("t", {0: [keyed([("x", "too early")], 1)]}, check=False)
+    failure = the_failure(appended)
+    for told in ("LOG_LOST", "bring back the storage of a broker", "delete the topic and create it again"):
+        assert told in failure
+    assert "recover --keep" not in failure
+    assert "replicate --topics t" in findings(live)["lost-log"]
+    for dry_run in (True, False):
+        with live.unchanged():
+            report = live.cluster.recover("t", keep="brokers", dry_run=dry_run, check=False)
+        assert "bring back a broker that was in its ISR" in the_failure(report)
 
 
 @pytest.mark.parametrize("copies", [1, 3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, parse, resolve
-from stratalog.partitions.merge import MergePolicy, Run, next_merge_ms, plan_merges, sealed_runs
+from stratalog.partitions.merge import MergePolicy, Run, next_merge_ms, plan_merges, sealed_runs, why_not_merged
 from stratalog.partitions.paths import DataName, WatermarkName
 from tests.unit.notation import FOLDER, log_of, stored, text_of
 
@@ -131,6 +131,23 @@ def test_neighbours_of_about_the_same_size_are_merged_when_there_are_enough() ->
 def test_a_large_file_is_not_rewritten_for_the_sake_of_small_ones() -> None:
     assert crowds(1000, 1, 2, 3) == []
     assert crowds(1000, 1, 2, 3, 4) == [(1, 5)]
+
+
+def test_files_of_which_few_fill_a_segment_wait_for_its_seal() -> None:
+    """A merge before would write their bytes once more: a segment has at most 64 of them."""
+    part = TIERS.segment_bytes // 1024 // 64
+    assert crowds(*[part - 1] * 40) == [(0, 40)]
+    assert crowds(*[part] * 40) == []
+    assert crowds(part, 1, 2, 3, 4, part) == [(1, 5)]
+
+
+def test_a_sealed_run_that_the_remote_tier_takes_from_its_files_is_not_merged_first() -> None:
+    log = log_of("0.1 1.1 2.1 3.1 4.1.hw", sizes={"0.1": 400, "1.1": 400, "2.1": 400, "3.1": 100})
+    policy = replace(POLICY, leaves_sealed=True)
+    assert planned(log) == ["0.1..1.1[0,2)"]
+    assert spans(plan_merges(log, policy, 0, 0)) == []
+    assert spans(sealed_runs(log, policy, 0, 0)) == ["0.1..1.1[0,2)"]
+    assert "remote tier without a merge" in why_not_merged(log_of("0.1 1.1.hw", sizes={"0.1": 900}), policy, 0, 0)
 
 
 def test_small_files_between_larger_ones_are_merged_with_them() -> None:

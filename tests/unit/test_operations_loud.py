@@ -145,7 +145,7 @@ def at_the_door() -> Iterator[tuple[str, inspect.Signature]]:
             if name.startswith("_") or inspect.isclass(function):
                 continue
             signature = inspect.signature(function)
-            if signature.return_annotation in ("Report", "HealthReport", "erasing.ErasureReport"):
+            if signature.return_annotation in ("Report", "HealthReport", "ErasureReport"):
                 yield prefix + name, signature
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from stratalog.partitions import rewrite
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import CorruptionError, LogGapError, SourceChangedError
 from stratalog.partitions.lineage import Lineage
@@ -14,10 +16,11 @@ from stratalog.partitions.merge import MergePolicy, Run, plan_merges, sealed_run
 from stratalog.partitions.paths import DataName, EpochName, WatermarkName
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import physical_schema
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.rewrite import merge_run, stage_run
+from stratalog.partitions.rewrite import Removal, check_in_log, merge_run, remove_from_run, stage_run
 from stratalog.partitions.root import format_root
-from stratalog.partitions.segment import read_batches, read_segment
+from stratalog.partitions.segment import forget, read_batches, read_segment
 from stratalog.partitions.segment_check import verify_segment
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.segments import listed, records, write_segment
@@ -97,6 +100,49 @@ def test_a_merged_segment_holds_the_records_of_its_run_under_their_offsets() -> 
     table = pa.Table.from_batches(read_batches(log.store, merged, 0, 9))
     assert table.column("offset").to_pylist() == list(range(5))
     assert verify_segment(log.store, merged).parquet.num_row_groups == 1
+
+
+@pytest.mark.parametrize(("room", "requests"), [(rewrite._HELD_BYTES, 1), (0, 2)])
+def test_a_small_file_is_read_by_one_request_or_two_without_room_for_it(
+    monkeypatch: pytest.MonkeyPatch, room: int, requests: int
+) -> None:
+    monkeypatch.setattr(rewrite, "_HELD_BYTES", room)
+    log = three_appends()
+    run = log.run(0, 9)
+    forget()
+    before = log.store.counts.snapshot()
+    stage_run(log.store, run, log.store, log.replica.path(run.segment_name), compression="zstd", state=dict)
+    assert (log.store.counts - before).reads == requests * len(run.links)
+
+
+def test_a_run_that_is_hidden_by_a_merge_is_in_the_log_for_an_upload() -> None:
+    log = three_appends()
+    run = log.run(0, 5)
+    log.merge(run)
+    check_in_log(log.replica, run, or_merged=True)
+    with pytest.raises(SourceChangedError, match="left the log"):
+        check_in_log(log.replica, run)
+    log.delete(run.links[0].name)
+    with pytest.raises(SourceChangedError, match="left the log"):
+        check_in_log(log.replica, run, or_merged=True)
+
+
+def test_a_run_of_which_a_rule_has_removed_records_has_left_the_log() -> None:
+    """The hidden files still have these records."""
+    log = three_appends()
+    log.replica = replace(log.replica, generation=1)
+    run = log.run(0, 5)
+    rule = Rule(1, 5)
+    remove_from_run(
+        log.replica,
+        run,
+        DataName(0, 5, 1, 1),
+        Removal(rule, lambda start, end: np.ones(end - start, bool)),
+        compression="zstd",
+    )
+    assert log.names()[0] == str(DataName(0, 5, 1, 1))
+    with pytest.raises(SourceChangedError, match="left the log"):
+        check_in_log(log.replica, run, or_merged=True)
 
 
 def test_its_footer_is_as_if_it_had_been_one_append() -> None:

@@ -225,3 +225,34 @@ def test_values_are_kept_in_one_spelling() -> None:
     assert check_config(Scope.TOPIC, "remote.storage.enable", "True", "t") == "true"
     assert check_config(Scope.TOPIC, "segment.bytes", " 007 ", "t") == "7"
     assert check_config(Scope.TOPIC, "compression.type", " lz4", "t") == "lz4"
+
+
+TIERED = {"remote.storage.enable": "true"}
+MIB = 1024**2
+
+
+@pytest.mark.parametrize(
+    ("configs", "largest", "leaves_sealed"),
+    [
+        ({}, 1024 * MIB, False),
+        (TIERED, 64 * MIB, False),
+        (TIERED | {"segment.bytes": str(MIB)}, MIB, False),
+        (TIERED | {"segment.merge.inline.bytes": "0"}, 1024 * MIB, True),
+        (TIERED | {"remote.copy.lag.ms": "60000"}, 1024 * MIB, False),
+        (TIERED | {"remote.copy.lag.ms": "60000", "remote.copy.lag.bytes": "0"}, 64 * MIB, False),
+        (TIERED | {"remote.log.copy.disable": "true"}, 1024 * MIB, False),
+        (TIERED | {"cleanup.policy": "compact"}, 1024 * MIB, False),
+    ],
+)
+def test_merge_leaves_segments_that_tier_may_upload_at_once_to_tier(
+    configs: dict[str, str], largest: int, leaves_sealed: bool
+) -> None:
+    config = topic_config(configs, {})
+    assert (config.merging_on_brokers.segment_bytes, config.merging_on_brokers.leaves_sealed) == (
+        largest,
+        leaves_sealed,
+    )
+    assert (config.merging.segment_bytes, config.merging.leaves_sealed) == (
+        max(largest, config.segment_bytes),
+        False,
+    )

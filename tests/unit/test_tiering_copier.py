@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from stratalog.partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError
 from stratalog.partitions.merge import MergePolicy, Run
+from stratalog.partitions.rewrite import merge_run
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
@@ -147,6 +148,23 @@ def test_a_run_of_which_a_file_left_the_log_while_it_was_read_is_not_uploaded(
     with pytest.raises(SourceChangedError, match="left the log"):
         bring(part, run)
     assert [stored.name for stored in part.remote.list(f"{part.table.folder}/0")] == []
+
+
+def test_a_run_that_is_merged_while_it_is_read_is_uploaded(
+    part: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are live, and hidden only by a segment with the same records."""
+    (run,) = part.plan(ONE_SEGMENT).runs
+    stage = copier._stage
+
+    def staged_as_it_is_merged(*args: Any) -> Any:
+        done = stage(*args)
+        assert merge_run(part.leader, run, compression="zstd")
+        return done
+
+    monkeypatch.setattr(copier, "_stage", staged_as_it_is_merged)
+    done = part.commit([bring(part, run)])
+    assert [s.path for s in done.log.of_partition(0)] == [f"0/{run.segment_name}"]
 
 
 def test_the_upload_of_a_segment_lists_nothing_however_long_the_log_is(part: TieredPartition) -> None:

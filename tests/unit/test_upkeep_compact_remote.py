@@ -28,6 +28,7 @@ from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.harness import SCHEMA
 from tests.unit.restore_harness import Heir
 from tests.unit.test_upkeep_compact import DAY_MS, HOUR_MS, Compacted, Row, fill, stop_before_removal
+from tests.unit.tier_harness import in_turn
 from tests.unit.tiering_harness import uploaded
 
 BOTH = {key.replace(".", "_"): value for key, value in TIERED.items()}
@@ -590,3 +591,14 @@ def test_a_rule_stays_below_the_end_of_a_remote_log_that_does_not_grow(tmp_path:
     end = live.remote_log().end(0)
     assert end is not None
     assert live.replicas().view.compacted_to <= end
+
+
+def test_the_copy_quota_holds_for_the_remote_part(tmp_path: Path) -> None:
+    """As for uploads: a second's worth at once, then by the clock."""
+    live = filled(tmp_path, segment_bytes="1")
+    size = sum(segment.size_bytes for segment in live.remote_log().of_partition(0)[:2])  # a and b leave these
+    live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.max.bytes.per.second": str(size // 8)})
+    before = live.clock.monotonic_s()
+    report = in_turn(live.driver()).compact()
+    assert rows_of(report, "remote_segments") == [(2,)]
+    assert live.clock.monotonic_s() - before == pytest.approx(7, abs=0.5)

@@ -20,6 +20,7 @@ from stratalog.engine.reading.stream_tasks import part as part_of
 from stratalog.engine.replicas.nearest import follower_log
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
+from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.jobs.erase import read_keys
 from stratalog.partitions import erasure
 from stratalog.partitions.errors import (
@@ -74,7 +75,7 @@ class Erasable(Compacted):
         for row in ROWS[2:]:
             self.put(row)
 
-    def erase(self, *keys: str, **options: Any) -> erasing.ErasureReport:
+    def erase(self, *keys: str, **options: Any) -> ErasureReport:
         return self.cluster.erase("t", list(keys) or None, check=False, **options)
 
 
@@ -187,7 +188,18 @@ def test_a_dry_run_counts_what_a_run_then_does(
 @pytest.mark.parametrize(
     ("configs", "options", "error", "named"),
     [
-        ({"remote_storage_enable": "true"}, {}, PolicyViolationError, "topic 't': it is tiered"),
+        (
+            {"remote_storage_enable": "true", "remote_iceberg_table": "c.n.t"},
+            {},
+            PolicyViolationError,
+            "topic 't': it is tiered with the Iceberg table c.n.t",
+        ),
+        (
+            {"remote_storage_enable": "true", "cleanup_policy": "compact"},
+            {},
+            PolicyViolationError,
+            "it is tiered and compacted",
+        ),
         ({"cleanup_policy": "snapshot"}, {}, PolicyViolationError, "cleanup.policy=snapshot"),
         ({"cleanup_policy": "compact"}, {"before": "2030-01-01"}, PolicyViolationError, "it is compacted"),
         ({}, {"topics": "__consumer_offsets"}, StratalogError, "internal"),

@@ -13,6 +13,7 @@ from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.partitions.errors import InvalidCallError, StorageError
 from tests.unit.cluster_harness import rows_of
 from tests.unit.faulty_store import Faults
+from tests.unit.snapshot_harness import keyed
 from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, SECRET, Erasable, traces
 
 
@@ -180,3 +181,25 @@ def test_a_task_that_meets_files_of_another_erasure_runs_again(
         assert live.everywhere() == {6: ("x-0", "1")}
         assert live.erase(KEY).whole
         assert traces(live, KEY, OTHER, SECRET) == []
+
+
+@pytest.mark.parametrize("stalls_s", [0, 3600])
+def test_an_append_that_takes_the_name_of_an_erased_file_is_not_lost(tmp_path: Path, stalls_s: int) -> None:
+    """It has looked for the end of the log before another append, whose file an erasure then deletes."""
+    faults = Faults()
+    live = Erasable(tmp_path, through=faults.wrap, fill=False)
+    late = live.driver()
+    late.append_batches("t", {0: [keyed([(OTHER, "1")], 1)]}).raise_for_failures()
+
+    def before(uri: str, what: str, name: str) -> None:
+        if what in ("create", "commit") and "/t-" in name and name.endswith(".parquet"):
+            faults.none()
+            live.put((KEY, SECRET))
+            live.erase(KEY, now=True).raise_for_failures()
+            live.clock.sleep(stalls_s)
+
+    faults.before = before
+    late.append_batches("t", {0: [keyed([(OTHER, "2"), (OTHER, "3")], 1)]}).raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    assert live.everywhere() == {0: (OTHER, "1"), 2: (OTHER, "2"), 3: (OTHER, "3")}
+    assert live.cluster.verify(deep=True).ok

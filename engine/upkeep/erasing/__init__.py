@@ -7,5 +7,9 @@ partition      one partition in a run of it
 commits        commits the erasures of partitions
 copies         all copies of the files of topics, on every root
 certificate    the outcome, as JSON, without keys
+report         the report, with the certificate
+remote         the remote logs lose the records before the leaders do
+remote_clean   deletes the objects that had records, and the history of the tables
+remote_copies  all copies of the segments of topics in the remote tier
 verify         reads every copy again, and looks for the keys
 """

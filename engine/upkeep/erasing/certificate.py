@@ -44,6 +44,15 @@ class NotErased(msgspec.Struct, frozen=True):
     """Whether the next run erases it, once ``file.delete.delay.ms`` has passed."""
 
 
+class ErasedRemote(msgspec.Struct, frozen=True):
+    """The remote copy of a partition. Files are objects, by path in the topic's folder."""
+
+    version: Natural | None
+    """The version of the table before which none is left; None: older versions may hold erased values."""
+    replaced: tuple[ErasedFile, ...]
+    made: tuple[ErasedFile, ...]
+
+
 class ErasedPartition(msgspec.Struct, frozen=True):
     """A partition."""
 
@@ -61,6 +70,8 @@ class ErasedPartition(msgspec.Struct, frozen=True):
     made: tuple[ErasedFile, ...]
     """The files that hold the offsets now, as gaps."""
     not_erased: tuple[NotErased, ...]
+    remote: ErasedRemote | None = None
+    """None: the topic was not tiered."""
 
 
 class ErasedWhere(msgspec.Struct, frozen=True):

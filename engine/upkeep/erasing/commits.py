@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from stratalog.engine.metadata.erasure_commands import AddErasures, WantedErasure
 from stratalog.engine.metadata.image import PartitionView
@@ -13,15 +13,23 @@ from stratalog.partitions.erasure import MOST_RANGES
 
 
 def commit_erasures(
-    metadata: MetadataClient, found: Iterable[tuple[PartitionView, FoundRecords]]
+    metadata: MetadataClient, found: Iterable[tuple[PartitionView, FoundRecords]], searched: Container[str]
 ) -> Iterator[PartitionAnswer]:
-    """Commit the erasure of each partition, under the view with which its records were found. One answer per
-    partition, in order: see ``AddErasures``."""
+    """Commit the erasure of each partition, under the view with which its records were found. ``searched`` are
+    the ids of the topics whose remote log was searched too. One answer per partition, in order: see
+    ``AddErasures``."""
     for chunk in _chunks(found):
         yield from metadata.submit(
             AddErasures(
                 tuple(
-                    WantedErasure(*view.key, one.offsets, view.generation, view.leader_epoch, view.partition_epoch)
+                    WantedErasure(
+                        *view.key,
+                        one.offsets,
+                        view.generation,
+                        view.leader_epoch,
+                        view.partition_epoch,
+                        view.topic_id in searched,
+                    )
                     for view, one in chunk
                 )
             )

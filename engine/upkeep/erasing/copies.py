@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage
@@ -27,9 +28,10 @@ _LOOKS, _PAUSE_S = 6, 1.0
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """A file in the folder of a replica, or of a former one."""
+    """A file in the folder of a replica, or of a former one; an object of the remote tier."""
 
-    broker: int
+    broker: int | None
+    """None: the remote tier."""
     store: Store
     key: TopicIdPartition
     object: StoredObject
@@ -37,13 +39,16 @@ class FileCopy:
     """None for a file that is neither a data file nor a register."""
     owned: bool
     """Whether the folder is that of a present replica."""
+    why: str = "it is no data file of a log"
+    """The reason why nobody knows what it has, if ``file`` is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The copies on one broker; ``error`` if it cannot be looked at, or not completely."""
+    """The copies on one broker, or in the remote tier; ``error`` if it cannot be looked at, or not completely."""
 
-    broker: int
+    broker: int | None
+    """None: the remote tier."""
     found: tuple[FileCopy, ...]
     unfinished: int = 0
     """Objects of the whole root that were staged before the walk, and had no name yet when it began."""
@@ -54,7 +59,7 @@ def copies_of(storage: Storage, image: ClusterImage, topic_ids: Collection[str],
     """One walk through the root of each broker that the metadata or the cluster file name, also of one that was
     decommissioned."""
     owned = owned_folders(storage, image)
-    staged = _staged_on(storage.stores, clock)
+    staged = still_staged(storage.stores, clock)
     for broker in sorted({*image.brokers, *storage.stores}):
         try:
             if broker not in storage.stores:
@@ -71,9 +76,12 @@ def copies_of(storage: Storage, image: ClusterImage, topic_ids: Collection[str],
         yield Copies(broker, found, len(unfinished))
 
 
-def _staged_on(stores: Mapping[int, Store], clock: Clock) -> dict[int, frozenset[str] | StratalogError]:
+K = TypeVar("K")
+
+
+def still_staged(stores: Mapping[K, Store], clock: Clock) -> dict[K, frozenset[str] | StratalogError]:
     """The objects on each root that are staged now, and still are after a while; the error of a failed look."""
-    found: dict[int, frozenset[str] | StratalogError] = {}
+    found: dict[K, frozenset[str] | StratalogError] = {}
     for look in range(_LOOKS):
         if look:
             clock.sleep(_PAUSE_S)

@@ -2,10 +2,12 @@
 
     1. refuse by name what cannot be erased everywhere (``plan``)
     2. carry on with erasures that an earlier run has committed
-    3. each leader finds the records of the keys; commits name their offsets; each leader rewrites the files that
-       have them, and the ISR copies these. A member that is not reached leaves the ISR
+    3. tasks find the records of the keys in the log, also in the remote part; commits name their offsets; the
+       remote log loses them first (``remote``); each leader rewrites the files that have them, and the ISR copies
+       these. A member that is not reached leaves the ISR
     4. on each replica, files with erased records that have left the log are deleted after ``file.delete.delay.ms``
-    5. look through all roots for bytes that are left: of former replicas, and of writers that have not ended
+    5. look through all roots for bytes that are left: of former replicas, and of writers that have not ended.
+       In the remote tier, delete objects with erased records, and the history of the tables (``remote_clean``)
     6. forget the offsets of partitions of which nothing is left
     7. certify it
 
@@ -20,15 +22,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
 from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.planned import Planned
-from stratalog.engine.driver.report import Failure, Report
-from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.erasure_commands import ErasedEverywhere, ForgetErasures
 from stratalog.engine.metadata.image import ClusterImage
@@ -45,6 +47,9 @@ from stratalog.engine.upkeep.erasing.commits import commit_erasures
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
 from stratalog.engine.upkeep.erasing.partition import ErasingPartition
 from stratalog.engine.upkeep.erasing.plan import WantedRecords, check_topics, work_of
+from stratalog.engine.upkeep.erasing.remote import RemoteErasing
+from stratalog.engine.upkeep.erasing.remote_clean import clean_remotely
+from stratalog.engine.upkeep.erasing.report import EraseRow, ErasureReport, report_with
 from stratalog.engine.upkeep.erasing.tasks import (
     EraseWork,
     FoundRecords,
@@ -70,32 +75,10 @@ from stratalog.partitions.wanted_where import RecordFinder
 _ATTEMPTS = 5
 R = TypeVar("R")
 _SALT_BYTES = 32
+_TABLE_COMMITS = 4
+"""The requests of an erasure's versions of a table, and of the checkpoint."""
 NOT_WHOLE = "NOT_ERASED"
 """The code of the failure of a partition with bytes that are left."""
-
-
-class EraseRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition. ``records`` counts its erased offsets; in a dry run, what a run would do."""
-
-    records: int
-    files: int
-    read_bytes: int
-    written_bytes: int
-    deleted_files: int
-    not_erased: int
-    why: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ErasureReport(Report):
-    """The report of an erasure, with its certificate (None in a dry run)."""
-
-    certificate: Certificate | None = None
-
-    @property
-    def whole(self) -> bool:
-        """Whether no byte of an erased record is left."""
-        return self.certificate is not None and self.certificate.whole
 
 
 def erase(
@@ -119,7 +102,9 @@ def erase(
         image = metadata.image()
         now_ms = cache(lambda: compared_clocks(storage, execution.clock, image).agreed_ms)
         keys = check_topics(storage, image, topics, wanted, now_ms)
-        erasing = _Erasing(metadata, storage, execution, run, now, keys, image)
+        remote = RemoteErasing(storage, run)
+        remote.open(image, [image.topics[topic_id] for topic_id in keys])
+        erasing = _Erasing(metadata, storage, execution, run, now, keys, image, remote)
         if dry_run:
             erasing.plan(sends)
         else:
@@ -128,12 +113,13 @@ def erase(
                 erasing.remove()
             erasing.clean()
             erasing.look_everywhere()
+            erasing.clean_remotely()
             erasing.forget()
         erasing.report()
-        run.total("records", "files", "deleted_files", "not_erased")
+        run.total("records", "files", "remote_files", "deleted_files", "not_erased")
         if dry_run:
             run.estimate = sends.estimate()
-            return _report(run.report(), None)
+            return report_with(run.report(), None)
         certificate = erasing.certify(wanted, execution.clock.now_ms())
         run.notes.append(f"certificate: sha256 {certificate.sha256}")
         if not wanted.any:
@@ -142,12 +128,7 @@ def erase(
                 "looked for; give them again to find these, and for a certificate that names them"
             )
         run.totals["whole"] = certificate.whole
-    return _report(run.report(), certificate)
-
-
-def _report(of: Report, certificate: Certificate | None) -> ErasureReport:
-    fields = {name: getattr(of, name) for name in Report.__dataclass_fields__}
-    return ErasureReport(**fields, certificate=certificate)
+    return report_with(run.report(), certificate)
 
 
 class _Erasing:
@@ -162,7 +143,9 @@ class _Erasing:
         now: bool,
         keys: dict[str, RecordFinder | None],
         image: ClusterImage,
+        remote: RemoteErasing,
     ) -> None:
+        self._remote = remote
         self._metadata, self._storage, self._clock = metadata, storage, execution.clock
         self._run, self._now, self._keys, self._image = run, now, keys, image
         self._carried_out: dict[TopicIdPartition, int] = {}  # generations
@@ -176,11 +159,19 @@ class _Erasing:
         for work, planned in self._each(plan_partition, self._parts):
             part = self._parts[work.replicas.view.key]
             part.offsets, part.files, part.deleted = [*planned.offsets], planned.files, planned.deleted
-            part.read_bytes, part.written_bytes = planned.bytes, planned.bytes * len(part.view.replicas)
+            part.remote_files = planned.remote_files
+            part.read_bytes = planned.bytes + planned.remote_bytes
+            part.written_bytes = planned.bytes * len(part.view.replicas) + planned.remote_bytes
+            if part.view.topic_id in self._remote.tables:
+                puts, gets = 3 * planned.remote_files + _TABLE_COMMITS, 2 * planned.remote_files
+                sends.send(self._storage.remote, puts=puts, gets=gets)
             for broker in part.view.replicas:
                 sends.send(self._storage.stores.get(broker), puts=3 * planned.files, gets=planned.files)
             if planned.offsets:
                 sends.send_commit(self._image)
+            if self._now or work.delay_ms == 0:
+                part.deleted += planned.remote_files
+        self.clean_remotely()
 
     def carry_on(self) -> None:
         """Step 2."""
@@ -301,6 +292,16 @@ class _Erasing:
             return "it is of a former replica: run `stratalog vacuum`, then erase again"
         return "its broker is no longer registered: delete the file by hand, then erase again"
 
+    def clean_remotely(self) -> None:
+        """Step 5 in the remote tier."""
+        cleaned = clean_remotely(self._remote, self._image, self._parts, self._clock, now=self._now)
+        for key, one in cleaned.items():
+            part = self._parts[key]
+            part.deleted += one.deleted
+            if not self._run.dry_run:
+                part.left += one.left
+                part.remote = one.certified(self._remote.figures.get(key))
+
     def forget(self) -> None:
         """Step 6. A partition that has changed keeps its offsets until the next run."""
         done = tuple(
@@ -324,6 +325,7 @@ class _Erasing:
                         partition=part.view.partition,
                         records=count(offsets_of((), part.offsets)),
                         files=part.files,
+                        remote_files=part.remote_files,
                         read_bytes=part.read_bytes,
                         written_bytes=part.written_bytes,
                         deleted_files=part.deleted,
@@ -390,6 +392,8 @@ class _Erasing:
             if not waiting:
                 return
             self._refresh()
+            if task is erase_partition:
+                self._carry_out_remotely(waiting)
 
     def _is_present(self, key: TopicIdPartition) -> bool:
         return not self._parts[key].failed and key.topic_id in self._image.topics
@@ -397,7 +401,8 @@ class _Erasing:
     def _work_of(self, key: TopicIdPartition) -> EraseWork:
         part = self._parts[key]
         work = work_of(self._storage, self._clock, self._image, part.view, part.keys)
-        return replace(work, dry_run=self._run.dry_run, now=self._now, start=part.looked_to)
+        remote = self._remote.copy_of(part.view)
+        return replace(work, dry_run=self._run.dry_run, now=self._now, start=part.looked_to, remote=remote)
 
     def _fail(self, key: TopicIdPartition, error: StratalogError) -> None:
         part = self._parts[key]
@@ -412,7 +417,9 @@ class _Erasing:
         committed: list[TopicIdPartition] = []
         stale: dict[TopicIdPartition, StratalogError] = {}
         for answer in commit_erasures(
-            self._metadata, [(self._parts[key].view, one) for key, one in found.items()]
+            self._metadata,
+            [(self._parts[key].view, one) for key, one in found.items()],
+            self._remote.tables,
         ):
             if not isinstance(answer, RefusedPartition):
                 committed.append(answer.key)
@@ -428,7 +435,9 @@ class _Erasing:
         since, may have the records. A partition that has changed is carried out again.
         """
         waiting: dict[TopicIdPartition, StratalogError] = {}
+        keys = [*keys]
         for attempt in range(_ATTEMPTS):
+            self._carry_out_remotely(waiting if attempt else keys)
             erased_under: dict[TopicIdPartition, int] = {}
             missed: dict[TopicIdPartition, dict[int, StratalogError]] = {}
             for work, erased in self._each(erase_partition, waiting if attempt else keys):
@@ -455,6 +464,15 @@ class _Erasing:
                 return
         for key, error in waiting.items():
             self._fail(key, error)
+
+    def _carry_out_remotely(self, keys: Iterable[TopicIdPartition]) -> None:
+        """Carry out the erasures in the remote logs of these partitions, before their replicas. A partition whose
+        remote log does not follow has failed."""
+        views = [self._parts[key].view for key in keys if self._is_present(key)]
+        for key, error in self._remote.carry_out(self._image, views).items():
+            self._fail(key, error)
+        for key, figures in self._remote.figures.items():
+            self._parts[key].take(figures)
 
     def _is_behind(self, key: TopicIdPartition) -> bool:
         """Whether another run has committed an erasure since this one has carried out those before."""

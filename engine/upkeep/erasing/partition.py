@@ -5,11 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stratalog.engine.metadata.image import PartitionView
-from stratalog.engine.upkeep.erasing.certificate import ErasedFile, ErasedPartition, NotErased
+from stratalog.engine.upkeep.erasing.certificate import (
+    ErasedFile,
+    ErasedPartition,
+    ErasedRemote,
+    NotErased,
+)
 from stratalog.engine.upkeep.erasing.tasks import CleanedReplicas, offsets_of
 from stratalog.partitions.erasure import OffsetRange
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.wanted_where import RecordFinder
+
+
+@dataclass(slots=True)
+class RemoteFigures:
+    """The remote work on a partition so far."""
+
+    files: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    replaced: list[ErasedFile] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -33,6 +48,10 @@ class ErasingPartition:
     """The partition epoch."""
     deleted: int = 0
     left: list[NotErased] = field(default_factory=list)
+    remote: ErasedRemote | None = None
+    """Its remote copy; None: the topic is not tiered."""
+    remote_files: int = 0
+    """The remote segments that were rewritten."""
     error: NotErased | None = None
     """The failure that ended the work on it."""
 
@@ -56,6 +75,13 @@ class ErasingPartition:
             return False
         return all(one.where != where for one in self.left)
 
+    def take(self, figures: RemoteFigures) -> None:
+        """Add the figures of remote work since the last call."""
+        self.read_bytes += figures.read_bytes
+        self.written_bytes += figures.written_bytes
+        self.remote_files += figures.files
+        figures.read_bytes = figures.written_bytes = figures.files = 0
+
     def certified(self) -> ErasedPartition:
         """The partition in the certificate."""
         return ErasedPartition(
@@ -67,4 +93,5 @@ class ErasingPartition:
             replaced=tuple(self.replaced),
             made=() if self.cleaned is None else self.cleaned.made,
             not_erased=tuple(self.not_erased),
+            remote=self.remote,
         )

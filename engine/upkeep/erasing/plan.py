@@ -81,10 +81,16 @@ def _refusals(
     config = topic_config_of(image, topic)
     if is_protected(image, topic.topic_id, now_ms):
         yield "it is protected (protect.until.ms), so no record can be erased from it"
-    if config.remote_storage_enable:
+    if config.remote_storage_enable and config.remote_iceberg_table:
         yield (
-            "it is tiered (remote.storage.enable=true), and records cannot be erased from the remote tier, its "
-            "table and its Iceberg twin"
+            f"it is tiered with the Iceberg table {config.remote_iceberg_table} (remote.iceberg.table), and "
+            "records cannot be erased from its snapshots and manifests: drop that table, and set "
+            "remote.iceberg.table to an empty text first"
+        )
+    if config.remote_storage_enable and config.compacts and wanted.any:
+        yield (
+            "it is tiered and compacted, and records cannot be erased from a compacted remote log: append a "
+            "tombstone for each key, and run `stratalog compact`"
         )
     if config.snapshots:
         yield (
@@ -97,7 +103,8 @@ def _refusals(
             "time"
         )
     if storage.remote is not None:
-        for folder in (topic.folder, paths.join(paths.SNAPSHOT_TABLES, topic.folder)):
+        untiered = () if config.remote_storage_enable else (topic.folder,)
+        for folder in (*untiered, paths.join(paths.SNAPSHOT_TABLES, topic.folder)):
             if storage.remote.walk(folder):
                 yield (
                     f"the remote tier has objects of it in {folder}, which would keep the records: delete them "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stratalog.engine.driver.while_it_changes import while_it_changes
@@ -22,6 +22,7 @@ from stratalog.partitions.erasing import ErasingOptions, marks
 from stratalog.partitions.erasure import MOST_RANGES, Erasure, OffsetRange, is_erased, to_erase, within
 from stratalog.partitions.errors import (
     CorruptSegmentError,
+    LogGapError,
     RetriableError,
     StaleMetadataError,
     StratalogError,
@@ -34,6 +35,19 @@ from stratalog.partitions.segment import end_of_file
 from stratalog.partitions.store import Store
 from stratalog.partitions.transactions import transactions_of
 from stratalog.partitions.wanted_where import RecordFinder
+from stratalog.tiering.erasing import find_remotely
+from stratalog.tiering.erasure import check_searchable, to_erase_remotely
+from stratalog.tiering.remote_segment import RemoteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCopy:
+    """The remote log of a partition."""
+
+    store: Store
+    folder: str
+    """The topic's."""
+    segments: tuple[RemoteSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +65,17 @@ class EraseWork(PartitionWork):
     """Whether replaced files are deleted at once."""
     start: int = 0
     """Records below this offset were looked at."""
+    remote: RemoteCopy | None = None
+    """None for a topic that is not tiered."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``PartitionWork``."""
+        return [*self.replicas.stores.values(), *([] if self.remote is None else [self.remote.store])]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRecords:
-    """The records of the keys in the leader's log."""
+    """The records of the keys in the log: in the remote part below the leader's local start, and on the leader."""
 
     offsets: tuple[OffsetRange, ...] = ()
     """At most ``MOST_RANGES`` ranges."""
@@ -102,27 +122,68 @@ def _find(work: EraseWork) -> FoundRecords:
                 "`stratalog replicate`, then erase again"
             )
         )
+    found = _Ranges()
+    remote = None if work.remote is None else _remote_copy(work, log)
+    if remote is not None:
+        below = find_remotely(remote.store, remote.folder, remote.segments, keys, work.start, log.local_start)
+        for segment, offsets in below:
+            if (full := found.add(offsets, segment.size_bytes)) is not None:
+                return found.records(full, ends=False)
     with errors_of(leader):
         stable = transactions_of(log, leader.footer).last_stable_offset
-        ranges: list[tuple[int, int]] = []
-        above = files = size = 0
-        for link in log.over(work.start, log.log_end):
-            held = False
-            for offset in keys.offsets_in(leader.store, link.file, max(link.start, work.start), link.end):
-                if link.end > stable:
-                    above += 1
-                    continue
-                held = True
-                if ranges and ranges[-1][1] == offset:
-                    ranges[-1] = ranges[-1][0], offset + 1
-                elif len(ranges) == MOST_RANGES:
-                    return FoundRecords(
-                        tuple(ranges), offset, False, 0, files + 1, size + link.file.object.size_bytes
-                    )
-                else:
-                    ranges.append((offset, offset + 1))
-            files, size = files + held, size + held * link.file.object.size_bytes
-    return FoundRecords(tuple(ranges), stable, True, above, files, size)
+        above = 0
+        for link in log.over(max(work.start, log.local_start), log.log_end):
+            there = keys.offsets_in(leader.store, link.file, max(link.start, work.start), link.end)
+            if link.end > stable:
+                above += sum(1 for _ in there)
+            elif (full := found.add(there, link.file.object.size_bytes)) is not None:
+                return found.records(full, ends=False)
+    return found.records(stable, ends=True, above=above)
+
+
+@dataclass(slots=True)
+class _Ranges:
+    """The offsets found so far, ascending, and the files that have them."""
+
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, offsets: Iterable[int], size_bytes: int) -> int | None:
+        """The offsets found in one file. Returns the first that makes too many ranges."""
+        held = False
+        for offset in offsets:
+            self.files, self.bytes = self.files + (not held), self.bytes + (not held) * size_bytes
+            held = True
+            if self.ranges and self.ranges[-1][1] == offset:
+                self.ranges[-1] = self.ranges[-1][0], offset + 1
+            elif len(self.ranges) == MOST_RANGES:
+                return offset
+            else:
+                self.ranges.append((offset, offset + 1))
+        return None
+
+    def records(self, looked_to: int, *, ends: bool, above: int = 0) -> FoundRecords:
+        """The result, if offsets below ``looked_to`` were looked at."""
+        return FoundRecords(tuple(self.ranges), looked_to, ends, above, self.files, self.bytes)
+
+
+def _remote_copy(work: EraseWork, log: ReplicaLog) -> RemoteCopy:
+    """The remote log, which with the leader's is one log. It is read again if the leader has deleted records since
+    it was read. Raises: see ``check_searchable``."""
+    remote, view = work.remote, work.replicas.view
+    assert remote is not None
+    for attempt in range(2):
+        try:
+            check_searchable(
+                remote.segments, log.lineage, view.log_start_offset, log.local_start, str(work.replicas)
+            )
+        except LogGapError:
+            part = work.replicas.remote
+            if attempt or part is None:
+                raise
+            remote = replace(remote, segments=part.read().of_partition(view.partition))
+    return remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +338,9 @@ class PlannedErasing:
     bytes: int
     deleted: int
     """The files to delete on all replicas that can be reached."""
+    remote_files: int = 0
+    """The remote segments to rewrite."""
+    remote_bytes: int = 0
 
 
 def plan_partition(work: EraseWork) -> PlannedErasing:
@@ -292,7 +356,20 @@ def plan_partition(work: EraseWork) -> PlannedErasing:
             deleted += len(_to_replace(replicas.replica(broker).log(), erasures, found))
     files = _to_replace(replicas.leader.log(), erasures, found)
     size = sum(link.file.object.size_bytes for link in files)
-    return PlannedErasing(offsets_of(erasures, found), len(files), size, deleted)
+    remote = () if work.remote is None else work.remote.segments
+    doomed = to_erase_remotely(remote, [*erasures, Erasure(_UNCOMMITTED, tuple(found))])
+    return PlannedErasing(
+        offsets_of(erasures, found),
+        len(files),
+        size,
+        deleted,
+        len(doomed),
+        sum(segment.size_bytes for segment in doomed),
+    )
+
+
+_UNCOMMITTED = 2**62
+"""The generation of an erasure that a dry run supposes: greater than every other."""
 
 
 def _to_replace(log: ReplicaLog, erasures: Sequence[Erasure], found: Sequence[OffsetRange]) -> list[Link]:

@@ -24,6 +24,7 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.erasing.certificate import Certificate, ErasedPartition, ErasedTopic
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
+from stratalog.engine.upkeep.erasing.remote_copies import remote_copies
 from stratalog.partitions.columns import integers_of
 from stratalog.partitions.erasure import within
 from stratalog.partitions.errors import InvalidCallError, StratalogError
@@ -40,9 +41,10 @@ _WORST = (ERASED, UNKNOWN, NOT_ERASED)
 
 
 class VerifyErasedRow(PartitionRow, frozen=True, kw_only=True):
-    """A copy of a partition: the files of one broker."""
+    """A copy of a partition: the files of one broker, or the objects of the remote tier."""
 
-    broker: int
+    broker: int | None
+    """None: the remote tier."""
     state: str
     files: int
     bytes: int
@@ -65,7 +67,7 @@ class _Work:
         return {copy.store for copy in self.copies.found}
 
     def __str__(self) -> str:
-        return f"broker {self.copies.broker}"
+        return _name(self.copies.broker)
 
 
 @dataclass(slots=True)
@@ -136,7 +138,11 @@ def verify_erased(
             )
             for copies in copies_of(storage, image, topic_ids, execution.clock)
         ]
-        looked = sorted(run.each(_look, works, unit="brokers"), key=lambda one: one[0].copies.broker)
+        works += [
+            _Work(copies, expected, frozenset([key]), bytes.fromhex(certificate.salt), conditions)
+            for key, copies in remote_copies(storage, certificate.topics)
+        ]
+        looked = sorted(run.each(_look, works, unit="copies"), key=_place)
         for work, states in looked:
             copies = work.copies
             for key, state in sorted(states.items()):
@@ -155,13 +161,23 @@ def verify_erased(
                     ]
                 )
                 if state.state != ERASED:
-                    item = f"{topic.topic}-{key.partition} on broker {copies.broker}"
+                    item = f"{topic.topic}-{key.partition}: {_name(copies.broker)}"
                     run.failures.append(
                         Failure(item, state.state.upper().replace(" ", "_"), state.why or state.state)
                     )
             run.failures += [Failure(str(work), "UNKNOWN", why) for why in _unknown_of(copies)]
     run.total("files", "bytes")
     return run.report()
+
+
+def _name(broker: int | None) -> str:
+    return "remote tier" if broker is None else f"broker {broker}"
+
+
+def _place(looked: tuple[_Work, object]) -> tuple[bool, int]:
+    """Sorts brokers before the remote tier."""
+    broker = looked[0].copies.broker
+    return broker is None, broker or 0
 
 
 def _check_partitions(image: ClusterImage, keys: Iterable[TopicIdPartition]) -> None:
@@ -175,7 +191,9 @@ def _check_partitions(image: ClusterImage, keys: Iterable[TopicIdPartition]) -> 
             )
 
 
-def _placed_on(image: ClusterImage, broker: int, keys: Iterable[TopicIdPartition]) -> frozenset[TopicIdPartition]:
+def _placed_on(
+    image: ClusterImage, broker: int | None, keys: Iterable[TopicIdPartition]
+) -> frozenset[TopicIdPartition]:
     return frozenset(
         key for key in keys if key.topic_id in image.topics and broker in image.partition(*key).replicas
     )
@@ -260,7 +278,7 @@ def _unread(work: _Work, key: TopicIdPartition) -> _CopyState:
 def _state_of(copy: FileCopy, work: _Work) -> tuple[str, str | None]:
     topic, expected = work.expected[copy.key]
     if copy.file is None:
-        return UNKNOWN, "it is no data file of a log"
+        return UNKNOWN, copy.why
     try:
         verify_bytes(copy.store, copy.file)
         footer = read_segment(copy.store, copy.file).footer

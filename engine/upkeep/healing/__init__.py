@@ -4,6 +4,7 @@ heal            replaces files of brokers with verified copies, by ``plan``
 rebuild         rebuilds objects of the remote tier from replicas, by ``rebuild_plan``
 sources         the good files of a partition, and a choice of them that covers a range of offsets, for both plans
 tables          reverts rewrites of tables by other programs, which ``maintain`` and ``heal`` find
+estimate        the requests that a dry run of heal leaves out
 history         lists files that replicas have discarded but still have
 recover         exports these records (``export``)
 keep            keeps one of two histories, if a leader and its remote log contradict each other

@@ -90,12 +90,13 @@ def begin_again(
     partitions: Sequence[int] | None,
     run: OperationRun,
 ) -> None:
-    """Restart the lost logs among these partitions; one row and one note each. A dry run only shows them."""
+    """Restart the lost logs among these partitions; one row and one note each. A dry run only shows them,
+    and those that may not begin again."""
     image = metadata.image()
     views = [view for _, some in chosen_views(image, topics, partitions) for view in some]
     suspicious = [storage.replicas(view) for view in views if view.written_to and view.leader is not None]
     lost = {each.replicas.view.key: each for _, each in run.done(storage.threads.run(_look, suspicious)) if each}
-    if lost and not run.dry_run:
+    if lost:
         elections = tuple(
             Election(*key, lost=True, partition_epoch=each.replicas.view.partition_epoch)
             for key, each in lost.items()

@@ -24,8 +24,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.brokers.probe import probe_first
+from stratalog.engine.driver.estimate import Estimate
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
@@ -41,6 +43,7 @@ from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, M
 from stratalog.engine.replicas.repairing import apply_repair
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.snapshots import repair_snapshot
+from stratalog.engine.upkeep.healing.estimate import send_heal
 from stratalog.engine.upkeep.healing.plan import HealPlan, HealRow, plan_heal
 from stratalog.engine.upkeep.healing.rebuild import RebuildJob, rebuild_remote
 from stratalog.engine.upkeep.healing.rebuild_plan import plan_rebuilds
@@ -83,6 +86,7 @@ def heal(
     Raises: UnknownTopicOrPartitionError.
     """
     with execution.run("heal", dry_run=dry_run) as run:
+        sends = Planned(storage)
         image = metadata.image()
         chosen_topics(image, topics)
         if not dry_run:
@@ -91,7 +95,9 @@ def heal(
         if only is not None:
             topic_ids = {key.topic_id for key in only}
             chosen = [topic for topic in chosen if topic.topic_id in topic_ids]
+        before = storage.billed_counts()
         audits = audit(metadata, storage, execution, image, chosen, run, deep=True, only=only)
+        audited = Estimate.of(storage.billed_counts() - before)
         plans: dict[TopicIdPartition, tuple[Audited, HealPlan]] = {}
         jobs: list[RebuildJob] = []
         rewritten = rewrites_of(audits)
@@ -125,6 +131,8 @@ def heal(
             run.add(_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs)
             run.add(job.row("planned") for job in jobs)
             run.add(table_row(image.topics[topic_id], "planned") for topic_id in rewritten)
+            send_heal(sends, image, audits, audited, [*plans.values()], jobs, touched)
+            run.estimate = sends.estimate()
         else:
             steps = _HealRun(metadata, storage, execution, memory, plans, run)
             steps.heal_replicas()

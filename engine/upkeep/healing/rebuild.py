@@ -23,8 +23,14 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.healing.plan import HealRow
 from stratalog.engine.upkeep.healing.rebuild_plan import RebuildPlan, RebuiltObject
 from stratalog.engine.upkeep.tiering.iceberg import follow
+from stratalog.engine.upkeep.tiering.state import present_of
 from stratalog.engine.upkeep.verification.audit import Audited
-from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, StratalogError
+from stratalog.partitions.errors import (
+    CorruptionError,
+    FencedLeaderEpochError,
+    SourceChangedError,
+    StratalogError,
+)
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, ReplicaLog
 from stratalog.partitions.merge import Run, with_outcomes
@@ -36,7 +42,7 @@ from stratalog.partitions.transactions import Fate, transactions_of
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.rebuilder import Beside, rebuild, rebuild_from_records
-from stratalog.tiering.remote_change import Rebuilt
+from stratalog.tiering.remote_change import CommittedBatch, Rebuilt
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 
@@ -108,7 +114,8 @@ def _commit(metadata: MetadataClient, storage: Storage, topic: TopicImage, made:
     """Step 3."""
     _add(metadata, storage, topic, [(one.job.each, one.rest) for one in made if one.rest])
     if replaced := [one.rebuilt for one in made if one.job.plan.lost]:
-        storage.remote_table(topic).replace(replaced)
+        held = _histories(metadata, topic, [one.job.each for one in made])
+        _check_current(storage.remote_table(topic).replace(replaced, held))
     _add(metadata, storage, topic, [(one.job.each, one.rebuilt.uploads) for one in made if not one.job.plan.lost])
 
 
@@ -121,18 +128,39 @@ def _add(
     """Add objects for offsets that the table does not list, as a tier run does: the commit checks the leader."""
     if not added:
         return
-
-    def now() -> dict[int, Present]:
-        found = metadata.image().topics.get(topic.topic_id)
-        parts = () if found is None else found.partitions
-        return {part.partition: Present(part.leader_epoch, part.log_start_offset) for part in parts}
-
-    lineages = {each.replicas.view.partition: each.looked.lineage for each, _ in added if each.looked is not None}
+    held = _histories(metadata, topic, [each for each, _ in added])
     passed = {each.replicas.view.partition: each.replicas.view.log_start_offset for each, _ in added}
     table = storage.remote_table(topic)
     expired = expired_segments(table.load(), passed)
-    if table.commit([one for _, uploads in added for one in uploads], expired, Histories(lineages, now)).fenced:
+    done = table.commit([one for _, uploads in added for one in uploads], expired, held)
+    if done.fenced:
         raise FencedLeaderEpochError("the leader has changed; heal again")
+    _check_current(done)
+
+
+def _histories(metadata: MetadataClient, topic: TopicImage, parts: Iterable[Audited]) -> Histories:
+    """The histories of the partitions as they were audited."""
+
+    def now() -> dict[int, Present]:
+        image = metadata.image()
+        found = image.topics.get(topic.topic_id)
+        return (
+            {} if found is None else {part.partition: present_of(image, found, part) for part in found.partitions}
+        )
+
+    parts = [*parts]
+    lineages = {each.replicas.view.partition: each.looked.lineage for each in parts if each.looked is not None}
+    erasures = {each.replicas.view.partition: each.replicas.view.last_erasure for each in parts}
+    return Histories(lineages, now, erasures)
+
+
+def _check_current(done: CommittedBatch) -> None:
+    """Raises: SourceChangedError if records were erased since the objects were rebuilt."""
+    if done.stale:
+        raise SourceChangedError(
+            f"records of {done.stale[0].segment.path}, or of other segments of its partition, were erased or "
+            "compacted since it was rebuilt; heal again"
+        )
 
 
 def _rebuild(

@@ -19,6 +19,7 @@ from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import Finding, offsets
 from stratalog.engine.upkeep.verification.remote import RemotePartition
 from stratalog.partitions import paths
+from stratalog.partitions.erasure import Erasure, within
 from stratalog.partitions.errors import LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link
@@ -153,7 +154,11 @@ class _ObjectSources(GoodFiles):
     def __init__(self, each: Audited, lineage: Lineage) -> None:
         super().__init__(each, lineage, each.replicas.view.leader)
         self._held = {
-            broker: [held for held in files if each.remote is None or _follows(held, each.remote)]
+            broker: [
+                held
+                for held in files
+                if each.remote is None or _follows(held, each.remote, each.replicas.view.erasures)
+            ]
             for broker, files in self.by_broker.items()
         }
 
@@ -223,11 +228,14 @@ class _ObjectSources(GoodFiles):
         return tuple(pieces)
 
 
-def _follows(held: HeldFile, remote: RemotePartition) -> bool:
-    """Whether a file has no record that the remote segments with its offsets lack by the recorded rule."""
+def _follows(held: HeldFile, remote: RemotePartition, erasures: Sequence[Erasure]) -> bool:
+    """Whether a file has no record that the remote segments with its offsets lack by the recorded rule, or that an
+    erasure names. Once the metadata have forgotten the offsets of an erasure, no replica has such a file."""
     over = (s for s in remote.segments if s.base_offset < held.end and held.start < s.next_offset)
-    least = min(remote.generation, max((segment.generation for segment in over), default=0))
-    return held.name.generation >= least
+    least = min(remote.compacted, max((segment.generation for segment in over), default=0))
+    start, end = held.name.base_offset, max(held.end, held.name.least_end)
+    later = (one for one in erasures if one.generation > held.name.generation)
+    return held.name.generation >= least and not any(within(one.offsets, start, end) for one in later)
 
 
 def _of_one_rule(links: Iterable[Link]) -> tuple[Link, ...]:

@@ -43,7 +43,7 @@ def take_rewrites_back(
 
     def look(topic: TopicImage) -> tuple[int, str]:
         table, version = storage.remote_table(topic), known.get(topic.topic_id)
-        if version is not None and not table.has_version(version + 1):
+        if version is not None and table.is_newest(version):
             return version, ""
         log = table.load()
         if log.rewrite is None:

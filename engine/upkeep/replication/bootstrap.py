@@ -16,19 +16,21 @@ from dataclasses import replace
 
 import msgspec
 
-from stratalog.engine.brokers.bring_up import format_roots, register_brokers
+from stratalog.engine.brokers.bring_up import format_roots, plan_registration, register_brokers
 from stratalog.engine.brokers.probe import entry
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import chosen_topics
+from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
-from stratalog.engine.metadata.reassignment_plan import ReplicaChange
+from stratalog.engine.metadata.reassignment_plan import ReplicaChange, plan_change
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.upkeep.replication.reassign import plan_replicas
-from stratalog.engine.upkeep.replication.replicate import ReplicatePlanRow, ReplicateRow, replicate
+from stratalog.engine.upkeep.replication.planned import ReplicatePlanRow, plan_copies
+from stratalog.engine.upkeep.replication.replicate import ReplicateRow, plan, replicate
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
 from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.errors import InvalidCallError, RemoteNotReadyError
@@ -77,14 +79,17 @@ def bootstrap(
         Everything else is a failure of its partition in the report.
     """
     change = _change(metadata, storage, brokers, topics, add, instead_of)
+    rows: Sequence[ReplicateRow | ReplicatePlanRow]
     with execution.run("bootstrap", dry_run=dry_run) as run:
-        if not dry_run:
+        if dry_run:
+            rows = _plan(metadata, storage, execution, topics, brokers, change, trust_copy, run)
+        else:
             if not trust_copy:
                 format_roots(storage.file, storage.stores, brokers, storage.new_id, storage.key)
             run.failures += register_brokers(metadata, storage, execution, brokers, trust_copy=trust_copy).failures
-        if change is not None:
-            _assign(metadata, topics, change, run)
-        rows = _replicate(metadata, storage, execution, memory, topics, brokers, run)
+            if change is not None:  # new replicas are joining until they are in the ISR
+                run.commit(metadata, *_assignment(metadata.image(), topics, change))
+            rows = _replicate(metadata, storage, execution, memory, topics, brokers, run)
     remote_bytes = _remote_bytes(metadata, storage, topics, run.aside())  # the error would occur again
     kind = BootstrapPlanRow if dry_run else BootstrapRow
     run.add(
@@ -92,7 +97,7 @@ def bootstrap(
         for row in rows
     )
     run.totals["partitions"] = len(run.rows)
-    run.total("copied_bytes", "avoided_bytes", "remote_bytes")
+    run.total(*(("files", "bytes") if dry_run else ("copied_bytes", "avoided_bytes")), "remote_bytes")
     return run.report()
 
 
@@ -119,24 +124,48 @@ def _change(
     return ReplicaChange(move={instead_of: brokers[0]})
 
 
-def _assign(
+def _plan(
     metadata: MetadataClient,
+    storage: Storage,
+    execution: Execution,
     topics: Sequence[str] | None,
-    change: ReplicaChange,
+    brokers: Sequence[int],
+    change: ReplicaChange | None,
+    trust_copy: bool,
     run: OperationRun,
-) -> None:
-    """Commit the new replicas, which are joining until they are in the ISR."""
-    image = metadata.image()
+) -> list[ReplicatePlanRow]:
+    """The rows and the estimate of a dry run, as if the brokers were registered and had their new replicas."""
+    sends = Planned(storage)
+    image, new, failures = plan_registration(sends, metadata.image(), brokers, trust_copy=trust_copy)
+    run.failures += failures
+    if change is not None:
+        command, names = _assignment(image, topics, change)
+        sends.send_look(image, times=2)
+        if command.reassignments:
+            sends.send_commit(image)
+        decision = command.decide(image)
+        run.refuse(decision.answer, names)
+        image = decision.image_after(image)
+    works = plan(storage, execution, image, topics, None, brokers, run)
+    rows = plan_copies(sends, execution, image, works, run, new)
+    run.estimate = sends.estimate()
+    return rows
+
+
+def _assignment(
+    image: ClusterImage, topics: Sequence[str] | None, change: ReplicaChange
+) -> tuple[AlterPartitionReassignments, dict[TopicIdPartition, str]]:
+    """The command that assigns the new replicas, and the names of its partitions."""
+    named = [topic.name for topic in chosen_topics(image, topics)]
     requests = tuple(
         Reassignment(image.topic_ids[topic], partition, target=tuple(replicas))
-        for (topic, partition), replicas in plan_replicas(metadata, topics, change).items()
+        for (topic, partition), replicas in plan_change(image, named, change).items()
     )
-    if not run.dry_run:
-        names = {
-            TopicIdPartition(one.topic_id, one.partition): f"{image.topics[one.topic_id].name}-{one.partition}"
-            for one in requests
-        }
-        run.commit(metadata, AlterPartitionReassignments(requests), names)
+    names = {
+        TopicIdPartition(one.topic_id, one.partition): f"{image.topics[one.topic_id].name}-{one.partition}"
+        for one in requests
+    }
+    return AlterPartitionReassignments(requests), names
 
 
 def _replicate(
@@ -147,13 +176,10 @@ def _replicate(
     topics: Sequence[str] | None,
     brokers: Sequence[int],
     run: OperationRun,
-) -> Sequence[ReplicateRow | ReplicatePlanRow]:
+) -> list[ReplicateRow]:
     """Steps 3 and 4; the failures are those of the last attempt."""
     began_s = execution.clock.monotonic_s()
-    report = replicate(metadata, storage, execution, memory, topics, brokers=brokers, dry_run=run.dry_run)
-    if run.dry_run:
-        run.absorb(report)
-        return [msgspec.convert(row, ReplicatePlanRow) for row in report.rows]
+    report = replicate(metadata, storage, execution, memory, topics, brokers=brokers)
     rows = _rows(report)
     for retry in range(1, RETRIES + 1):
         if all(failure.code != RemoteNotReadyError.code for failure in report.failures):

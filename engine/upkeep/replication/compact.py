@@ -16,12 +16,14 @@ from functools import cache
 
 from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.planned import Planned
+from stratalog.engine.driver.remote_quota import copy_throttle
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.driver.turns import Over
 from stratalog.engine.driver.while_it_changes import while_it_changes
-from stratalog.engine.metadata.chosen import chosen_partitions, topic_config_of
+from stratalog.engine.metadata.chosen import chosen_partitions, cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_commands import AddRules, WantedRule
 from stratalog.engine.metadata.protection import Now, is_protected
@@ -30,6 +32,12 @@ from stratalog.engine.replication.erasing import not_erased
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import BoundedWork
 from stratalog.engine.replication.removal import members_behind, remove_records
+from stratalog.engine.upkeep.replication.compact_estimate import (
+    PlannedRemoval,
+    plan_removal,
+    send_commits_of_table,
+    send_removal,
+)
 from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
 from stratalog.partitions.agreed_time import agreed_ms, stamp_ms
 from stratalog.partitions.clock import Clock
@@ -244,10 +252,11 @@ def compact(
         and writing the metadata. Everything else is a failure of its partition in the report.
     """
     with execution.run("compact", dry_run=dry_run) as run:
+        sends = Planned(storage)
         image = metadata.image()
         now_ms = cache(lambda: compared_clocks(storage, execution.clock, image).agreed_ms)
         planned, protected = _plan(storage, execution.clock, image, topics, only, now_ms)
-        tables = RemoteTables(metadata, storage, run)
+        tables = RemoteTables(metadata, storage, run, copy_throttle(execution, cluster_config_of(image)))
         works = _with_remote(tables, image, planned)
         run.add(_row(view, None, CompactResult(), PROTECTED) for view in protected)
         looked = {work.replicas.view.key: seen for work, seen in run.each(look_at_log, list(works.values()))}
@@ -259,7 +268,10 @@ def compact(
         )
         due = [key for key, seen in looked.items() if seen.is_unfinished or key in ruled]
         done: dict[TopicIdPartition, CompactResult] = {}
-        if due and not dry_run:
+        if dry_run:
+            done = _plan_removals(tables, sends, image, works, AddRules(tuple(wanted.values())), due)
+            run.estimate = sends.estimate()
+        elif due:
             image = metadata.image()
             again = [
                 replace(works[key], replicas=storage.replicas(image.view(*key)))
@@ -293,6 +305,38 @@ def compact(
     )
     run.total("segments", "removed", "remote_segments", "remote_removed")
     return run.report()
+
+
+def _plan_removals(
+    tables: RemoteTables,
+    sends: Planned,
+    image: ClusterImage,
+    works: Mapping[TopicIdPartition, CompactWork],
+    command: AddRules,
+    due: Collection[TopicIdPartition],
+) -> dict[TopicIdPartition, CompactResult]:
+    """The planned results and the requests of a dry run, as if the rules were committed."""
+    after = command.decide(image).image_after(image)
+    planned = [replace(works[key], replicas=sends.storage.replicas(after.view(*key))) for key in due]
+    done: dict[TopicIdPartition, CompactResult] = {}
+    for work, found in tables.run.each(plan_work, planned):
+        key = work.replicas.view.key
+        tiered = work.recorded is not None
+        send_removal(sends, image.topics[key.topic_id], work.replicas, found, tiered=tiered)
+        done[key] = CompactResult(segments=len(found.sizes), files=found.files, read_bytes=sum(found.sizes))
+        tables.figures[key] = RemovedRemotely(made=len(found.remote), read_bytes=sum(found.remote))
+    if done:
+        sends.send_look(image, times=2)
+    if command.wanted:
+        sends.send_commit(image)
+    for _ in {key.topic_id for key in done if works[key].recorded is not None}:
+        send_commits_of_table(sends)
+    return done
+
+
+def plan_work(work: CompactWork) -> PlannedRemoval:
+    """The task of a dry run. Raises: see ``plan_removal``."""
+    return plan_removal(work.replicas, work.merging.segment_bytes, work.segments)
 
 
 def _carry_out(

@@ -21,6 +21,7 @@ from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.leader import leader_log
 from stratalog.engine.replication.partition import BoundedWork, PartitionReplicas
+from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
@@ -63,6 +64,8 @@ class RemoteRemovalWork(BoundedWork):
     remote: Store
     folder: str
     options: RemovingOptions
+    throttle: Throttle | None = None
+    """The task's share of the quota of copies to the remote tier; None: no limit."""
     looked_again: bool = False
     """Whether the segments were read again, after one of the errors ``_MAY_HAVE_MOVED``."""
 
@@ -82,8 +85,9 @@ def _remove(work: RemoteRemovalWork) -> RemovedRemotely:
     with errors_of(leader):
         transactions = transactions_of(log, leader.footer)
     options = replace(work.options, most=work.most)
+    spend = {} if work.throttle is None else {"spend": work.throttle.spend}
     return carry_out_remotely(
-        leader, log, transactions, work.rule, work.remote, work.folder, work.segments, options
+        leader, log, transactions, work.rule, work.remote, work.folder, work.segments, options, **spend
     )
 
 
@@ -94,6 +98,8 @@ class RemoteTables:
     metadata: MetadataClient
     storage: Storage
     run: OperationRun
+    throttle: Throttle | None = None
+    """See ``copy_throttle``."""
     logs: dict[str, RemoteLog] = field(default_factory=dict)
     """By topic id, as last read; topics whose table cannot be read are absent."""
     figures: dict[TopicIdPartition, RemovedRemotely] = field(default_factory=dict)
@@ -153,6 +159,7 @@ class RemoteTables:
             remote=table.remote,
             folder=table.folder,
             options=options,
+            throttle=self.throttle,
         )
 
     def carry_out(self, works: Sequence[RemoteRemovalWork], over: Over | None) -> set[TopicIdPartition]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.execution import Execution
-from stratalog.engine.driver.planned import Planned, columns_of, uploads
+from stratalog.engine.driver.planned import Planned, reads_to_rewrite, uploads
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
@@ -148,7 +148,7 @@ def plan(
         works += [
             MergeWork(
                 replicas=storage.replicas(view),
-                policy=config.merging,
+                policy=config.merging_on_brokers,
                 from_offset=max(ends[topic.topic_id].get(view.partition, 0), view.log_start_offset),
                 compression=config.compression_type,
                 clock=clock,
@@ -235,12 +235,13 @@ def merge(
 
 
 def _send(sends: Planned, image: ClusterImage, work: MergeWork, planned: MergeResult) -> None:
-    """Estimate the requests of a merge: it reads the footer and the columns of each file, lists the leader again,
-    checks its root, and writes a segment of at most the size of the files.
+    """Estimate the requests of a merge: it reads each file, lists the leader again, checks its root, and writes a
+    segment of at most the size of the files.
     """
     if not planned.segments:
         return
-    reads = 1 + columns_of(image.topics[work.replicas.view.topic_id])
+    topic = image.topics[work.replicas.view.topic_id]
+    reads = reads_to_rewrite(topic, planned.read_bytes // planned.files)
     sends.send(
         work.replicas.leader.store,
         puts=planned.segments * (1 + uploads(planned.read_bytes // planned.segments)),

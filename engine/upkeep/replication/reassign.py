@@ -16,7 +16,7 @@ obeys it, even after this run has ended. It is removed when no partition is bein
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,6 +24,7 @@ import msgspec
 from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
@@ -39,9 +40,13 @@ from stratalog.engine.metadata.reassignment_plan import (
     plan_change,
 )
 from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.replication.planned_sync import PlannedSync, plan_sync
+from stratalog.engine.replication.sync import SyncOptions
 from stratalog.engine.replication.throttle import checked_rate
 from stratalog.engine.upkeep.replication.letting_go import CoverWork, check_covers, plan_cover
+from stratalog.engine.upkeep.replication.planned import plan_copies, send_reading
 from stratalog.engine.upkeep.replication.replicate import end_throttle, replicate
+from stratalog.engine.upkeep.replication.replicate import plan as plan_replicate
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 
@@ -58,13 +63,15 @@ class _Planned:
     """The planned replicas."""
     refused: bool = False
     copied_bytes: int = 0
+    """In a dry run, the bytes to copy."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.before.partition}"
 
 
 class ReassignRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition of the plan, with the outcome if the plan was carried out. Brokers are separated by spaces."""
+    """A partition of the plan, with the outcome if the plan was carried out, and otherwise the bytes to copy.
+    Brokers are separated by spaces."""
 
     replicas_before: str
     replicas: str
@@ -73,6 +80,7 @@ class ReassignRow(PartitionRow, frozen=True, kw_only=True):
     state: str | msgspec.UnsetType = msgspec.UNSET
     leader: int | msgspec.UnsetType | None = msgspec.UNSET
     copied_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    bytes: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class CancelRow(PartitionRow, frozen=True, kw_only=True):
@@ -111,6 +119,7 @@ def reassign(
     plan = plain_plan(plan)
     rate = None if throttle_bytes_per_s is None else math.ceil(checked_rate(throttle_bytes_per_s))
     with execution.run("reassign", dry_run=dry_run) as run:
+        sends = Planned(storage)
         image = metadata.image()
         check_plan(image, plan)
         if not dry_run:
@@ -125,14 +134,19 @@ def reassign(
         if not dry_run and not force:
             _check_cover(metadata, storage, execution, planned, run)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
-        _commit(metadata, planned, targets, force, run, rate)
-        after = image if dry_run else metadata.image()
-        if not dry_run:
+        if dry_run:
+            after = image
+            _plan(sends, execution, image, planned, _command(targets, force, rate), force, run)
+            run.estimate = sends.estimate()
+        else:
+            _commit(metadata, planned, targets, force, run, rate)
+            after = metadata.image()
             after = _copy(metadata, storage, execution, memory, planned, after, run)
             end_throttle(metadata, after)
             _note_unfinished(planned, after, run)
         run.add(_row(key, one, after, dry_run) for key, one in planned.items())
-    run.totals |= {"partitions": len(run.rows), "copied_bytes": sum(one.copied_bytes for one in planned.values())}
+    copied = sum(one.copied_bytes for one in planned.values())
+    run.totals |= {"partitions": len(run.rows), "bytes" if dry_run else "copied_bytes": copied}
     return run.report()
 
 
@@ -202,12 +216,61 @@ def _commit(
     throttled_rate: int | None = None,
 ) -> list[_Planned]:
     """Step 2. Returns the partitions that were changed; the others become failures."""
-    requests = tuple(Reassignment(*key, target=target, force=force) for key, target in targets.items())
-    command = AlterPartitionReassignments(requests, throttled_rate)
+    command = _command(targets, force, throttled_rate)
     done = run.commit(metadata, command, {key: planned[key] for key in targets})
     for key in targets.keys() - done.keys():
         planned[key].refused = True
     return [*done.values()]
+
+
+def _command(
+    targets: Mapping[TopicIdPartition, tuple[int, ...] | None], force: bool, throttled_rate: int | None
+) -> AlterPartitionReassignments:
+    requests = tuple(Reassignment(*key, target=target, force=force) for key, target in targets.items())
+    return AlterPartitionReassignments(requests, throttled_rate)
+
+
+def _plan(
+    sends: Planned,
+    execution: Execution,
+    image: ClusterImage,
+    planned: dict[TopicIdPartition, _Planned],
+    command: AlterPartitionReassignments,
+    force: bool,
+    run: OperationRun,
+) -> None:
+    """The copies and the requests of a dry run, as if the new replicas were committed. Remote segments that step 1
+    reads are not counted."""
+    storage = sends.storage
+    decision = command.decide(image)
+    kept = run.refuse(decision.answer, planned)
+    after = decision.image_after(image)
+    if decision.records:
+        sends.send_commit(image)
+        sends.send_look(image, times=3)
+    joining = {key for key in kept if after.partition(*key).joining}
+    shrinking = [
+        key for key in kept if key not in joining and {*planned[key].before.original} - {*kept[key].replicas}
+    ]
+    if not force:
+        sends.send_look(image)
+        for key in joining:
+            sends.send(storage.stores.get(image.view(*key).leader or 0), puts=1, gets=1)
+        for outcome in storage.threads.run(lambda key: _leader_of(storage, image, key), shrinking):
+            if isinstance(outcome, Done):
+                view = image.view(*outcome.item)
+                staying = [broker for broker in kept[outcome.item].replicas if broker in view.isr]
+                send_reading(sends, storage.stores.get(staying[0]) if staying else None, outcome.value)
+    brokers = sorted({broker for key in joining for broker in after.partition(*key).joining})
+    topics = list(dict.fromkeys(planned[key].topic for key in joining))
+    works = plan_replicate(storage, execution, after, topics, joining, brokers, run) if joining else []
+    by_name = {str(one): one for one in planned.values()}
+    for row in plan_copies(sends, execution, after, works, run):
+        by_name[f"{row.topic}-{row.partition}"].copied_bytes = row.bytes
+
+
+def _leader_of(storage: Storage, image: ClusterImage, key: TopicIdPartition) -> PlannedSync:
+    return plan_sync(storage.replicas(image.view(*key)), (), SyncOptions(copies=storage.copies))
 
 
 def _copy(
@@ -269,7 +332,7 @@ def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: boo
         leaving=named(b for b in before.original if b not in one.replicas),
     )
     if dry_run:
-        return row
+        return msgspec.structs.replace(row, bytes=one.copied_bytes)
     if one.refused:
         state = "refused"
     elif now is None or goal(now) != one.replicas:

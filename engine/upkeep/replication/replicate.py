@@ -25,6 +25,7 @@ from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.config.cluster_config import NO_LIMIT
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
@@ -44,6 +45,7 @@ from stratalog.engine.replication.sync import SyncOptions
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect_uncleanly_where_allowed
 from stratalog.engine.upkeep.replication.letting_go import check_joins
+from stratalog.engine.upkeep.replication.planned import plan_copies
 from stratalog.engine.upkeep.replication.proving import mark_written, prove
 from stratalog.engine.upkeep.replication.syncing import SyncWork, sync_all
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
@@ -61,13 +63,6 @@ from stratalog.tiering.bootstrap import LastTiered
 from stratalog.tiering.remote_log import RemoteLog
 
 _ROUNDS = 6
-
-
-class ReplicatePlanRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition, in a dry run."""
-
-    leader: int | None
-    followers: str
 
 
 class ReplicateRow(PartitionRow, frozen=True, kw_only=True):
@@ -108,6 +103,7 @@ def replicate(
     """
     cut_off = 0
     with execution.run("replicate", dry_run=dry_run) as run:
+        sends = Planned(storage)
         image = metadata.image()
         chosen_topics(image, topics)
         for broker in brokers or ():
@@ -119,7 +115,8 @@ def replicate(
             run.notes += elected
         works = plan(storage, execution, image, topics, only, brokers, run, throttled_s)
         if dry_run:
-            run.add(map(_planned, works))
+            run.add(plan_copies(sends, execution, image, works, run))
+            run.estimate = sends.estimate()
         else:
             states = _run(metadata, storage, execution, works, brokers, over, run)
             run.add(map(_row, states))
@@ -132,7 +129,7 @@ def replicate(
             if any(work.replicas.view.target for work in works):
                 end_throttle(metadata, image)
     run.totals["partitions"] = len(run.rows)
-    run.total("copied_bytes", "avoided_bytes")
+    run.total(*(("files", "bytes") if dry_run else ("copied_bytes", "avoided_bytes")))
     if cut_off:
         run.totals["cut_off"] = cut_off
     return run.report()
@@ -444,12 +441,6 @@ def _expand(
         # The next round proves a high watermark that could not advance while there were too few members.
         held_back = key in too_few and state.log_end > state.high_watermark
         state.again = state.again or (held_back and state.has_min_isr)
-
-
-def _planned(work: SyncWork) -> ReplicatePlanRow:
-    view = work.replicas.view
-    followers = " ".join(map(str, work.followers))
-    return ReplicatePlanRow(topic=view.topic, partition=view.partition, leader=view.leader, followers=followers)
 
 
 def _row(state: Progressed) -> ReplicateRow:

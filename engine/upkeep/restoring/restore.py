@@ -19,6 +19,7 @@ topics that are not tiered, snapshots.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -28,7 +29,8 @@ from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.config.settings import topic_config
 from stratalog.engine.driver.execution import Execution, measured
 from stratalog.engine.driver.memory import Memory
-from stratalog.engine.driver.opening import OpenStore, Ports
+from stratalog.engine.driver.opening import OpenStore, Ports, open_stores
+from stratalog.engine.driver.planned import Planned
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.storage import Storage
@@ -41,12 +43,16 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.engine.upkeep.restoring.estimate import send_restore
 from stratalog.engine.upkeep.restoring.plan import RestorePlan, plan_restore
 from stratalog.engine.upkeep.tiering.point import write_description
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.identity import random_id
 from stratalog.partitions.records import schema_of
+from stratalog.partitions.runner import SerialRunner
+from stratalog.partitions.store import Store
 
 
 def restore(
@@ -76,8 +82,13 @@ def restore(
             f"cluster file {file.path} has no [cluster] remote: name the remote tier to restore from"
         )
     remote = opener(file.remote, file.remote_storage, clock)
+    if dry_run:
+        sends = Planned(_storage(file, remote, opener, clock))
+        plan = plan_restore(file, remote, former, clock, key)
+        send_restore(sends, file, plan)
+        return replace(_planned(plan, dry_run), estimate=None if plan.failures else sends.estimate())
     plan = plan_restore(file, remote, former, clock, key)
-    if plan.failures or dry_run:
+    if plan.failures:
         return _planned(plan, dry_run)
     ports = heir()
 
@@ -95,6 +106,19 @@ def restore(
         return replace(report, seconds=measure.seconds, counts=measure.counts)
 
     return around(ports, take_over_and_bring_back)
+
+
+def _storage(file: ClusterFile, remote: Store, opener: OpenStore, clock: Clock) -> Storage:
+    """The storage of the brokers, which the estimate asks nothing."""
+    return Storage(
+        file=file,
+        stores=open_stores(file, clock, opener),
+        remote=remote,
+        table_clock=clock,
+        new_id=random_id,
+        rng=random.Random(),
+        threads=SerialRunner(),
+    )
 
 
 def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescription:

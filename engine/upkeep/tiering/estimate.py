@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.engine.driver.planned import Planned, columns_of, copies, uploads
+from stratalog.engine.driver.planned import Planned, copies, reads_to_rewrite, uploads
 from stratalog.engine.driver.stored_schedule import places_of_copies
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.tiering.state import PartitionTiering, TopicTiering
@@ -46,6 +46,7 @@ def _send_upload(sends: Planned, remote: Store, of: TopicTiering, leader: Store,
         puts, gets = copies(size)
         sends.send(remote, puts=puts)
         sends.send(leader, gets=2 + gets, moved_bytes=size + min(size, TAIL_BYTES))
-    else:  # the footer and the columns of each file, and the log once more
+    else:  # each file, and the log once more
+        reads = sum(reads_to_rewrite(of.topic, link.file.object.size_bytes) for link in run.links)
         sends.send(remote, puts=uploads(size))
-        sends.send(leader, puts=1, gets=1 + len(run.links) * (1 + columns_of(of.topic)), moved_bytes=size)
+        sends.send(leader, puts=1, gets=1 + reads, moved_bytes=size)

@@ -14,7 +14,7 @@ from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.run import PartitionRow
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
-from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage, last_erasure
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.tiering.tasks import PlannedUploads
@@ -224,7 +224,15 @@ def histories(metadata: MetadataClient, of: TopicTiering, parts: Iterable[Partit
         topic = image.topics.get(topic_id)
         if topic is None or not topic_config_of(image, topic).copies_to_remote:
             return {}
-        return {p.partition: Present(p.leader_epoch, p.log_start_offset) for p in topic.partitions}
+        return {p.partition: present_of(image, topic, p) for p in topic.partitions}
 
+    parts = [*parts]
     lineages = {part.replicas.view.partition: part.planned.lineage for part in parts if part.planned is not None}
-    return Histories(lineages, now)
+    erasures = {part.replicas.view.partition: part.replicas.view.last_erasure for part in parts}
+    return Histories(lineages, now, erasures)
+
+
+def present_of(image: ClusterImage, topic: TopicImage, of: PartitionImage) -> Present:
+    """The current metadata of a partition."""
+    erasure = last_erasure(image.erasures_of(TopicIdPartition(topic.topic_id, of.partition)))
+    return Present(of.leader_epoch, of.log_start_offset, erasure)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.replication.leader import check_agreed, compare_with_remote, leader_log, look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.partitions.clock import Clock
+from stratalog.partitions.erasure import Erasure, to_erase
 from stratalog.partitions.errors import StoreTimeoutError, StratalogError
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.listing import Link, Listing, parse
+from stratalog.partitions.listing import Link, Listing, ReplicaLog, parse
 from stratalog.partitions.merge import MergePolicy, Run, oldest_by
+from stratalog.partitions.paths import DataName
 from stratalog.partitions.probing import NoAnswerError, Prober
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.runner import Done, Failed
@@ -109,6 +111,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
             check_agreed(work.replicas, log)
         start = earliest_pending_upload(log, segments, log_start, str(work.replicas))
     transactions = transactions_of(log, leader.footer, start)
+    unerased = _unerased(log, work.replicas.view.erasures)
     plan = plan_uploads(
         log,
         start,
@@ -120,6 +123,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         oldest_ms=oldest_by(leader.footer),
         transactions=transactions,
         rule=work.rule,
+        unerased=unerased,
     )
     pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
     if plan.runs or foreign or work.segments is None:
@@ -143,10 +147,18 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         oldest_ms=oldest_by(leader.footer),
         transactions=transactions,
         rule=work.rule,
+        unerased=unerased,
     )
     return PlannedUploads(
         plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms, why=why
     )
+
+
+def _unerased(log: ReplicaLog, erasures: Sequence[Erasure]) -> frozenset[DataName]:
+    """The files that may have records which an erasure names."""
+    if not any(one.offsets for one in erasures):
+        return frozenset()
+    return frozenset(link.name for link, _ in to_erase(log, erasures))
 
 
 def _seen(work: PlanWork, listing: Listing) -> str:
@@ -156,6 +168,7 @@ def _seen(work: PlanWork, listing: Listing) -> str:
     rests_on = (
         (view.leader, view.leader_epoch, view.log_start_offset, last, work.policy, work.lag, work.expires_ms),
         work.rule,
+        [one.generation for one in view.erasures if one.offsets],
         sorted((str(file.name), file.object.version) for file in listing.data),
         sorted(map(str, listing.watermarks)),
         sorted((str(name), stored.version) for name, stored in (*listing.epochs, *listing.local_starts)),

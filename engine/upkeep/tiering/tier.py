@@ -36,7 +36,7 @@ from stratalog.engine.upkeep.tiering.state import PartitionTiering, TopicTiering
 from stratalog.engine.upkeep.tiering.tasks import PlanWork, plan_partition
 from stratalog.engine.upkeep.tiering.uploads import Uploads
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import CorruptionError, StratalogError
+from stratalog.partitions.errors import CorruptionError, SourceChangedError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.runner import Done, Failed
@@ -266,6 +266,7 @@ class _TierRun:
     def _upload_from_others(self) -> None:
         """Leaders that were found damaged meanwhile resign; the remaining uploads come from their successors.
         Without a successor the partition has failed."""
+        self._excuse_outdated()
         failed = [(part.replicas.view, part.error) for part in self.parts if part.error is not None]
         under = under_others(self.metadata, self.storage, failed, self.run)
         again = [part for part in self.parts if part.key in under]
@@ -275,6 +276,19 @@ class _TierRun:
             part.begin_again(under[part.key])
         self._plan_once(again)
         self._upload(again)
+
+    def _excuse_outdated(self) -> None:
+        """Files of a generation that a view does not know are no part of its log, so a log may seem damaged whose
+        files were rewritten and deleted since the run began. The next run copies it."""
+        damaged = [part for part in self.parts if isinstance(part.error, CorruptionError) and not part.excused]
+        image = self.metadata.image() if damaged else self.image
+        for part in damaged:
+            known = part.replicas.view.generation
+            if part.key[0] in image.topics and image.view(*part.key).generation > known:
+                part.error = SourceChangedError(
+                    f"{part}: compaction or an erasure has removed records since this run began: the next run "
+                    "copies the rest"
+                )
 
     def _let_go(self) -> None:
         """Commit the removal of segments of lost histories from remote logs if no upload has replaced them; adds a

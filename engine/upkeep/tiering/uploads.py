@@ -4,7 +4,7 @@
 2. An upload waits until the segments before it are uploaded; then its topic can commit it.
 3. A committer commits completed uploads, one topic at a time, while other uploads continue. The commit reads the
 present leaders, and leaves out segments of a leader that was deposed meanwhile, and those that were copied before
-a compaction.
+a compaction or an erasure.
 
 After a failure in a partition, no further upload of that partition begins. When a budget is used up, only the
 first upload begins. If an upload hangs, its lane waits until the deadline, while the other lanes continue.
@@ -212,8 +212,9 @@ class Uploads:
             for part, upload in batch:
                 if upload.segment.path in stale:
                     part.error = part.error or SourceChangedError(
-                        f"{part}: compaction has removed records of {upload.segment.name}, or of a segment before "
-                        "it, since it was copied: the upload was not committed, and the next run copies the rest"
+                        f"{part}: compaction or an erasure has removed records of {upload.segment.name}, or of "
+                        "others of the partition, since it was copied: the upload was not committed, and the next "
+                        "run copies the rest"
                     )
                 elif upload.segment.path not in fenced:
                     part.committed.append(upload)

@@ -246,7 +246,13 @@ def _load_remote(
         missing = frozenset(segment.path for segment in table.missing_objects(log))
         rewrite = "" if log.rewrite is None else str(log.rewrite)
         return lambda partition: RemotePartition(
-            table.remote, table.folder, log.of_partition(partition), missing, rewrite, log.generation(partition)
+            table.remote,
+            table.folder,
+            log.of_partition(partition),
+            missing,
+            rewrite,
+            log.generation(partition),
+            log.rules[partition].generation if partition in log.rules else 0,
         )
 
     topics = [image.topics[topic_id] for topic_id in sorted({key[0] for key in audits})]

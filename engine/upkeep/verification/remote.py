@@ -37,7 +37,9 @@ class RemotePartition:
     rewrite: str = ""
     """A description of files with which other programs have replaced segments, if any."""
     generation: int = 0
-    """The generation of the last rule of removal that the table records."""
+    """The generation of the last rule of removal or erasure that the table records."""
+    compacted: int = 0
+    """The generation of the last rule of removal that it records."""
 
     def lists(self, object_name: str) -> bool:
         """Whether the table lists an object, by its name in the store."""

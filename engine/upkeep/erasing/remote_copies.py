@@ -1,0 +1,57 @@
+"""All remote copies of partitions: the objects in the folders of their topics, listed by the tables or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.upkeep.erasing.certificate import ErasedRemote, ErasedTopic
+from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy
+from stratalog.partitions import paths
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.store import StoredObject
+from stratalog.tiering.erasure import log_litter, older_log_files
+from stratalog.tiering.remote_objects import RemoteObjects
+
+
+def remote_copies(storage: Storage, topics: Iterable[ErasedTopic]) -> Iterator[tuple[TopicIdPartition, Copies]]:
+    """The remote copy of each partition in a certificate whose topic has objects in the remote tier, or had when
+    it was erased. Objects that belong to no partition count for each."""
+    remote = storage.remote
+    for topic in topics if remote is not None else ():
+        assert remote is not None
+        folder = paths.topic_folder(topic.topic, topic.topic_id)
+        try:
+            stored = remote.walk(folder)
+        except StratalogError as error:
+            for one in topic.partitions:
+                yield TopicIdPartition(topic.topic_id, one.partition), Copies(None, (), 0, error)
+            continue
+        objects = RemoteObjects.of(folder, stored)
+        for one in topic.partitions:
+            if not stored and one.remote is None:
+                continue
+            key = TopicIdPartition(topic.topic_id, one.partition)
+            found = [
+                FileCopy(None, remote, key, each.object, DataFile(each.name, each.object), True)
+                for each in objects.segments.values()
+                if each.partition == one.partition
+            ]
+            found += [
+                FileCopy(None, remote, key, each, None, True, why) for each, why in _unknown(objects, one.remote)
+            ]
+            yield key, Copies(None, tuple(found))
+
+
+def _unknown(objects: RemoteObjects, erased: ErasedRemote | None) -> Iterator[tuple[StoredObject, str]]:
+    """The objects of which nobody knows what they have, each with the reason."""
+    for stored in (*objects.foreign.values(), *log_litter(objects.log_entries)):
+        yield stored, "it is neither a segment nor a file of the table's log"
+    version = None if erased is None else erased.version
+    older: Sequence[StoredObject] = objects.log_entries
+    if version is not None:
+        older = older_log_files(objects.log_entries, version)
+    for stored in older:
+        yield stored, "it belongs to a version from before the erasure, whose statistics may have erased values"

@@ -1,0 +1,43 @@
+"""The report of an erasure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import PartitionRow
+from stratalog.engine.upkeep.erasing.certificate import Certificate
+
+
+class EraseRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition. ``records`` counts its erased offsets; in a dry run, what a run would do."""
+
+    records: int
+    files: int
+    """Files of the leader that were rewritten."""
+    remote_files: int
+    """Segments of the remote log that were rewritten."""
+    read_bytes: int
+    written_bytes: int
+    deleted_files: int
+    """On all brokers and in the remote tier."""
+    not_erased: int
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureReport(Report):
+    """The report of an erasure, with its certificate (None in a dry run)."""
+
+    certificate: Certificate | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether no byte of an erased record is left."""
+        return self.certificate is not None and self.certificate.whole
+
+
+def report_with(of: Report, certificate: Certificate | None) -> ErasureReport:
+    """The report, with its certificate."""
+    fields = {name: getattr(of, name) for name in Report.__dataclass_fields__}
+    return ErasureReport(**fields, certificate=certificate)

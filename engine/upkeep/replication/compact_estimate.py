@@ -1,0 +1,78 @@
+"""The work of a compaction, and its requests, for a dry run; as counted with stores in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.engine.driver.planned import Planned, columns_of, copies, uploads
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.replication.leader import look_at_leader
+from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.partitions.removal import to_rewrite
+from stratalog.partitions.removing import runs_of
+from stratalog.tiering.remote_segment import RemoteSegment
+from stratalog.tiering.removal import to_rewrite as to_rewrite_remotely
+
+_KEY_COLUMNS = 3
+"""offset, key and control."""
+_COMMITS_OF_TABLE = 4
+"""Listings of a table's log by the two commits of a compaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRemoval:
+    """The work of a rule of removal on one partition."""
+
+    sizes: tuple[int, ...]
+    """The bytes of the files that each new segment replaces."""
+    files: int
+    """The number of these files."""
+    covered: int
+    """The leader's files below the rule's bound, whose keys are read."""
+    remote: tuple[int, ...]
+    """The bytes of each remote segment that is written again."""
+
+
+def plan_removal(
+    replicas: PartitionReplicas, segment_bytes: int, segments: tuple[RemoteSegment, ...]
+) -> PlannedRemoval:
+    """Plan the last rule of the view. Raises: errors of listing the leader."""
+    rule = replicas.view.rules[-1].rule
+    log = look_at_leader(replicas)
+    runs = runs_of(to_rewrite(log, rule), segment_bytes)
+    return PlannedRemoval(
+        sizes=tuple(run.size_bytes for run in runs),
+        files=sum(len(run.links) for run in runs),
+        covered=len(log.over(log.local_start, rule.bound)),
+        remote=tuple(segment.size_bytes for segment in to_rewrite_remotely(segments, rule)),
+    )
+
+
+def send_removal(
+    sends: Planned, topic: TopicImage, replicas: PartitionReplicas, planned: PlannedRemoval, *, tiered: bool
+) -> None:
+    """Add the removal of one partition: the keys of all files are read, then all columns of the files that are
+    written again. A new segment has at most their size; the members of the ISR copy it.
+    """
+    leader, columns = replicas.leader.store, columns_of(topic)
+    keys = planned.covered * _KEY_COLUMNS
+    size = sum(planned.sizes)
+    sends.send(leader, puts=1, gets=1 + keys + planned.files * columns, moved_bytes=2 * size)
+    for broker in replicas.acknowledging:
+        sends.send(replicas.stores.get(broker), puts=1, gets=1)
+    for made in planned.sizes:
+        puts, gets = copies(made)
+        sends.send(leader, puts=1 + uploads(made), gets=2, moved_bytes=made)
+        for broker in replicas.acknowledging:
+            sends.send(leader, gets=gets, moved_bytes=made)
+            sends.send(replicas.stores.get(broker), puts=puts, moved_bytes=made)
+    if tiered:
+        sends.send(leader, puts=1, gets=1 + keys)
+    for made in planned.remote:
+        reads = 1 + _KEY_COLUMNS + columns
+        sends.send(sends.storage.remote, puts=uploads(made), gets=reads, moved_bytes=3 * made)
+
+
+def send_commits_of_table(sends: Planned) -> None:
+    """Add the commits of one topic's table."""
+    sends.send(sends.storage.remote, puts=_COMMITS_OF_TABLE)

@@ -1,0 +1,135 @@
+"""Plans of runs that copy logs to followers: the files that followers lack, and the requests of such a run that
+its dry run leaves out, as counted with stores in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.planned import Planned, copies, pieces
+from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.replication.planned_sync import PlannedCopies, PlannedSync, plan_sync
+from stratalog.engine.upkeep.replication.syncing import SyncWork
+from stratalog.partitions.parquet_decoding import TAIL_BYTES
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.segment_check import READ_BYTES, SMALL_BYTES
+from stratalog.partitions.store import Store, StoredObject
+
+_COMMITS_TO_JOIN = 2
+
+
+class ReplicatePlanRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition, in a dry run, with the files that its followers lack."""
+
+    leader: int | None
+    followers: str
+    files: int
+    bytes: int
+
+
+def look_at_sync(work: SyncWork, new: Collection[int]) -> PlannedSync:
+    """The task. Raises: see ``plan_sync``."""
+    return plan_sync(work.replicas, work.followers, work.options, new)
+
+
+def plan_copies(
+    sends: Planned,
+    execution: Execution,
+    image: ClusterImage,
+    works: Sequence[SyncWork],
+    run: OperationRun,
+    new: Collection[int] = (),
+) -> list[ReplicatePlanRow]:
+    """The rows of a replicate with these works, and its requests. ``image`` may be the metadata after commits that
+    the plan only intends, with the roots ``new``, which are not formatted yet. A replica that cannot be looked at
+    is left out, with a note."""
+    for broker in image.brokers:  # the probe
+        sends.send(sends.storage.stores.get(broker), gets=1)
+    planned: list[tuple[SyncWork, PlannedSync]] = []
+    failed: list[SyncWork] = []
+    for outcome in execution.tasks.run(partial(look_at_sync, new=new), works):
+        match outcome:
+            case Done(work, found):
+                planned.append((work, found))
+            case Failed(work, error):
+                failed.append(work)
+                run.notes.append(f"{work}: not in the estimate: {error}")
+    run.notes += [
+        f"{work} on broker {each.broker_id}: not in the estimate: {each.error}"
+        for work, found in planned
+        for each in found.copies
+        if each.error is not None
+    ]
+    _send(sends, image, planned)
+    rows = [_row(work, [one for each in found.copies for one in each.files]) for work, found in planned]
+    return sorted([*rows, *(_row(work, ()) for work in failed)], key=lambda row: (row.topic, row.partition))
+
+
+def _send(sends: Planned, image: ClusterImage, planned: Sequence[tuple[SyncWork, PlannedSync]]) -> None:
+    proving, joining, letting_go, writing = False, False, False, False
+    for work, found in planned:
+        view, leader = work.replicas.view, work.replicas.leader.store
+        known = [each for each in found.copies if each.error is None]
+        newcomers = [each.broker_id for each in known if each.broker_id not in view.isr]
+        for each in known:
+            _send_copies(sends, work, found, each)
+        for one in {one for each in known for one in each.files}:
+            sends.send(leader, gets=1, moved_bytes=min(one.size_bytes, TAIL_BYTES))
+        if found.leader_joins:  # it lists the members first, and itself once more
+            sends.send(leader, puts=2, gets=1)
+            for broker in {*view.isr} - {view.leader}:
+                sends.send(work.replicas.stores.get(broker), puts=1, gets=2)
+        enough = view.has_min_isr(work.min_insync_replicas)
+        reached = {*work.replicas.acknowledging} <= {each.broker_id for each in known}
+        proven = found.log_end if reached and enough else found.high_watermark
+        if proven > found.high_watermark:
+            proving = True
+            for store in map(work.replicas.stores.get, work.replicas.acknowledging):
+                sends.send(store, puts=1)
+            sends.send(leader, puts=1)
+        if newcomers:  # they are listed again, after the first of the two commits
+            joining = True
+            for store in (leader, *map(work.replicas.stores.get, newcomers)):
+                sends.send(store, puts=1, gets=1)
+            if view.target and not {*view.replicas} <= {*view.target}:
+                letting_go = True
+                send_reading(sends, work.replicas.stores.get(newcomers[0]), found)
+        writing = writing or (proven > view.log_start_offset and proven >= 2 * view.written_to)
+    sends.send_look(image, times=proving + letting_go)
+    for _ in range(joining * _COMMITS_TO_JOIN):
+        sends.send_commit_again(image)
+        sends.send_look(image, times=2)
+    if writing:
+        sends.send_commit(image)
+
+
+def send_reading(sends: Planned, store: Store | None, found: PlannedSync) -> None:
+    """Add a reading of every byte of one replica that has all files of its leader."""
+    sizes = [one.size_bytes for one in found.files]
+    reads = sum(1 if size <= SMALL_BYTES else 1 + pieces(size, READ_BYTES) for size in sizes)
+    sends.send(store, puts=1, gets=1 + reads, moved_bytes=sum(sizes))
+
+
+def _send_copies(sends: Planned, work: SyncWork, found: PlannedSync, each: PlannedCopies) -> None:
+    """Add the copies to one follower, without the footers of the files, which the leader reads once for all."""
+    leader, follower = work.replicas.leader.store, work.replicas.stores.get(each.broker_id)
+    for one in each.files:
+        puts, gets = copies(one.size_bytes)
+        sends.send(leader, gets=gets, moved_bytes=one.size_bytes)
+        sends.send(follower, puts=puts, moved_bytes=one.size_bytes)
+    sends.send(follower, puts=each.joins + 2 * each.starts + (found.high_watermark > each.high_watermark))
+
+
+def _row(work: SyncWork, files: Collection[StoredObject]) -> ReplicatePlanRow:
+    view = work.replicas.view
+    return ReplicatePlanRow(
+        topic=view.topic,
+        partition=view.partition,
+        leader=view.leader,
+        followers=" ".join(map(str, work.followers)),
+        files=len(files),
+        bytes=sum(one.size_bytes for one in files),
+    )

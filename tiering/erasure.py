@@ -1,0 +1,154 @@
+"""Records that are erased from a remote log, and from the history of its table (``partitions.erasure``). Pure.
+
+The segments
+    An erasure names offsets of the whole log. They are found where each record is read: in the remote segments
+    below the leader's local start, and in the leader's files from there on. So the remote log must be of the
+    leader's history, and reach its log; if not, nothing is found, and the run says so. A remote segment that holds
+    a named offset is rewritten as ``removal`` does it. The others stay, and keep their names.
+
+The generation of a partition
+    The property ``stratalog.erasures`` of the table has for each partition the last erasure that all of its remote
+    log follows. It is apart from ``stratalog.rules``: a rule of compaction speaks of all offsets below a bound,
+    and an erasure of single offsets. So a file that holds none of them keeps its generation, and may be uploaded.
+
+The order of steps
+    1. The metadata commit the erasure, with its offsets. They refuse one that was found without the remote log of
+       a tiered topic.
+    2. Remote segments are rewritten, and one version of the table replaces them, with a change of data.
+    3. The table records the generation, in a version of its own that names it only if no listed segment of a
+       lesser generation holds a named offset. This version is made also if nothing was rewritten (!).
+    4. Only then the leader rewrites its own files, and followers copy them.
+    5. Objects that may hold erased records are deleted, after ``file.delete.delay.ms`` (rounded up to hours, as
+       for every object that left a table), or at once with ``--now``: replaced ones, and uploads that were never
+       committed. First the walk waits for staged uploads, as on brokers.
+    6. When none is left, a checkpoint of the newest version is written, and every older file of the table's log is
+       deleted: entries, checkpoints, checksums. Their statistics have minima and maxima of erased records. The
+       checkpoint lists removed objects by path, without statistics.
+    7. The metadata forget the offsets.
+    A crash between any two steps leaves a whole log. The next run continues: the table shows which segments are
+    left, a walk which objects, and the log which entries.
+
+    Step 3 before step 4 keeps C4 of ``removal``: a reader that finds an offset on no broker any more finds it in a
+    remote log that has erased it. A reader that remembers a table counts it only if it records the partition's
+    last erasure (``RemoteLog.lacks_erasure``).
+
+Late uploads
+    A driver that planned its uploads before the erasure may commit one later, also after step 7. So a commit
+    compares the generation of the last erasure, which the metadata keep, with that of the view with which it was
+    planned, and leaves out partitions with a later one (``Histories``). It reads the metadata after the table. So
+    if it has read them before step 1, it either commits before step 3, which then waits until that segment is
+    rewritten, or loses the race against the version of step 3, and reads again. A plan leaves out files that an
+    erasure of its own view names.
+
+    A late commit of rewritten segments, of compaction, or of heal finds the replaced ones gone, and changes
+    nothing. Heal takes no file that holds named offsets and does not follow the erasure.
+
+History
+    Time travel to a version before step 6 fails, as its entries are gone. A program that has such a version open
+    reads objects until they are deleted. One that follows the table entry by entry must begin again if it has
+    fallen behind by more than the delay. A writer that has read a version that is gone since may write the entry
+    after it, which no reader reads. It reads the table again, as after every commit; the next erasure deletes the
+    entry.
+
+A restored cluster gets the tables as they are. An erasure that was not whole is lost with the metadata: its
+offsets are not known any more, so it is to be repeated with the keys.
+
+Invariants, in addition to E1 and E2
+    E3  once the table records an erasure, no version from then on lists a segment with a record that it names
+    E4  once an erasure is reported whole, no object in the topic's folder has such a record, or bounds that come
+        from one
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from stratalog.partitions import paths
+from stratalog.partitions.bounded import decode_json
+from stratalog.partitions.erasure import Erasure, within
+from stratalog.partitions.errors import CorruptionError, LogGapError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.numbers import Natural
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.tiering.remote_change import TableChange
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment
+
+ERASURES = "stratalog.erasures"
+"""The property of the table."""
+_LAST_CHECKPOINT = "_last_checkpoint"
+_VERSIONED = re.compile(r"(\d{20})\.")
+
+
+def erasures_json(generations: Mapping[int, int]) -> str:
+    """The value of ``ERASURES``."""
+    return json.dumps({str(p): generation for p, generation in sorted(generations.items())}, separators=(",", ":"))
+
+
+def erasures_of(properties: Mapping[str, str | None], what: str) -> dict[int, int]:
+    """The generations by partition in the properties of a table, which ``what`` names. Raises: CorruptionError."""
+    text = properties.get(ERASURES)
+    return dict(decode_json(text, dict[Natural, Natural], f"{what}: its property {ERASURES}")) if text else {}
+
+
+def generation_needed(segment: RemoteSegment, erasures: Sequence[Erasure]) -> int:
+    """The generation of the last of a partition's erasures that names an offset of the segment, and that it does
+    not follow; 0 if there is none."""
+    later = (one for one in reversed(erasures) if one.generation > segment.generation)
+    start, end = segment.base_offset, segment.next_offset
+    return next((one.generation for one in later if within(one.offsets, start, end)), 0)
+
+
+def to_erase_remotely(segments: Iterable[RemoteSegment], erasures: Sequence[Erasure]) -> list[RemoteSegment]:
+    """The segments of a partition that hold offsets of its erasures, and do not follow them."""
+    return [segment for segment in segments if generation_needed(segment, erasures)]
+
+
+def decide_erased(log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]]) -> TableChange | RemoteLog:
+    """Step 3: a change that records the last of the erasures of these partitions; the log if it has them, or if
+    each of the others must wait: a segment is listed that holds a named offset."""
+    new = {
+        partition: each[-1].generation
+        for partition, each in erasures.items()
+        if each
+        and each[-1].generation > log.erased_to(partition)
+        and not to_erase_remotely(log.of_partition(partition), each)
+    }
+    return TableChange((), (), erased={**log.erased, **new}, operation="erase") if new else log
+
+
+def check_searchable(
+    segments: Sequence[RemoteSegment], lineage: Lineage, log_start: int, local_start: int, what: str
+) -> None:
+    """Check that the remote segments of a partition and the leader's log, which starts at ``local_start``, are one
+    log. Raises: LogGapError, CorruptionError."""
+    end = segments[-1].next_offset if segments else log_start
+    if end < local_start:
+        raise LogGapError(
+            f"{what}: the remote log ends at offset {end}, before the local one starts at {local_start}: run "
+            "`stratalog tier`, which names what is missing, then erase again"
+        )
+    for segment in segments:
+        if not segment.is_of(lineage):
+            raise CorruptionError(
+                f"{what}: remote segment {segment.path} belongs to a history that an unclean election has lost: "
+                "run `stratalog tier`, which removes it, then erase again"
+            )
+
+
+def older_log_files(log_files: Iterable[StoredObject], version: int) -> list[StoredObject]:
+    """The files of a table's log that belong to versions before ``version``."""
+    found = []
+    for stored in log_files:
+        name = _VERSIONED.match(paths.base_name(stored.name))
+        if name is not None and int(name[1]) < version:
+            found.append(stored)
+    return found
+
+
+def log_litter(log_files: Iterable[StoredObject]) -> list[StoredObject]:
+    """The objects in the folder of a table's log that belong to no version, such as those of a dead writer."""
+    names = ((stored, paths.base_name(stored.name)) for stored in log_files)
+    return [stored for stored, name in names if _VERSIONED.match(name) is None and name != _LAST_CHECKPOINT]
