@@ -94,6 +94,12 @@ def steps(seed: int) -> tuple[Step, ...]:
             most_minutes=90,
         ),
         Step(
+            "kafka-connect",
+            "a mirrored topic and a real Kafka as one relation, on Spark Connect",
+            ("-m", "pytest", "tests/kafka/test_live.py", "tests/kafka/test_live_page.py", "-m", "not classic"),
+            {**deep, "STRATALOG_TEST_CONNECT": "1"},
+        ),
+        Step(
             "brokers",
             "mirrors and exports of three real Kafka brokers under kills",
             ("-m", "tests.kafka", "--records", "2000000", "--kills", "30", "--seed", str(seed)),

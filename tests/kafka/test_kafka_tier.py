@@ -24,11 +24,12 @@ from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.source import SourceRange
+from stratalog.partitions.clock import SystemClock
 from tests.bridges.mirror_tier_victim import AtOnce, mirror_by_parts
 from tests.depth import at_depth
 from tests.kafka.kafka_clients import WAIT_S, KafkaClients, wait_until
 from tests.kafka.mirrored import new_cluster
-from tests.kafka.test_mirror import Topic
+from tests.kafka.test_mirror import EPOCH_MS, Topic
 from tests.ports import ports_of, with_ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.filterwarnings("ignore:left out")]  # a transaction is open
@@ -69,7 +70,8 @@ def filled(clients: KafkaClients, name: str) -> Topic:
         for partition in (0, 1):
             topic.append(*(f"{number}-{at}" for at in range(20)), partition=partition, key=f"k{number}")
             topic.transact("a", "b", None, commit=number % 2 == 0, partition=partition)
-        topic.now_ms += 5000  # the next batch begins a segment
+        # The next batch begins a segment if it is later than the first batch there. Markers have the present time.
+        topic.now_ms = max(topic.now_ms, SystemClock().now_ms() - EPOCH_MS) + 5000
     for partition in (0, 1):
         wait_until(lambda: listed(clients, name, partition, LATEST_TIERED) >= 48)  # noqa: B023 - at once
     return topic

@@ -50,6 +50,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
+EPOCH_MS = 1_700_000_000_000
+"""The time at which the clock of a ``Topic`` begins."""
+
+
 class Topic:
     """A topic there, and what is done to it."""
 
@@ -104,7 +108,7 @@ class Topic:
         for number, value in enumerate(values):
             headers = [("h", b"1"), ("h", None)] if number % 2 else []
             self.now_ms += 100
-            stamp = 1_700_000_000_000 + self.now_ms
+            stamp = EPOCH_MS + self.now_ms
             producer.produce(self.name, value, key, partition=partition, headers=headers, timestamp=stamp)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog import FoundOffset
+from stratalog.engine.spark.versions import SINK, spark_version
 from tests.pages import blocks, make_cluster_file
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ def test_the_code_in_the_tutorial_runs(
 ) -> None:
     """A session, appends, planned reads, upkeep, streams, groups, a transaction."""
     make_cluster_file("docs/tutorial.md", tmp_path)
-    session, append, read, plan, by_format, by_sql, lane, upkeep, streaming, scans, groups, transaction = blocks(
-        "docs/tutorial.md", "python"
-    )
+    code = iter(blocks("docs/tutorial.md", "python"))
+    session, append, read, plan, by_format, by_sql, lane = (next(code) for _ in range(7))
+    upkeep, streaming, scans, copy, groups, transaction = code
     monkeypatch.chdir(tmp_path)
 
     names: dict[str, Any] = {}
@@ -103,6 +104,15 @@ def test_the_code_in_the_tutorial_runs(
     for query in spark.streams.active:
         query.awaitTermination()
     assert spark.read.format("delta").load(str(tmp_path / "trips-table")).count() == 4
+
+    if spark_version() >= SINK:
+        exec(copy, names)
+        for query in spark.streams.active:
+            query.awaitTermination()
+        columns = ("key", "value.city", "value.distance", "timestamp")
+        there = names["cluster"].read("trips").where("value.city = 'Oslo'").select(*columns)
+        assert sorted(names["cluster"].read("oslo-trips").select(*columns).collect()) == sorted(there.collect())
+        assert there.count() == 2
 
     exec(groups, names)
     assert sum(row.lag for row in names["behind"].collect()) == 4

@@ -141,7 +141,7 @@ def compact(cluster: Cluster, dry: bool) -> Report:
 
 METADATA_BYTES = 130_000
 """The most of a run here; the estimate leaves them out."""
-COPIES, REPAIRS = 0.12, 0.25
+COPIES, REPAIRS = 0.15, 0.25
 """The share of the requests by which an estimate may be wrong."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.engine.driver.planned import Planned, columns_of, copies, uploads
+from stratalog.engine.driver.planned import Planned, copies, reads_to_rewrite, uploads
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -51,13 +51,12 @@ def plan_removal(
 def send_removal(
     sends: Planned, topic: TopicImage, replicas: PartitionReplicas, planned: PlannedRemoval, *, tiered: bool
 ) -> None:
-    """Add the removal of one partition: the keys of all files are read, then all columns of the files that are
-    written again. A new segment has at most their size; the members of the ISR copy it.
+    """Add the removal of one partition: the footers and keys of all files are read, then the files to write again.
+    A new segment has at most their size; the members of the ISR copy it.
     """
-    leader, columns = replicas.leader.store, columns_of(topic)
-    keys = planned.covered * _KEY_COLUMNS
-    size = sum(planned.sizes)
-    sends.send(leader, puts=1, gets=1 + keys + planned.files * columns, moved_bytes=2 * size)
+    leader, keys, size = replicas.leader.store, planned.covered * _KEY_COLUMNS, sum(planned.sizes)
+    reads = planned.files * reads_to_rewrite(topic, size // planned.files) if planned.files else 0
+    sends.send(leader, puts=1, gets=1 + planned.covered + keys + reads, moved_bytes=2 * size)
     for broker in replicas.acknowledging:
         sends.send(replicas.stores.get(broker), puts=1, gets=1)
     for made in planned.sizes:
@@ -69,7 +68,7 @@ def send_removal(
     if tiered:
         sends.send(leader, puts=1, gets=1 + keys)
     for made in planned.remote:
-        reads = 1 + _KEY_COLUMNS + columns
+        reads = 1 + _KEY_COLUMNS + reads_to_rewrite(topic, made)
         sends.send(sends.storage.remote, puts=uploads(made), gets=reads, moved_bytes=3 * made)
 
 
