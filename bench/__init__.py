@@ -8,27 +8,27 @@ start of the session.
     table           lines, limits, and the table of them
     measuring       turns and clocks
     bench           the ground to measure on: records, clusters in folders, files
-    copying         replicate and tier to a folder, against cp + fsync
-    uploading       tier to an S3 server, against a multipart upload
-    appending       append, against repartition + write.parquet; the peak memory of a Python worker
-    replicated      append with acks=all to three replicas, against writing the same Parquet three times
+    copying         replicate and tier to a folder, compared with cp + fsync
+    uploading       tier to an S3 server, compared with a multipart upload
+    appending       append, compared with repartition + write.parquet; the peak memory of a Python worker
+    replicated      append with acks=all to three replicas, compared with writing the same Parquet three times
     hot             one partition of gigabytes in memory: copies with one core, and with all
     idle            one run of maintain over ten thousand idle partitions, and over some that have changed
-    calls           storage calls of the protocol's operations, against the least possible
+    calls           storage calls of the protocol's operations, compared with the least possible
     counting        a store that reports every call
     remote_log      opening and planning over a hundred thousand remote segments
-    scanning        scan, against spark.read.parquet; one column of twenty, against all
+    scanning        scan, compared with spark.read.parquet; one column of twenty, compared with all
     mirroring       a topic of a Kafka mirrored here, against Kafka's MirrorMaker; what kill -9 leaves of each
     mirror_maker    that MirrorMaker, a process
     kafka_topics    topics of a Kafka, filled and read back
-    bootstrapping   bootstrap from the last tiered offset on, against a full copy
+    bootstrapping   bootstrap from the last tiered offset on, compared with a full copy
     restoring       a cluster that lost all its brokers: until it takes appends again, until it is whole
-    quorum          commits of metadata, against plain files; many drivers at once
+    quorum          commits of metadata, compared with plain files; many drivers at once
     large_cluster   KIP-630's million partitions: one small record, its replay, reads and commits after it
-    checkpointing   generating and loading a snapshot of them, against the codec alone
-    opening         opening a cluster that a driver remembers, against one without topics
-    replaying       replaying small commits, against one snapshot
-    state           a snapshot by Spark, against its own aggregation; commits of offsets, and lag
+    checkpointing   generating and loading a snapshot of them, compared with the codec alone
+    opening         opening a cluster that a driver remembers, compared with one without topics
+    replaying       replaying small commits, compared with one snapshot
+    state           a snapshot by Spark, compared with its own aggregation; commits of offsets, and lag
     growth          how the cost of each operation grows, without Spark
     growth_table    the fit of that, and its lines
     compaction      compactions by their dirty part, and of many keys: python -m bench.compaction

@@ -1,5 +1,5 @@
-"""``make bench``: how fast this log is on this machine, against the plainest tools for the same bytes. The figures
-are printed, and written into docs/performance.md (those of costs into docs/costs.md, of restore into
+"""``make bench``: how fast this log is on this machine, compared with the plainest tools for the same bytes. The
+figures are printed, and written into docs/performance.md (those of costs into docs/costs.md, of restore into
 docs/operations.md) in the place of earlier ones.
 
 Settings come from the environment (or ``make bench NAME=value``):
@@ -163,8 +163,8 @@ def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
             lines[name] += measured
         if lines[name] and len(failed) == failures:
             spark = None if bench.session is None or name in WITHOUT_SPARK else bench.session.version
-            said = f"`{page.command(name, os.environ)}`, {page.machine(spark)}"
-            text = page.filled(page.of(name).read_text(encoding="utf-8"), name, said, lines[name])
+            heading = f"`{page.command(name, os.environ)}`, {page.machine(spark)}"
+            text = page.filled(page.of(name).read_text(encoding="utf-8"), name, heading, lines[name])
             page.of(name).write_text(text, encoding="utf-8")
     if bench.session is not None:
         bench.session.stop()

@@ -276,7 +276,7 @@ TYPED = ", ".join(f"c{i:02d} STRING" for i in range(COLUMNS))
 
 
 def slice_of_records(first: int, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
-    """Keys are numbers; values are random text of 64 letters, of which a codec leaves three quarters."""
+    """Keys are numbers; values are random text of 64 letters, which a codec shortens to three quarters."""
     random = np.random.default_rng(seed)
     for start in range(first, first + rows, _BATCH_ROWS):
         count = min(_BATCH_ROWS, first + rows - start)

@@ -22,7 +22,7 @@ NOTE = (
 
 
 def bootstrap_many(bench: Bench) -> list[Line]:
-    """Seconds and calls, from the earliest pending upload offset on, against copying everything."""
+    """Seconds and calls, from the earliest pending upload offset on, compared with copying everything."""
     with in_memory(PARTITIONS * PARTITION_BYTES) as folder:
         made = bench.cluster("bootstrap-many", brokers=REPLICAS, within=folder)
         made.create_topic(PARTITIONS, replicas=REPLICAS)

@@ -1,4 +1,4 @@
-"""The number of storage calls of the protocol's operations, against the least possible.
+"""The number of storage calls of the protocol's operations, compared with the least possible.
 
 Counted with the product's own code on stores in memory, for a driver that has opened the cluster and read the
 metadata, but knows no partition yet, like a job that has just started. Locally a listing is scanned at least
@@ -394,7 +394,7 @@ SCENARIOS = (
 
 
 def calls(bench: Bench) -> list[Line]:
-    """The present calls of every scenario, against the least possible."""
+    """The present calls of every scenario, compared with the least possible."""
     bench.say("calls")
     lines = []
     for scenario in SCENARIOS:
@@ -403,8 +403,8 @@ def calls(bench: Bench) -> list[Line]:
             lines.append(
                 Line(
                     f"calls, {scenario.what}: {per}",
-                    _told(found),
-                    _told(least),
+                    _counts_text(found),
+                    _counts_text(least),
                     found.total() / least.total(),
                     Limit(1.0, at_most=True),
                     NOTE,
@@ -413,6 +413,6 @@ def calls(bench: Bench) -> list[Line]:
     return lines
 
 
-def _told(calls: Mapping[str, int]) -> str:
+def _counts_text(calls: Mapping[str, int]) -> str:
     parts = ", ".join(f"{calls[kind]} {kind}" for kind in KINDS if calls[kind])
     return f"{sum(calls.values())}: {parts}"

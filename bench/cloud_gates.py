@@ -82,11 +82,11 @@ class AzureGate(Gate):
     """Before Azurite."""
 
     def pass_on(self) -> None:
-        answer, said = self.forwarded(self.command, self.path, self.body())
+        answer, body = self.forwarded(self.command, self.path, self.body())
         start = parse_qs(urlsplit(self.path).query).get("startFrom")
         if start and answer.status == 200:
-            said = _BLOB.sub(lambda blob: blob[0] if unescape(blob[1].decode()) >= start[0] else b"", said)
-        self.answer(answer, said)
+            body = _BLOB.sub(lambda blob: blob[0] if unescape(blob[1].decode()) >= start[0] else b"", body)
+        self.answer(answer, body)
 
 
 class GcsGate(Gate):
@@ -98,18 +98,18 @@ class GcsGate(Gate):
             return self._put_as_xml(body)
         address = urlsplit(self.path)
         if self.command != "POST":
-            answer, said = self.forwarded(self.command, self.path, body)
+            answer, body = self.forwarded(self.command, self.path, body)
             if (after := parse_qs(address.query).get("start-after")) and answer.status == 200:
-                said = _CONTENTS.sub(lambda each: each[0] if unescape(each[1].decode()) > after[0] else b"", said)
-            return self.answer(answer, said)
+                body = _CONTENTS.sub(lambda each: each[0] if unescape(each[1].decode()) > after[0] else b"", body)
+            return self.answer(answer, body)
         exclusive = parse_qs(address.query).get("ifGenerationMatch") == ["0"]
         with self.making:
             if address.path.endswith("/compose") and exclusive:
                 found, _ = self.forwarded("GET", address.path.removesuffix("/compose"), b"")
                 if found.status != 404:
                     return self.answer(found, _TAKEN, 412)
-            answer, said = self.forwarded(self.command, self.path, body)
-        return self.answer(answer, said)
+            answer, body = self.forwarded(self.command, self.path, body)
+        return self.answer(answer, body)
 
     def _put_as_xml(self, body: bytes) -> None:
         bucket, _, key = urlsplit(self.path).path.lstrip("/").partition("/")
@@ -117,10 +117,10 @@ class GcsGate(Gate):
         if (match := self.headers.get("x-goog-if-generation-match")) is not None:
             query["ifGenerationMatch"] = match
         with self.making:
-            answer, said = self.forwarded("POST", f"/upload/storage/v1/b/{bucket}/o?{urlencode(query)}", body)
-        made = parse_json(said) if answer.status < 300 else {}
+            answer, body = self.forwarded("POST", f"/upload/storage/v1/b/{bucket}/o?{urlencode(query)}", body)
+        made = parse_json(body) if answer.status < 300 else {}
         more = {"ETag": f'"{made["etag"]}"', "x-goog-generation": made["generation"]} if made else {}
-        self.answer(answer, said, more=more)
+        self.answer(answer, body, more=more)
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,4 +1,4 @@
-"""Replicate, and tier to a folder, against ``cp`` + fsync of the same files; and the cost of checking the
+"""Replicate, and tier to a folder, compared with ``cp`` + fsync of the same files; and the cost of checking the
 copies."""
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def _copied(bench: Bench, made: BenchCluster) -> float:
 
 
 def _checks(bench: Bench, made: BenchCluster, size: int) -> Line:
-    """The copies of ``replicate`` alone, in as many threads, against those of the kernel, which sees no byte."""
+    """The copies of ``replicate`` alone, in as many threads, compared with those of the kernel, which sees no
+    byte.
+    """
     files = data_files(made.replicas(leading=True))
     folder = bench.folder / "checks"
 

@@ -293,8 +293,8 @@ class RequestLine:
     @property
     def cells(self) -> tuple[str, ...]:
         """The line as texts."""
-        told = (f"{number:.1f}".removesuffix(".0") for number in (self.requests.puts, self.requests.gets))
-        return self.what, *told, f"{self.requests.dollars(self.bucket) * 1e6:,.2f}"
+        cells = (f"{number:.1f}".removesuffix(".0") for number in (self.requests.puts, self.requests.gets))
+        return self.what, *cells, f"{self.requests.dollars(self.bucket) * 1e6:,.2f}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,11 +92,13 @@ def costs(bench: Bench) -> Sequence[Row]:
 def _clusters(prices: Prices, measured: Measured) -> Iterator[ClusterLine]:
     for shape in prices.shape:
         tb_day = shape.mib_s * 1024**2 * DAY_S / 1e12
-        told = f"{shape.partitions:,} partitions, {shape.mib_s:g} MiB/s"
-        yield ClusterLine(f"{told}: stratalog, brokers in buckets", in_buckets(prices, shape, measured), tb_day)
-        yield ClusterLine(f"{told}: stratalog, brokers on disks", on_disks(prices, shape, measured), tb_day)
-        yield ClusterLine(f"{told}: Kafka with tiering", kafka(prices, shape), tb_day)
-        yield ClusterLine(f"{told}: diskless topics", diskless(prices, shape), tb_day)
+        shape_text = f"{shape.partitions:,} partitions, {shape.mib_s:g} MiB/s"
+        yield ClusterLine(
+            f"{shape_text}: stratalog, brokers in buckets", in_buckets(prices, shape, measured), tb_day
+        )
+        yield ClusterLine(f"{shape_text}: stratalog, brokers on disks", on_disks(prices, shape, measured), tb_day)
+        yield ClusterLine(f"{shape_text}: Kafka with tiering", kafka(prices, shape), tb_day)
+        yield ClusterLine(f"{shape_text}: diskless topics", diskless(prices, shape), tb_day)
 
 
 # ------------------------------------------------------------------------------ the measuring
@@ -178,7 +180,7 @@ def _appended(cluster: Cluster, partitions: int) -> None:
 
 
 def _sealed(cluster: Cluster, partitions: int) -> None:
-    """A segment a partition waits for its tiering."""
+    """One segment of each partition waits to be tiered."""
     _create(cluster, partitions, {"remote.storage.enable": "true", "segment.bytes": "1"})
     _appending(64)(cluster, partitions)
 

@@ -10,59 +10,59 @@ from stratalog.partitions.store import StagedCopy, StagedWriter, Store, StoreCou
 LIST, STAT, READ, COPY, CREATE, DELETE = KINDS = ("list", "stat", "read", "copy", "create", "delete")
 """The kinds of calls. Reading a file's footer is a read; giving staged bytes their name is a create."""
 
-Told = Callable[[str, str], None]
+OnCall = Callable[[str, str], None]
 """Called with the kind of a call, and the name that it is about."""
 
 
 class CountingStore:
-    """Tells ``told`` of each call before it is made. A copy from another such store is one call."""
+    """Tells ``on_call`` of each call before it is made. A copy from another such store is one call."""
 
-    def __init__(self, inner: Store, told: Told) -> None:
+    def __init__(self, inner: Store, on_call: OnCall) -> None:
         self.inner = inner
         self.uri = inner.uri
         self.counts: StoreCounts = inner.counts
-        self._told = told
+        self._on_call = on_call
 
     def create(self, name: str, data: bytes) -> bool:
         """See ``Store.create``."""
-        self._told(CREATE, name)
+        self._on_call(CREATE, name)
         return self.inner.create(name, data)
 
     def stage_writer(self, name: str) -> StagedWriter:
         """See ``Store.stage_writer``. The bytes travel with the call that names them."""
-        return _Staged(self.inner.stage_writer(name), lambda: self._told(CREATE, name))
+        return _Staged(self.inner.stage_writer(name), lambda: self._on_call(CREATE, name))
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         """See ``Store.stage_copy``."""
-        self._told(COPY, name)
+        self._on_call(COPY, name)
         plain = source.inner if isinstance(source, CountingStore) else source
-        return _Staged(self.inner.stage_copy(plain, source_object, name), lambda: self._told(CREATE, name))
+        return _Staged(self.inner.stage_copy(plain, source_object, name), lambda: self._on_call(CREATE, name))
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """See ``Store.read``."""
-        self._told(READ, name)
+        self._on_call(READ, name)
         return self.inner.read(name, start, end)
 
     def stat(self, name: str) -> StoredObject:
         """See ``Store.stat``."""
-        self._told(STAT, name)
+        self._on_call(STAT, name)
         return self.inner.stat(name)
 
     def open(self, source_object: StoredObject) -> BinaryIO:
         """See ``Store.open``. Counted as one read: only small files are opened here, for their footers."""
-        self._told(READ, source_object.name)
+        self._on_call(READ, source_object.name)
         return self.inner.open(source_object)
 
     def list(
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
         """See ``Store.list``."""
-        self._told(LIST, prefix)
+        self._on_call(LIST, prefix)
         return self.inner.list(prefix, after, known)
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.walk``."""
-        self._told(LIST, prefix)
+        self._on_call(LIST, prefix)
         return self.inner.walk(prefix)
 
     def now_ms(self) -> int | None:
@@ -79,14 +79,14 @@ class CountingStore:
 
     def names(self, prefix: str) -> frozenset[str]:
         """See ``Store.names``."""
-        self._told(LIST, prefix)
+        self._on_call(LIST, prefix)
         return self.inner.names(prefix)
 
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``."""
         doomed = [*names]
         for name in doomed:
-            self._told(DELETE, name)
+            self._on_call(DELETE, name)
         self.inner.delete(doomed)
 
     def uri_of(self, name: str) -> str:

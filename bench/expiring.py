@@ -24,7 +24,7 @@ NOTE = (
 
 
 def expiring(bench: Bench) -> list[Line]:
-    """Retain, once their delay is over, against plain bulk deletions; each once."""
+    """Retain, once their delay is over, compared with plain bulk deletions; each once."""
     bench.say(f"remote log, {SEGMENTS:,} expired segments on an S3 server")
     with fresh_server(bench.folder / "s3-expiring") as endpoint:
         options = StoreOptions(endpoint_url=endpoint.url)

@@ -77,9 +77,9 @@ class GrowthLine:
         )
 
     def _fit(self, part: int) -> str:
-        told = {size: _PARTS[part](cost) for size, cost in self.costs.items()}
-        last = {size: told[size] for size in [*told][-2:]}
-        return f"{exponent(told):.2f} ({exponent(last):.2f})"
+        known = {size: _PARTS[part](cost) for size, cost in self.costs.items()}
+        last = {size: known[size] for size in [*known][-2:]}
+        return f"{exponent(known):.2f} ({exponent(last):.2f})"
 
 
 _LEAST_S = 1e-6

@@ -55,14 +55,17 @@ def hot(bench: Bench) -> list[Line]:
             lambda: _copy(files, folder / "cp", CORES),
         )
 
-    def told(seconds: float) -> str:
+    def rate_text(seconds: float) -> str:
         return f"{seconds:.2f} s, {size / seconds / 1e6:.0f} MB/s"
 
     what = f"hot partition, {size_text(size)} in memory: {CORES} cores; one"
     return [
-        Line(what, told(all_of_them), told(one), one / all_of_them, AT_LEAST),
+        Line(what, rate_text(all_of_them), rate_text(one), one / all_of_them, AT_LEAST),
         Line(
-            f"    as many cp at once; one cp: what {CORES} cores give", told(all_cp), told(one_cp), one_cp / all_cp
+            f"    as many cp at once; one cp: what {CORES} cores give",
+            rate_text(all_cp),
+            rate_text(one_cp),
+            one_cp / all_cp,
         ),
     ]
 

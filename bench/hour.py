@@ -226,9 +226,9 @@ def _maintaining(made: BenchCluster, every: str) -> Iterator[subprocess.Popen[by
         finally:
             process.terminate()  # a shell's background processes ignore an interrupt, and so do their children
             process.wait()
-            said = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            rounds = [line for line in said if line.startswith("maintain: ")]
-            failures = [line for line in said if line.startswith(("FAILED", "ERROR", "Traceback"))]
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            rounds = [line for line in lines if line.startswith("maintain: ")]
+            failures = [line for line in lines if line.startswith(("FAILED", "ERROR", "Traceback"))]
             print("\n".join([f"\n{len(rounds)} rounds of maintain, the last one:", *rounds[-1:], *failures[-5:]]))
 
 

@@ -229,11 +229,11 @@ def settle(file: Path) -> None:
     keys = [view.key for view in image.views(TOPIC)]
     laid_out = Times(settled={key: Settled(looks[key].digest, until_ms) for key in keys})
 
-    def told(line: bytes) -> bytes:
+    def laid(line: bytes) -> bytes:
         times = decode(line)
         return encode(times.updated(laid_out, [*times.settled, *keys]))
 
-    failed = save_stored(ports.storage, image, MAINTENANCE, stored, told)
+    failed = save_stored(ports.storage, image, MAINTENANCE, stored, laid)
     if failed is not None:
         raise AssertionError(failed)
 

@@ -45,7 +45,7 @@ def run(made: BenchCluster, appends: int, every: int) -> list[str]:
 
 
 def compared(made: BenchCluster, turns: int) -> str:
-    """The processor time of an append to the partition, against that of an append to a new one."""
+    """The processor time of an append to the partition, compared with that of an append to a new one."""
     for _ in range(FIRST):
         append(made.cluster, partition=1)
     used: list[list[float]] = [[], []]

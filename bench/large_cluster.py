@@ -1,6 +1,6 @@
 """KIP-630's own example: 100 brokers, topics of ten partitions with three replicas; 1,000,000 partitions of them.
 
-The effect of one small record on such a cluster: its bytes, against one record per partition (KIP-630,
+The effect of one small record on such a cluster: its bytes, compared with one record per partition (KIP-630,
 "Motivation"), its replay, the reads after it, and the cost of an ordinary commit.
 """
 

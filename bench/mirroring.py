@@ -7,8 +7,9 @@ Speed
     as if all went so fast: its start, and the warming up of its JVM, are not counted.
 
 Kills
-    A topic written by transactions, of which some are aborted. ``kill -9`` in the middle of the copy, and another
-    process goes on. Then every record is looked for: at its offset, at another one, more than once, nowhere.
+    A topic written by transactions, some of them aborted. ``kill -9`` ends the copy in the middle, and another
+    process continues it. Then the benchmark counts the records at their offset, at another one, found twice, and
+    missing.
 """
 
 from __future__ import annotations
@@ -171,10 +172,10 @@ class _Both:
         ours = copy_of(there, *self._killed_here(made))
         made.remove()
         lines = []
-        for said, more in (("", ""), (", exactly once", _EXACTLY_ONCE)):
+        for mode, more in (("", ""), (", exactly once", _EXACTLY_ONCE)):
             maker = self._maker(KILLED, more)
             theirs = copy_of(there, *self._killed_maker(maker, len(there)))
-            what = f"{len(there):,} records of transactions, kill -9, and another process; MirrorMaker{said}"
+            what = f"{len(there):,} records of transactions, kill -9, and another process; MirrorMaker{mode}"
             lines.append(
                 Line(
                     what,

@@ -1,4 +1,5 @@
-"""Opening a cluster that a driver remembers (``cache`` in the cluster file), against opening one without topics.
+"""Opening a cluster that a driver remembers (``cache`` in the cluster file), compared with opening one without
+topics.
 
 Both have three voters and the same tail: commits that came after what is remembered. Opening ends with the
 metadata read, linearizably, and the partitions of one topic looked up.

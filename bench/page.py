@@ -41,12 +41,12 @@ def command(name: str, environ: Mapping[str, str]) -> str:
 def machine(spark: str | None) -> str:
     """The machine and the versions that figures depend on; None: they were taken without Spark."""
     python = platform.python_version()
-    told = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {python}"
-    return told if spark is None else f"{told}, Spark {spark}"
+    text = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {python}"
+    return text if spark is None else f"{text}, Spark {spark}"
 
 
-def filled(page: str, name: str, said: str, lines: Sequence[Row]) -> str:
-    """The page with the figures of one benchmark. ``said`` stands above them.
+def filled(page: str, name: str, heading: str, lines: Sequence[Row]) -> str:
+    """The page with the figures of one benchmark. ``heading`` stands above them.
 
     Raises: InvalidCallError where the page has no place for them.
     """
@@ -56,4 +56,4 @@ def filled(page: str, name: str, said: str, lines: Sequence[Row]) -> str:
         raise InvalidCallError(
             f"the page of {name} has no place for it: write {begin(name)!r} and {END!r} into it"
         )
-    return f"{before}{begin(name)}\n{said}:\n\n{render(lines)}\n{END}{after}"
+    return f"{before}{begin(name)}\n{heading}:\n\n{render(lines)}\n{END}{after}"

@@ -76,7 +76,7 @@ def make_quorum(roots: Sequence[Root]) -> None:
 
 
 def commit_line(roots: Sequence[Root]) -> Line:
-    """One driver that holds its claim, against plain files on the same roots."""
+    """One driver that holds its claim, compared with plain files on the same roots."""
     log, stores = _driver(roots, seed=1), _stores(roots)
     data = bytes(2000)
     rounds = iter(range(1_000_000))
@@ -99,7 +99,7 @@ def commit_line(roots: Sequence[Root]) -> Line:
         f"{plain_s / COMMITS * 1000:.2f} ms",
         ours_s / plain_s,
         Limit(3, at_most=True),
-        "one driver that holds its claim, against a file written, fsynced and linked on each of the roots",
+        "one driver that holds its claim, compared with a file written, fsynced and linked on each of the roots",
     )
 
 

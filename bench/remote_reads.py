@@ -20,7 +20,7 @@ NOTE = "Includes opening the cluster. A row group, of up to 64 MiB, is read and 
 
 
 def remote_reads(bench: Bench) -> list[Line]:
-    """The first remote record by a fetch in Python and by Spark; a scan, against Spark on the same files."""
+    """The first remote record by a fetch in Python and by Spark; a scan, compared with Spark on the same files."""
     made = bench.cluster("remote-reads")
     made.create_topic(bench.options.partitions)
     made.append(bench.records(range(8)), acks="all")

@@ -1,4 +1,4 @@
-"""Replaying many small commits, against loading one snapshot of the resulting state (KIP-630, "Motivation").
+"""Replaying many small commits, compared with loading one snapshot of the resulting state (KIP-630, "Motivation").
 
 The commits are files as voters have them, made without waiting for the disk; each moves the log start of one
 partition. A driver that opens the cluster without a cache does one or the other.

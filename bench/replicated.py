@@ -1,4 +1,4 @@
-"""Append with acks=all to three replicas, against Spark writing the same Parquet three times."""
+"""Append with acks=all to three replicas, compared with Spark writing the same Parquet three times."""
 
 from __future__ import annotations
 
@@ -57,12 +57,18 @@ def append3(bench: Bench) -> list[Line]:
     ours, thrice, copied = in_turn(append_all, write_thrice, write_and_copy)
     size = size_text(bench.options.bytes)
 
-    def told(seconds: float) -> str:
+    def seconds_text(seconds: float) -> str:
         return f"{seconds:.2f} s"
 
     return [
-        Line(f"append, acks=all, 3 replicas, {size}: 3 writes", told(ours), told(thrice), ours / thrice, AT_MOST),
-        Line("    a write, and cp + fsync twice", told(ours), told(copied), ours / copied),
+        Line(
+            f"append, acks=all, 3 replicas, {size}: 3 writes",
+            seconds_text(ours),
+            seconds_text(thrice),
+            ours / thrice,
+            AT_MOST,
+        ),
+        Line("    a write, and cp + fsync twice", seconds_text(ours), seconds_text(copied), ours / copied),
     ]
 
 

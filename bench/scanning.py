@@ -18,13 +18,13 @@ from stratalog.engine.spark.types import BINARY, record_schema
 AT_LEAST = 0.95
 PRUNED_AT_LEAST = 10.0
 CHECKED = "Both verify the checksum of every page."
-WITHOUT_CHECKS = "scan, against Spark without checks"
+WITHOUT_CHECKS = "scan, compared with Spark without checks"
 VECTORED_READS = "parquet.hadoop.vectored.io.enabled"
 
 
 def scan(bench: Bench) -> list[Line]:
     """``count`` and ``sum(length(value))``, planning included: our listings and footers, Spark's paths. The peer
-    compares the pages with their checksums as we do; and what that costs us, against a peer that does not.
+    compares the pages with their checksums as we do; and what that costs us, compared with a peer that does not.
     """
     made = bench.filled(bench.options.partitions)
     made.cluster.replicate().raise_for_failures()  # only what is below the high watermark is read
@@ -70,7 +70,7 @@ def plain_reader(spark: SparkSession, *, checks: bool) -> DataFrameReader:
 
 
 def pruned(bench: Bench) -> list[Line]:
-    """``sum(length)`` of one column of a typed value, against that of each of the twenty."""
+    """``sum(length)`` of one column of a typed value, compared with that of each of the twenty."""
     made = bench.cluster("typed")
     made.create_topic(bench.options.partitions, value=TYPED)
     records = bench.records()

@@ -142,8 +142,8 @@ def encode(batches: Batches, epoch: int) -> bytes:
     for partition, (records, part) in batches.items():
         index.append((partition, epoch, records, len(data), len(data) + len(part)))
         data += part
-    told = json.dumps(index, separators=(",", ":")).encode()
-    return data + told + len(told).to_bytes(INDEX_BYTES)
+    index_bytes = json.dumps(index, separators=(",", ":")).encode()
+    return data + index_bytes + len(index_bytes).to_bytes(INDEX_BYTES)
 
 
 def entries(end: bytes) -> list[Entry]:
@@ -183,8 +183,8 @@ class Brokers:
     def __init__(self) -> None:
         self.calls: list[str] = []
         clock = SystemClock()
-        told = lambda kind, _: self.calls.append(kind)  # noqa: E731
-        self.stores = [CountingStore(MemoryStore(f"memory://b{n}", clock), told) for n in range(BROKERS)]
+        on_call = lambda kind, _: self.calls.append(kind)  # noqa: E731
+        self.stores = [CountingStore(MemoryStore(f"memory://b{n}", clock), on_call) for n in range(BROKERS)]
         for store in self.stores:
             store.create("broker.json", b"{}")
 
@@ -295,18 +295,18 @@ def figures() -> Iterator[Figure]:
         yield Figure(("drivers at once", "objects written for each run"), (str(drivers), f"{raced(drivers):.1f}"))
     for runs in (1, 16, 60):
         read, split = of_tail(runs, SPLIT)
-        told = (
+        cells = (
             *(f"{n:.0f}" for n in (read.puts, read.gets)),
             *(f"{n / SPLIT:.1f}" for n in (split.puts, split.gets)),
         )
         steps = ("read one partition", "split, per partition")
         heads = ("runs in the tail", *(f"{step}: {kind}" for step in steps for kind in KINDS))
-        yield Figure(heads, (str(runs), *told))
+        yield Figure(heads, (str(runs), *cells))
     heads = ("shape", "trigger", "today", "one replica", "shared, split after 60 runs", "diskless")
     for shape in prices.shape:
         for trigger_s in (1, 10, 60):
-            told_shape = f"{shape.partitions:,} partitions, {shape.mib_s:g} MiB/s"
-            yield Figure(heads, (told_shape, f"{trigger_s} s", *dollars(prices, shape, trigger_s, 60)))
+            shape_text = f"{shape.partitions:,} partitions, {shape.mib_s:g} MiB/s"
+            yield Figure(heads, (shape_text, f"{trigger_s} s", *dollars(prices, shape, trigger_s, 60)))
 
 
 if __name__ == "__main__":

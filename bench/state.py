@@ -90,11 +90,11 @@ def commits(bench: Bench) -> list[Line]:
     one, many = in_turn(lambda: _commit(made.cluster, groups[:1]), lambda: _commit(made.cluster, groups))
     made.remove()
 
-    def told(seconds: float) -> str:
+    def rate_text(seconds: float) -> str:
         return f"{COMMITS / seconds:.0f} /s"
 
     what = f"commits of offsets, 3 replicas on disk: {THREADS} threads of a driver; one"
-    return [Line(what, told(many), told(one), one / many, Limit(1))]
+    return [Line(what, rate_text(many), rate_text(one), one / many, Limit(1))]
 
 
 def _commit(cluster: Cluster, groups: list[str]) -> float:

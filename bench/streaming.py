@@ -72,7 +72,7 @@ def _empty(bench: Bench, made: BenchCluster) -> list[Line]:
 
 
 def _full(bench: Bench, made: BenchCluster) -> list[Line]:
-    """One batch with everything, against a scan."""
+    """One batch with everything, compared with a scan."""
     size = size_of(data_files(made.replicas(leading=True)))
     records = bench.options.records
 

@@ -77,12 +77,12 @@ def speed_line(
 ) -> Line:
     """Our speed as a part of the peer's, over the same bytes; of turns (``measuring.Spread``) the median's."""
 
-    def told(seconds: float) -> str:
+    def rate_text(seconds: float) -> str:
         return f"{seconds:.2f} s, {size_bytes / float(seconds) / 1e6:.0f} MB/s"
 
     what = f"{what}, {size_text(size_bytes)}"
     limit = None if at_least is None else Limit(at_least)
-    return Line(what, told(ours_s), told(peer_s), peer_s / ours_s, limit, note)
+    return Line(what, rate_text(ours_s), rate_text(peer_s), peer_s / ours_s, limit, note)
 
 
 def ratio_text(ratio: float) -> str:

@@ -82,7 +82,7 @@ def _few(bench: Bench, replicas: int, limit: Limit) -> list[Line]:
     made.remove()
     shutil.rmtree(bench.folder / "delta")
     copies = "one replica" if replicas == 1 else f"{replicas} replicas"
-    what = f"append {FEW:,} typed rows, {bench.options.partitions} partitions, {copies}, against Delta"
+    what = f"append {FEW:,} typed rows, {bench.options.partitions} partitions, {copies}, compared with Delta"
     return [Line(what, f"{ours:.2f} s", f"{peer:.2f} s", peer / ours, limit)]
 
 
@@ -91,21 +91,21 @@ def _many(bench: Bench) -> list[Line]:
     count, partitions = bench.options.records, bench.options.partitions
     used: dict[str, list[float]] = {"ours": [], "shuffled": []}
 
-    def told(who: str, work: Callable[[], float]) -> float:
+    def timed(who: str, work: Callable[[], float]) -> float:
         times: list[float] = []
         used[who].append(cpu_seconds_of(lambda: times.append(work())))
         return times[0]
 
     def append() -> float:
         made = _made(bench, 1, partitions)
-        seconds = told("ours", lambda: _append(made, _rows(bench, count)))
+        seconds = timed("ours", lambda: _append(made, _rows(bench, count)))
         made.remove()
         return seconds
 
     def delta(shuffled: bool) -> float:
         rows = _rows(bench, count)
         rows = rows.repartition(partitions, "key") if shuffled else rows
-        seconds = told("shuffled", lambda: _delta(bench, rows)) if shuffled else _delta(bench, rows)
+        seconds = timed("shuffled", lambda: _delta(bench, rows)) if shuffled else _delta(bench, rows)
         shutil.rmtree(bench.folder / "delta")
         return seconds
 
@@ -113,11 +113,16 @@ def _many(bench: Bench) -> list[Line]:
     used = {who: [] for who in used}
     ours, shuffled, plain = in_turn(append, lambda: delta(True), lambda: delta(False))
     ours_s, peer_s = Spread(used["ours"]), Spread(used["shuffled"])
-    what = f"append {count:,} typed rows, {partitions} partitions, against Delta"
+    what = f"append {count:,} typed rows, {partitions} partitions, compared with Delta"
     return [
         Line(f"{what} with the same shuffle", f"{ours:.2f} s", f"{shuffled:.2f} s", shuffled / ours, Limit(0.9)),
         Line("    CPU time of both", f"{ours_s:.2f} s", f"{peer_s:.2f} s", peer_s / ours_s),
-        Line("    that append, against Delta without a shuffle", f"{ours:.2f} s", f"{plain:.2f} s", plain / ours),
+        Line(
+            "    that append, compared with Delta without a shuffle",
+            f"{ours:.2f} s",
+            f"{plain:.2f} s",
+            plain / ours,
+        ),
     ]
 
 
@@ -134,7 +139,7 @@ def _bytes(bench: Bench) -> list[Line]:
     rows.repartition(_FILES, "id").write.format("delta").option("compression", "zstd").save(str(delta))
     peer = sum(file.stat().st_size for file in delta.glob("*.parquet"))
     shutil.rmtree(delta)
-    what = f"bytes of {_UNIQUE:,} typed rows, against Delta with the same shuffle and codec"
+    what = f"bytes of {_UNIQUE:,} typed rows, compared with Delta with the same shuffle and codec"
     return [Line(what, f"{ours / 1e6:.1f} MB", f"{peer / 1e6:.1f} MB", ours / peer, Limit(1.1, at_most=True))]
 
 
@@ -195,8 +200,8 @@ def _scan(bench: Bench) -> list[Line]:
             scanned(frame, *columns)
         one, other = in_turn(partial(scanned, ours, *columns), partial(scanned, peer, *columns))
         limit = Limit(1.0)
-        told = f"scan {count:,} typed rows, {what}, against Delta"
-        lines.append(Line(told, f"{one:.2f} s", f"{other:.2f} s", other / one, limit))
+        timed = f"scan {count:,} typed rows, {what}, compared with Delta"
+        lines.append(Line(timed, f"{one:.2f} s", f"{other:.2f} s", other / one, limit))
     made.remove()
     shutil.rmtree(bench.folder / "delta")
     return lines

@@ -1,4 +1,4 @@
-"""Tier to an S3 server, against a plain multipart upload of the same files to the same server."""
+"""Tier to an S3 server, compared with a plain multipart upload of the same files to the same server."""
 
 from __future__ import annotations
 

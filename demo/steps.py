@@ -124,11 +124,11 @@ class Steps:
             )
         except subprocess.TimeoutExpired as error:
             raise StepFailedError(f"it has not ended after {_TIMEOUT_S} s") from error
-        said = "\n".join(line for line in ended.stderr.splitlines() if not line.startswith(_NOISE))
+        errors = "\n".join(line for line in ended.stderr.splitlines() if not line.startswith(_NOISE))
         if ended.returncode != 0:
-            raise StepFailedError(f"it ended with {ended.returncode}\n{ended.stdout}{said}")
-        if said:
-            print(said, file=sys.stderr)
+            raise StepFailedError(f"it ended with {ended.returncode}\n{ended.stdout}{errors}")
+        if errors:
+            print(errors, file=sys.stderr)
         return ended.stdout
 
     def _write(self, line: str) -> None:

@@ -66,8 +66,8 @@ def check_store(job: Job) -> Report:
     verdicts = StoreCheck(store, other, race_in_processes, clock, random_id).verdicts()
     return Report(
         "check_store",
-        [{"rule": v.rule, "verdict": "kept" if v.kept else "BROKEN", "seen": v.says} for v in verdicts],
-        [Failure(v.rule, "UNSUPPORTED_STORE", v.says) for v in verdicts if not v.kept],
+        [{"rule": v.rule, "verdict": "kept" if v.kept else "BROKEN", "seen": v.result} for v in verdicts],
+        [Failure(v.rule, "UNSUPPORTED_STORE", v.result) for v in verdicts if not v.kept],
         seconds=clock.monotonic_s() - began,
         counts=store.counts.snapshot(),
     )

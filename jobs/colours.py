@@ -38,9 +38,9 @@ def in_colour(stream: TextIO | None) -> bool:
 def coloured(report: str) -> str:
     """The text of a report in colours; the text itself is unchanged."""
     first, *others = report.splitlines()
-    operation, colon, said = first.partition(":")
-    said = re.sub(r"^ (\d+ (?:FAILED|errors?))", rf" {_RED}\1{_PLAIN}", said)
-    return "\n".join([f"{_BOLD}{operation}{_PLAIN}{colon}{said}", *map(_line, others)])
+    operation, colon, rest = first.partition(":")
+    rest = re.sub(r"^ (\d+ (?:FAILED|errors?))", rf" {_RED}\1{_PLAIN}", rest)
+    return "\n".join([f"{_BOLD}{operation}{_PLAIN}{colon}{rest}", *map(_line, others)])
 
 
 def _line(text: str) -> str:

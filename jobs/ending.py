@@ -32,7 +32,7 @@ class Ending:
 
     def __init__(self, pipe: int) -> None:
         """``pipe`` is the read end of the pipe that ``signal.set_wakeup_fd`` writes to."""
-        self.told = False
+        self.requested = False
         self._pipe = pipe
         self._waiting = False
 
@@ -53,7 +53,7 @@ class Ending:
         end_s = None if seconds is None else time.monotonic() + seconds
         self._waiting = True
         try:
-            while not self.told:
+            while not self.requested:
                 left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
                 ready, _, _ = select.select([self._pipe, *sources], [], [], left_s)
                 if ready != [self._pipe]:
@@ -65,9 +65,9 @@ class Ending:
             self._waiting = False
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.told:
+        if self.requested:
             raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
-        self.told = True
+        self.requested = True
         if not self._waiting:
             os.write(
                 2, b"ending after the work in progress; a second signal ends at once\n"

@@ -107,7 +107,7 @@ class Exposition(Collector):
             for name, counter in self._costs.items():
                 counter.labels(self._cluster, step).inc(float(row[name] or 0))
 
-    def tell(self, events: Iterable[Event]) -> None:
+    def count(self, events: Iterable[Event]) -> None:
         """Count operations that have ended."""
         for event in events:
             if event.outcome is None:

@@ -67,7 +67,7 @@ def tls_context(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLCon
         raise InvalidCallError(f"a file of the TLS options does not exist: {cert}, {key}, {client_ca}") from error
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; a path with a NUL is a ValueError
         files = ", ".join(one for one in (cert, key, client_ca) if one)
-        raise InvalidCallError(f"{files}: not a certificate and its key in PEM: {error}") from error
+        raise InvalidCallError(f"{files} are not a certificate and its key in PEM: {error}") from error
     return context
 
 

@@ -115,7 +115,7 @@ def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
         look = page.look
         print(f"page: {page.url}", file=sys.stderr, flush=True)
     measured = given.metrics is not None or given.otlp is not None
-    tell = _measured(job) if measured else None
+    publish = _measured(job) if measured else None
 
     def show(report: Report) -> None:
         found = None
@@ -129,8 +129,8 @@ def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
             warn(["the page could not read the cluster's state (see the traceback); maintain continues"])
         if given.page is not None and not page.is_running:
             warn([f"the page at {page.url} is no longer served: start maintain again"])
-        if tell is not None:
-            tell(report, found)
+        if publish is not None:
+            publish(report, found)
         else:
             job.show_line(report)
 
@@ -168,11 +168,11 @@ def _measured(job: Job) -> Callable[[Report, HealthReport | None], None]:
         print(f"metrics: http://{host}:{at}/metrics", file=sys.stderr, flush=True)
     new_events = cluster.new_events()
 
-    def tell(report: Report, found: HealthReport | None) -> None:
+    def publish(report: Report, found: HealthReport | None) -> None:
         shown.add(report)
         shown.look(found)
         with suppress(StratalogError):  # the next run also reports these events
-            shown.tell(new_events())
+            shown.count(new_events())
         job.show_line(report)
         if push is not None:
             try:
@@ -180,7 +180,7 @@ def _measured(job: Job) -> Callable[[Report, HealthReport | None], None]:
             except StorageError as error:  # the receiver is unreachable: the next run pushes all figures again
                 warn([str(error)])
 
-    return tell
+    return publish
 
 
 main = JobMain("maintain", __doc__, arguments, maintain)

@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def package(job: Job) -> Report:
-    """Pack the zip. Raises: InvalidCallError if it cannot be written; an older zip then stays unchanged."""
+    """Pack the zip. Raises: InvalidCallError if the zip cannot be written; an older zip then stays unchanged."""
     to: Path = job.arguments.to
     began = SystemClock().monotonic_s()
     files = dict(sorted(_files(importlib.resources.files(NAME), NAME)))

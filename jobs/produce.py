@@ -115,7 +115,7 @@ def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> I
     while True:
         patience = linger_s if lines and most is not None else None
         ready = ending.wait([source], patience)
-        if ending.told:
+        if ending.requested:
             break
         if not ready:
             yield lines

@@ -33,7 +33,7 @@ def repeat(
     """
     runs = 0
     with after_the_work() as ending:
-        while not ending.told:
+        while not ending.requested:
             ending.listen()
             try:
                 report = once()

@@ -213,7 +213,7 @@ class JobMain:
                         "under spark-submit, --master is its own option: put it before the script"
                     )
                 report = arranged(self.body(job), arguments)
-        except NobodyReadsError:
+        except OutputClosedError:
             return ALL_DONE
         except KeyboardInterrupt as stop:
             print("interrupted: finished work is kept; run it again to continue", file=sys.stderr)
@@ -221,16 +221,16 @@ class JobMain:
         except OperationFailedError as error:
             report = error.report
         except Exception as error:
-            said = explain(error)
-            if said is None:
+            explained = explain(error)
+            if explained is None:
                 raise
-            code, message, status = said
+            code, message, status = explained
             print(f"ERROR {code}: {message}", file=sys.stderr, flush=True)
             if arguments.json:
-                with suppress(NobodyReadsError), printing():
+                with suppress(OutputClosedError), printing():
                     job.print_object(Report(self.name, (), [Failure(self.name, code, message)]))
             return status
-        with suppress(NobodyReadsError), printing():
+        with suppress(OutputClosedError), printing():
             if self.prints and not arguments.json:
                 print(report, file=sys.stderr)
             else:
@@ -238,7 +238,7 @@ class JobMain:
         return ALL_DONE if report.ok else FAILED
 
 
-class NobodyReadsError(Exception):
+class OutputClosedError(Exception):
     """The reader of standard output has closed it, for example ``| head``."""
 
 
@@ -254,7 +254,7 @@ def printing() -> Iterator[None]:
             sys.stdout.flush()
     except BrokenPipeError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise its last flush would fail again
-        raise NobodyReadsError from error
+        raise OutputClosedError from error
 
 
 _NO_SUCH_FORMAT = "[DATA_SOURCE_NOT_FOUND]"
@@ -270,13 +270,13 @@ def explain(error: Exception) -> tuple[str, str, int] | None:
     if "pyspark" in sys.modules:
         from pyspark.errors import AnalysisException, PySparkException, PythonException
 
-        from stratalog.engine.spark.given_up import why_given_up
+        from stratalog.engine.spark.aborted import why_aborted
 
         if isinstance(error, PySparkException) and not isinstance(error, PythonException):
             message = first_line(error)
             bad = isinstance(error, AnalysisException) or _NO_SUCH_FORMAT in message
             return "SPARK", _line(message), BAD_CALL if bad else FAILED
-        if (why := why_given_up(error)) is not None:
+        if (why := why_aborted(error)) is not None:
             return "SPARK", _line(why), BAD_CALL if why.startswith(_NO_SUCH_FORMAT) else FAILED
     return None
 

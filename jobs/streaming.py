@@ -76,32 +76,32 @@ class Batches:
         """Append one batch. Raises: the StratalogError that ends the query."""
         try:
             report = self._append(batch, batch_id)
-            self._tell(batch, batch_id, report)
+            self._report(batch, batch_id, report)
             report.raise_for_failures()
         except StratalogError as error:
-            self._tell(batch, batch_id, error)
+            self._report(batch, batch_id, error)
             raise
 
-    def _tell(self, batch: DataFrame, batch_id: int, told: Report | StratalogError) -> None:
+    def _report(self, batch: DataFrame, batch_id: int, result: Report | StratalogError) -> None:
         if self._is_copy:
-            letter = base64.b64encode(pickle.dumps((batch_id, told))).decode("ascii")
-            kind = "report" if isinstance(told, Report) else "error"
+            letter = base64.b64encode(pickle.dumps((batch_id, result))).decode("ascii")
+            kind = "report" if isinstance(result, Report) else "error"
             batch.sparkSession.conf.set(f"{self._letters}{batch_id}.{kind}", letter)
         else:
-            self._remember(batch_id, told)
+            self._remember(batch_id, result)
 
-    def _remember(self, batch_id: int, told: Report | StratalogError) -> None:
-        if isinstance(told, Report):
-            self.reports.append((batch_id, told))
+    def _remember(self, batch_id: int, result: Report | StratalogError) -> None:
+        if isinstance(result, Report):
+            self.reports.append((batch_id, result))
         else:
-            self.stopped.append(told)
+            self.stopped.append(result)
 
     def hear(self, frame: DataFrame) -> None:
         """Keep the reports of a copy, in the order of the batches."""
         conf = frame.sparkSession.conf
         letters = {key: text for key, text in conf.getAll.items() if key.startswith(self._letters)}
-        told = [pickle.loads(base64.b64decode(text)) for text in letters.values()]  # noqa: S301 - of the copy
-        for batch_id, one in sorted(told, key=lambda each: each[0]):
+        results = [pickle.loads(base64.b64decode(text)) for text in letters.values()]  # noqa: S301 - of the copy
+        for batch_id, one in sorted(results, key=lambda each: each[0]):
             self._remember(batch_id, one)
         for key in letters:
             conf.unset(key)
@@ -152,8 +152,8 @@ def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> 
 def _notes(report: Report) -> list[str]:
     """The notes of a batch, including its bad records, because a batch has only one row."""
     bad = [row for row in report.rows if row.get("outcome") == "bad"]
-    said = [f"{row['records']} bad records of {row['topic']}: {row['reason']}" for row in bad]
-    return [*report.notes, *said]
+    notes = [f"{row['records']} bad records of {row['topic']}: {row['reason']}" for row in bad]
+    return [*report.notes, *notes]
 
 
 def _total(reports: list[tuple[int, Report]], name: str) -> int:

@@ -73,8 +73,8 @@ def shown_as(how: str, schema: str | None = None) -> Show:
 
 def _line(record: dict[str, Any], text: Callable[[Any], str] | None = None) -> str:
     text = text or _text
-    said = ("" if record[name] is None else text(record[name]) for name in ("key", "value"))
-    return "\t".join((str(record["partition"]), str(record["offset"]), time_text(record["timestamp"]), *said))
+    columns = ("" if record[name] is None else text(record[name]) for name in ("key", "value"))
+    return "\t".join((str(record["partition"]), str(record["offset"]), time_text(record["timestamp"]), *columns))
 
 
 def _object(record: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ MOST_APART_MS = 5 * 60 * 1000
 """The allowed difference between the clocks of driver and storage. A machine with NTP is within a second."""
 
 
-class TellsTime(Protocol):
+class HasTime(Protocol):
     """A storage that reports its time."""
 
     def now_ms(self) -> int | None:
@@ -33,24 +33,24 @@ def agree(driver_ms: int, storage_ms: int | None) -> bool:
     return storage_ms is not None and abs(driver_ms - storage_ms) <= MOST_APART_MS
 
 
-def agreed_by_most(driver_ms: int, told: Iterable[int | None]) -> int | None:
-    """The time for all deletion by time, given the times ``told`` by several roots: the earliest of the driver's
+def agreed_by_most(driver_ms: int, storages_ms: Iterable[int | None]) -> int | None:
+    """The time for all deletion by time, given the times of several roots: the earliest of the driver's
     time and the root times that agree with it. None unless more than half of the known times agree: one root with
     a wrong clock does not stop the others.
     """
-    known = [storage_ms for storage_ms in told if storage_ms is not None]
+    known = [storage_ms for storage_ms in storages_ms if storage_ms is not None]
     agreeing = [storage_ms for storage_ms in known if agree(driver_ms, storage_ms)]
     return min(driver_ms, *agreeing) if 2 * len(agreeing) > len(known) else None
 
 
-def agreed_ms(clock: Clock, store: TellsTime) -> int | None:
+def agreed_ms(clock: Clock, store: HasTime) -> int | None:
     """The time for all deletion by time from a storage: the earlier of the driver's time and the storage's. None
     if they disagree, or the storage reports no time: then nothing may be deleted by time.
     """
     return agreed_by_most(clock.now_ms(), [store.now_ms()])
 
 
-def stamp_ms(clock: Clock, store: TellsTime) -> int:
+def stamp_ms(clock: Clock, store: HasTime) -> int:
     """The time to record for an event that happens now, by which others will expire it: the later of the driver's
     time and the storage's.
     """
@@ -58,7 +58,7 @@ def stamp_ms(clock: Clock, store: TellsTime) -> int:
     return driver_ms if storage_ms is None else max(driver_ms, storage_ms)
 
 
-def earlier_ms(clock: Clock, store: TellsTime) -> int:
+def earlier_ms(clock: Clock, store: HasTime) -> int:
     """The time to record for an event that happens now, by which others will expire earlier events: the earlier of
     the driver's time and the storage's.
     """

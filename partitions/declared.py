@@ -200,10 +200,10 @@ class _Ddl:
                     raise self._no_type("NOT must be followed by NULL")
                 nullable = False
             if self._taken("comment"):
-                kind, said = self._next()
+                kind, text = self._next()
                 if kind != "text":
                     raise self._no_type("a comment must be a string in ', without a \\")
-                comment = {"comment": said}
+                comment = {"comment": text}
             yield _of_struct(name, made, nullable, comment)
             if not self._taken(","):
                 return

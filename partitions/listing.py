@@ -253,8 +253,8 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
 
 
 def _greatest_generations(rewritten: list[DataFile], position: int) -> Iterator[Link]:
-    """The parts of rewritten segments from a position on, ascending, of which no two overlap. At each offset, the
-    segment of the greatest generation counts; of several, the one that reaches furthest.
+    """The parts of rewritten segments starting at a position, ascending, of which no two overlap. At each offset,
+    the segment of the greatest generation counts; of several, the one that reaches furthest.
     """
     rewritten.sort(key=lambda file: file.name.base_offset)
     reaching: list[tuple[int, int, int]] = []  # the generation and the end, both negated, and the file's number
@@ -289,7 +289,7 @@ def _greatest_generations(rewritten: list[DataFile], position: int) -> Iterator[
 def _chain_of_one_generation(
     live: list[DataFile], position: int, until: int | None, end_of_append: Callable[[DataFile], int]
 ) -> list[Link]:
-    """The chain of files that no rule has rewritten, from a position on, cut at ``until``."""
+    """The chain of files that no rule has rewritten, starting at a position, cut at ``until``."""
     merged = sorted((f for f in live if f.name.merged), key=lambda f: f.name.base_offset)
     covered = _coverage(merged)
     # A merged segment holds the records of the appends inside it, so the chain uses only the segment.

@@ -70,7 +70,7 @@ class FileSlice:
 @dataclass(frozen=True, slots=True)
 class LogSlices:
     """The slices of the files of a log that hold offsets of ``[start, end)``, in order. Each iteration creates
-    them lazily, from the first one on."""
+    them lazily, beginning with the first."""
 
     store: Store
     chain: Sequence[Link]

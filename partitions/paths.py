@@ -9,7 +9,7 @@
         <offset>.<epoch>.hw             high watermark reached under an epoch; empty
         <offset>.local                  local log start; JSON producer state, checksum
         <end>-<epoch>.checkpoint        a snapshot: the state after the records [0, end), the last of them of epoch
-        <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot being fetched, from that position on
+        <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot being fetched, starting at that position
     <incarnation>/__remote_log_manager/<version>.schedule           the partitions due for tiering; a hint
     <incarnation>/__maintenance/<version>.schedule                  the last runs of `maintain`'s steps; a hint
     <incarnation>/__replication_throttle/<version>.schedule         the throttled copies so far; a hint
@@ -173,7 +173,7 @@ class CheckpointName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChunkName:
-    """The bytes from ``position`` on of a snapshot that is being fetched."""
+    """The bytes starting at ``position`` of a snapshot that is being fetched."""
 
     end_offset: int
     epoch: int
@@ -181,7 +181,7 @@ class ChunkName:
 
     @property
     def checkpoint(self) -> CheckpointName:
-        """The snapshot of which this is a part."""
+        """The snapshot that this is a part of."""
         return CheckpointName(self.end_offset, self.epoch)
 
     def __str__(self) -> str:

@@ -104,7 +104,7 @@ def levels_after(levels: Levels | None, part: ProducerPart) -> Levels:
     return *(Level(level.since, level.names | last.names) for level in below), last
 
 
-def told_together(files: Sequence[tuple[int, ProducerPart]], start: int) -> ProducerPart:
+def combined(files: Sequence[tuple[int, ProducerPart]], start: int) -> ProducerPart:
     """The combined part of neighboring files, given ``(base offset, part)`` of each in order: the last part,
     combined with the earlier parts on which it is based, back to a complete part, or a part based on an offset
     before ``start``.

@@ -227,8 +227,8 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column as another type. Arrow 19 casts no nullable field to a required one, so types that are equal but for
-    that are viewed. Raises: pyarrow.ArrowException, also for a null in a required field.
+    """A column as another type. Arrow 19 casts no nullable field to a required one, so types that are otherwise
+    equal are viewed. Raises: pyarrow.ArrowException, also for a null in a required field.
     """
     return column.view(kind) if same_type(column.type, kind) else column.cast(kind)
 

@@ -169,24 +169,24 @@ class Replica:
         """The name of a file of this replica in its store."""
         return paths.join(self.folder, str(name))
 
-    def list(self, *, anew: bool = False) -> Listing:
+    def list(self, *, fresh: bool = False) -> Listing:
         """The files of the replica. The root is checked afterwards, so the listing is that of the registered
         incarnation.
 
-        Files seen before may be taken as unchanged (``Store.list``). With ``anew`` every file is queried again
+        Files seen before may be taken as unchanged (``Store.list``). With ``fresh`` every file is queried again
         (for storage checks).
 
         Raises: StaleBrokerError when the root is another incarnation, by directory id or identity;
             BrokerUnreachableError without a ``broker.json``; ListingUnstableError; CorruptionError if a folder or
             file is replaced by something else.
         """
-        return self._look(anew).listing
+        return self._look(fresh).listing
 
     @_own
-    def _look(self, anew: bool) -> KnownLog:
+    def _look(self, fresh: bool) -> KnownLog:
         number = next(_looks)
         before = known_logs.get((self.store, self.folder, self.generation))
-        answer = self.store.list(self.folder, known=None if anew else () if before is None else before.answer)
+        answer = self.store.list(self.folder, known=None if fresh else () if before is None else before.answer)
         known = known_again(before, answer, self.folder, self.store.uri_of, self.generation)
         self.check_root()
         known = replace(known, looked=number)
@@ -241,19 +241,19 @@ class Replica:
 
     @_own
     def log(
-        self, footer_of: FooterOf | None = None, *, anew: bool = False, since: LookMark | None = None
+        self, footer_of: FooterOf | None = None, *, fresh: bool = False, since: LookMark | None = None
     ) -> ReplicaLog:
         """The current log, from one listing, and reads of content that is not cached. ``footer_of`` reads the
-        footer of the last file, which has the log's end, from another source. ``anew``: see ``list``. Returns the
+        footer of the last file, which has the log's end, from another source. ``fresh``: see ``list``. Returns the
         same object while nothing changes. ``since``: return the log as this process last saw it, if that was after
         this mark. Use ``since`` only to decide that there is nothing to do.
 
         Raises: see ``list``; CorruptionError, CorruptSegmentError.
         """
         for _ in range(_ATTEMPTS):
-            known = self._known_since(since) or self._look(anew)
+            known = self._known_since(since) or self._look(fresh)
             since = None
-            if known.resolved is not None and not anew:
+            if known.resolved is not None and not fresh:
                 return known.resolved
             with suppress(SourceChangedError):  # a file has been deleted since the listing: list again
                 log = log_again(

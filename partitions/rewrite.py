@@ -3,7 +3,7 @@
 This is the only step of the engine that decodes and re-encodes records. The name appears at once or not at all;
 the merged files stay until a later vacuum.
 
-Files of a run may have schemas of which one grew from the other (``stratalog.partitions.growth``). The segment has
+The schemas of a run's files may have grown one from the other (``stratalog.partitions.growth``). The segment has
 the widest of them, not the topic's current schema. So the segment depends on the files alone, and the same files
 always merge into the same bytes. A transaction's outcome follows from its marker, which is already in the log.
 
@@ -32,7 +32,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link
 from stratalog.partitions.merge import Run
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.producer_changes import Level, ProducerPart, applied, part_of, told_together, whole
+from stratalog.partitions.producer_changes import Level, ProducerPart, applied, combined, part_of, whole
 from stratalog.partitions.producers import ProducerState, without_transactions
 from stratalog.partitions.records import ABORTED, GAP
 from stratalog.partitions.removal import Rule
@@ -130,7 +130,7 @@ def check_in_log(replica: Replica, run: Run, *, or_merged: bool = False) -> None
 
     Raises: SourceChangedError.
     """
-    log = replica.log(anew=True)
+    log = replica.log(fresh=True)
     present = {link.name: link.file.object.version for link in log.chain}
     if or_merged and all(link.name.generation == run.generation for link in log.over(run.start, run.end)):
         present |= {file.name: file.object.version for file in log.hidden}
@@ -198,13 +198,11 @@ def stage_run(
         if latest is not None and segments[0].footer.may_hold_control:
             latest = max(latest, run.start)  # the transaction may begin in the part that was cut off
         oldest_ms = min(segment.footer.oldest_ms for segment in segments)
-        told = told_together(
-            [(file.footer.base_offset, file.footer.producer_part) for file in segments], run.start
-        )
-        producers = without_transactions(applied({}, told.entries) if told.since is None else state())
+        joined = combined([(file.footer.base_offset, file.footer.producer_part) for file in segments], run.start)
+        producers = without_transactions(applied({}, joined.entries) if joined.since is None else state())
         part: _Part = whole
-        if told.since is not None and not leaves:
-            part = partial(part_of, Level(told.since, frozenset(told.entries)))
+        if joined.since is not None and not leaves:
+            part = partial(part_of, Level(joined.since, frozenset(joined.entries)))
         footer = _write(
             files, run, schema, staged, last, markers, latest, oldest_ms, compression, producers, part, removal
         )

@@ -79,7 +79,7 @@ class SegmentWriter:
     """Writes one data file into ``sink``.
 
     Batches have the record columns of ``stratalog.partitions.records`` (and optionally ``producer_id`` and
-    ``control``). The writer adds the partition, and offsets from ``base_offset`` on, in order of arrival.
+    ``control``). The writer adds the partition, and offsets starting at ``base_offset``, in order of arrival.
     """
 
     def __init__(

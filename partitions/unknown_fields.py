@@ -41,7 +41,7 @@ class UnknownField:
     column: str
     """The record column: ``key`` or ``value``; empty for a column that no record has."""
     steps: tuple[str, ...]
-    """The path from the column on."""
+    """The path below the column."""
     path: str
     """The path as the producer names it."""
     known: tuple[str, ...]

@@ -137,8 +137,8 @@ def wanted_keys(
 ) -> WantedKeys:
     """The keys as ``WantedKeys``. Text is taken as its UTF-8 bytes where keys are binary.
 
-    Raises: InvalidCallError for no key, for null, for a value that is none of the type, and for a type of which
-        equal keys may have other bytes (floating-point numbers, arrays, maps).
+    Raises: InvalidCallError for no key, for null, for a value of another type, and for a type whose equal keys
+        may have other bytes (floating-point numbers, arrays, maps).
     """
     if not is_comparable(key_type):
         raise InvalidCallError(

@@ -54,8 +54,8 @@ class PartialSnapshot:
         return ChunkName(self.snapshot_id.end_offset, self.snapshot_id.epoch, position)
 
     def add(self, data: bytes) -> None:
-        """Store the bytes from ``position`` on, at least one. If another run has already stored bytes there, those
-        count instead.
+        """Store the bytes starting at ``position``, at least one. If another run has already stored bytes there,
+        those count instead.
 
         Raises: SourceChangedError when the name is taken by a part that cannot be used; StorageError,
             OutcomeUnknownError.

@@ -45,7 +45,7 @@ _ROWS_AT_ONCE = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot of which all checksums are correct."""
+    """A snapshot whose checksums are all correct."""
 
     snapshot_id: SnapshotId
     lineage: Lineage

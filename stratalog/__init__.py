@@ -17,8 +17,8 @@ One name
     Each package refuses to be imported by the name of its folder: a module under two names would be there twice,
     with two of each class.
 
-Errors to catch are in ``stratalog.errors``. Nothing is loaded before it is asked for: ``import stratalog`` takes
-the standard library alone.
+Errors to catch are in ``stratalog.errors``. Modules are loaded on first use: ``import stratalog`` needs only the
+standard library.
 """
 
 from importlib.util import find_spec as _find_spec

@@ -48,9 +48,9 @@ class LastTiered(Enum):
 
     NEVER = "never"
     MOVED = "moved"
-    """KIP-1023: only if the leader no longer holds the log from its start on."""
+    """KIP-1023: only if the leader no longer holds the log from its start."""
     ALWAYS = "always"
-    """Beyond KIP-1023: also if the leader still holds the log from its start on."""
+    """Beyond KIP-1023: also if the leader still holds the log from its start."""
 
     @classmethod
     def of(cls, enable: bool, always: bool) -> LastTiered:

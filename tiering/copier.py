@@ -151,7 +151,7 @@ def _check_same_object(leader: Replica, link: Link) -> None:
 
 
 def found_object(remote: Store, name: str) -> StoredObject:
-    """The object that was just created. Raises: SourceChangedError if it was deleted."""
+    """The object that was just created. Raises: SourceChangedError if the object was deleted."""
     try:
         return remote.stat(name)
     except FileNotFoundError as error:
@@ -176,7 +176,7 @@ def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject, compr
 def segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int) -> RemoteSegment:
     """The table's entry for an uploaded run of a replica; ``footer`` is the object's footer.
 
-    Raises: CorruptionError if it belongs to another partition.
+    Raises: CorruptionError if the footer belongs to another partition.
     """
     if footer.topic_id != leader.topic_id or footer.partition != leader.partition:
         raise CorruptionError(
@@ -206,17 +206,17 @@ def crc32_of(leader: Replica, run: Run, *, compression: str) -> int:
     """
     if run.is_segment:
         return leader.segment(run.links[0].file).crc32
-    nowhere = _Nowhere()
+    discarded = _ChecksumOnly()
     stage_run(
         leader.store,
         run,
-        nowhere,
+        discarded,
         str(run.segment_name),
         compression=compression,
         state=lambda: state_after(leader, run),
         leaves=True,
     )
-    return nowhere.sink.crc32
+    return discarded.sink.crc32
 
 
 class _Checksum(io.RawIOBase):
@@ -234,14 +234,14 @@ class _Checksum(io.RawIOBase):
         return view.nbytes
 
 
-class _Nowhere:
+class _ChecksumOnly:
     """Discards the bytes of one file, and keeps their checksum."""
 
     def __init__(self) -> None:
         self.sink = _Checksum()
         self.file = cast("BinaryIO", self.sink)
 
-    def stage_writer(self, name: str) -> _Nowhere:
+    def stage_writer(self, name: str) -> _ChecksumOnly:
         return self
 
     @property

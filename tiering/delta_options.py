@@ -125,8 +125,8 @@ def _of_google(here: Reached) -> dict[str, str]:
         )
     found = {"google_base_url": here.server, "google_allow_http": _spelt(here.plain)}
     if here.plain:  # anonymous: keeps delta-rs from looking for credentials
-        nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
-        return found | {"google_service_account_key": json.dumps({"gcs_base_url": here.server, **nobody})}
+        anonymous = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+        return found | {"google_service_account_key": json.dumps({"gcs_base_url": here.server, **anonymous})}
     names = {
         "service_account": "google_service_account_key",
         "application_credentials": "google_application_credentials",
@@ -175,10 +175,10 @@ def refusal_of(error: Exception, right: Right, what: str, uri: str) -> StorageRe
     number, code = _ERRNO.search(text), _CODE.search(text)
     lacks_right = f"{what}: its owner must grant you the right to {right} it"
     if number is not None:
-        told = refusal(right, uri, what, int(number[1] or number[2]))
-        if isinstance(told, StorageAuthorizationError):
+        refused = refusal(right, uri, what, int(number[1] or number[2]))
+        if isinstance(refused, StorageAuthorizationError):
             return StorageAuthorizationError(lacks_right, right, uri)
-        return told if isinstance(told, StorageRefusedError) else None
+        return refused if isinstance(refused, StorageRefusedError) else None
     if code is not None and code[1] in FULL_CODES:
         return UnwritableStorageError(f"{what}: {FULL}", uri, full=True)
     if "lacked the necessary privileges" in text or (code is not None and code[1] == "AccessDenied"):
@@ -193,7 +193,7 @@ def is_catalog_managed(error: Exception) -> bool:
     return "catalog-managed table" in str(error)
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The text of Delta's error in one line, without the server's answer: S3 echoes session tokens in its answer,
     so the original error must not be chained either.
     """

@@ -302,8 +302,8 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
         except (DeltaError, OSError) as error:  # a lost race, or no answer: the table shows which
             failure = error
             clock.sleep(_PAUSE_S)
-    said = "" if failure is None else delta_options.said(failure)
-    raise OutcomeUnknownError(f"{uri} could not be handed over to cluster {to!r}; read before you retry: {said}")
+    cause = "" if failure is None else delta_options.error_text(failure)
+    raise OutcomeUnknownError(f"{uri} could not be handed over to cluster {to!r}; read before you retry: {cause}")
 
 
 def _open(topic: TopicTable, options: StoreOptions) -> DeltaTable | None:
@@ -314,4 +314,4 @@ def _open(topic: TopicTable, options: StoreOptions) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise StorageError(f"cannot read the table {uri}: {delta_options.said(error)}") from None
+        raise StorageError(f"cannot read the table {uri}: {delta_options.error_text(error)}") from None

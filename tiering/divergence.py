@@ -5,7 +5,7 @@ uploads again from the end of the leader's epoch (``RemoteLogManager``). Here th
 once, so segments of another history leave the table (``DeltaTopicTable.commit``); until then readers stop at
 ``agreed_end``. No record is lost that the leader lacks: an unclean election never lets a leader begin before the
 end of the remote log. So a segment of a lost history was uploaded later, by a driver with an outdated leader, and
-the current leader has its own records from that segment's start on.
+the current leader has its own records from that segment's start.
 
 A leader epoch has one leader, which took over at one offset and never changes a record. So two histories with a
 common epoch agree on everything below it, and on the records of that epoch up to its end in either (KIP-101).
@@ -32,7 +32,7 @@ class Present:
     """The generation of its last erasure; 0: none."""
 
 
-def nobody() -> Mapping[int, Present]:
+def no_replicas() -> Mapping[int, Present]:
     """No partition has a leader."""
     return {}
 
@@ -44,7 +44,7 @@ class Histories:
     lineages: Mapping[int, Lineage] = field(default_factory=dict)
     """By partition, the lineage of its leader, as listed for this batch. Its latest epoch is the leader epoch of
     that listing."""
-    now: Callable[[], Mapping[int, Present]] = nobody
+    now: Callable[[], Mapping[int, Present]] = no_replicas
     """Reads every partition of the topic, by a linearizable read that begins with the call."""
     erasures: Mapping[int, int] = field(default_factory=dict)
     """By partition, the generation of the last erasure that the view of this batch knew; absent: 0."""
@@ -72,7 +72,7 @@ class Histories:
 
 def agreed_end(segment: RemoteSegment, lineage: Lineage) -> int:
     """The end offset up to which the segment's records certainly belong to this history; its base offset if none
-    do, or if only its footer could show it (a segment of several epochs, the last of which the history lacks).
+    do, or if only its footer could show it (the history lacks the last of a segment's epochs).
     """
     if segment.is_of(lineage):
         return segment.next_offset

@@ -89,11 +89,11 @@ class ForeignCommit:
         return bool(self.added or self.removed)
 
     def __str__(self) -> str:
-        said = [f"{self.operation} at version {self.version}"]
-        said += [f"by {self.user}"] if self.user else []
-        said += [f"with {self.engine}"] if self.engine else []
-        said += [f"on {self.when}"] if self.when else []
-        return " ".join(said)
+        parts = [f"{self.operation} at version {self.version}"]
+        parts += [f"by {self.user}"] if self.user else []
+        parts += [f"with {self.engine}"] if self.engine else []
+        parts += [f"on {self.when}"] if self.when else []
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +198,9 @@ def rewrite_of(
     twice = records is not None and records > once and _removes_what_has_left(ours, commits)
     if data or not (twice or records in (None, once)):
         before = commits[0].version - 1
-        said = "; ".join(map(str, data or commits))
+        changes = "; ".join(map(str, data or commits))
         raise ForeignWriteError(
-            f"another writer has changed the records of the table {what}: {said}. It is no "
+            f"another writer has changed the records of the table {what}: {changes}. It is no "
             f"longer a log, and stratalog neither reads nor writes it until it is restored to version {before}: "
             f"DeltaTable({what!r}).restore({before}), or RESTORE TABLE delta.`{what}` TO VERSION AS OF {before}",
             table=what,

@@ -69,7 +69,7 @@ def records_in(
         ready, waiting = waiting.slice(0, count), waiting.take(numbers(count, waiting.num_rows))
         if waiting.nbytes > MOST_WAITING_BYTES // 2:
             raise CorruptionError(
-                f"{wanted.what}: they are so far out of order that sorting them would exceed the memory limit"
+                f"{wanted.what}: the rows are too far out of order: sorting them would exceed the memory limit"
             )
         if not ready["offset"].combine_chunks().equals(numbers(position, position + count)):
             raise _not_each_once(wanted)

@@ -241,8 +241,8 @@ class IcebergTable:
             raise
         except Exception as error:
             first = next(iter(str(error).splitlines()), "")
-            said = f"{type(error).__name__}: {printable(first)}"
-            raise StorageError(f"cannot {what} the Iceberg table {self.name}: {said}") from None
+            message = f"{type(error).__name__}: {printable(first)}"
+            raise StorageError(f"cannot {what} the Iceberg table {self.name}: {message}") from None
 
 
 def _grow(change: Transaction, schema: pa.Schema) -> None:

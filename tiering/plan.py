@@ -53,7 +53,7 @@ AT_ONCE = CopyLag(0, UNLIMITED)
 
 @dataclass(frozen=True, slots=True)
 class UploadPlan:
-    """The uploads of one partition, in order; ``runs`` are contiguous from ``start`` on."""
+    """The uploads of one partition, in order; ``runs`` are contiguous starting at ``start``."""
 
     start: int
     """The earliest pending upload offset; the first offset to upload if nothing of the log is tiered."""
@@ -193,8 +193,8 @@ def why_not_due(
         return waiting_as_before(0, plan.end, policy)
     if plan.held_bytes:
         limits = (("remote.copy.lag.ms", lag.ms), ("remote.copy.lag.bytes", lag.size_bytes))
-        said = " and ".join(f"{name} = {limit}" for name, limit in limits)
-        return f"{bytes_text(plan.held_bytes)} are sealed, but held back by {said}"
+        parts = " and ".join(f"{name} = {limit}" for name, limit in limits)
+        return f"{bytes_text(plan.held_bytes)} are sealed, but held back by {parts}"
     if left[0].end > log.high_watermark:
         return f"{bytes_text(size_bytes)} above the high watermark, not on all of the ISR yet"
     if transactions is not None and left[0].end > transactions.last_stable_offset:

@@ -125,7 +125,7 @@ def bring(
     first: int,
 ) -> tuple[int, StoredObject, Segment]:
     """Stage a file under the first free name, give it that name, and read every byte back. ``path`` gives the path
-    in the topic's ``folder`` for the number of an object of that name, from ``first`` on. Returns that number.
+    in the topic's ``folder`` for the number of an object of that name, starting at ``first``. Returns that number.
 
     Raises: CorruptSegmentError, StorageError, OutcomeUnknownError; errors of ``stage``.
     """

@@ -93,9 +93,9 @@ class TableChange:
             operation = "heal"
         else:
             operation = "tier" if arrived else "retain"
-        said = [f"{operation}: {self.why}" if self.why else operation]
-        said += [f"{verb} {_said(topic, of)}" for verb, of in (("adds", arrived), ("removes", left)) if of]
-        info = {"stratalog.topic": topic, "stratalog.operation": operation, "userMetadata": "; ".join(said)}
+        changes = [f"{operation}: {self.why}" if self.why else operation]
+        changes += [f"{verb} {_shown(topic, of)}" for verb, of in (("adds", arrived), ("removes", left)) if of]
+        info = {"stratalog.topic": topic, "stratalog.operation": operation, "userMetadata": "; ".join(changes)}
         named = (("stratalog.offsets", arrived), ("stratalog.removedOffsets", left))
         return info | {name: json.dumps(of) for name, of in named if of}
 
@@ -112,7 +112,7 @@ def _ranges(segments: Iterable[RemoteSegment]) -> dict[int, list[tuple[int, int]
     return found
 
 
-def _said(topic: str, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> str:
+def _shown(topic: str, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> str:
     named = [f"{topic}-{partition} [{a}, {b})" for partition, of in ranges.items() for a, b in of]
     more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
     return ", ".join(named[:_MOST_NAMED]) + more
@@ -232,7 +232,7 @@ def _lacking(
 
 
 def committed(log: RemoteLog, adds: Sequence[Uploaded], fenced: Collection[int]) -> CommittedBatch:
-    """The outcome of adding these segments, of which none is left to add. ``fenced``: partitions with a later
+    """The outcome of adding these segments when all are added or refused. ``fenced``: partitions with a later
     leader epoch than that of their uploads."""
     listed = {segment.path for segment in log.all_segments()}
     there = tuple(upload for upload in adds if upload.segment.path in listed)

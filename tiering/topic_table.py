@@ -269,20 +269,20 @@ class TopicTable:
         races = sum(isinstance(failure, CommitFailedError) for failure in failures)
         if races < COMMIT_ATTEMPTS and len(failures) - races < UNANSWERED_ATTEMPTS:
             return races
-        said = delta_options.said(failures[-1])
+        cause = delta_options.error_text(failures[-1])
         if races == len(failures):
-            raise StorageError(f"{self.uri}: other writers were faster {len(failures)} times; try again: {said}")
+            raise StorageError(f"{self.uri}: other writers were faster {len(failures)} times; try again: {cause}")
         raise OutcomeUnknownError(
             f"commits to {self.uri} failed {len(failures)} times, and the last commit may still succeed; read "
-            f"before you retry: {said}"
+            f"before you retry: {cause}"
         )
 
-    def _refusal(self, error: Exception, right: Right, said: str = "") -> StorageRefusedError | None:
-        return delta_options.refusal_of(error, right, said, self.uri)
+    def _refusal(self, error: Exception, right: Right, cause: str = "") -> StorageRefusedError | None:
+        return delta_options.refusal_of(error, right, cause, self.uri)
 
     def _failed(self, what: str, error: Exception, right: Right = "read") -> NoReturn:
-        said = f"cannot {what} the table {self.uri}: {delta_options.said(error)}"
-        if (refused := self._refusal(error, right, said)) is not None:
+        message = f"cannot {what} the table {self.uri}: {delta_options.error_text(error)}"
+        if (refused := self._refusal(error, right, message)) is not None:
             raise refused from None
         if delta_options.is_catalog_managed(error):
             raise CorruptionError(
@@ -292,7 +292,7 @@ class TopicTable:
                 "register the table as an external "
                 "one (cluster.catalog.create_table)"
             ) from None
-        raise StorageError(said) from None
+        raise StorageError(message) from None
 
 
 def _knows_ntz(table: DeltaTable) -> bool:

@@ -335,14 +335,16 @@ class _ExportedTopic:
         if not self.options.keep:
             entries: list[Entry] = []
 
-            def told(there: Offsets) -> list[bytes]:
+            def journal_entries(there: Offsets) -> list[bytes]:
                 for one in pieces:
                     here = [record.offset for record in one.records]
                     runs = runs_of(here, there.get(one.partition, ()))
                     entries.append(Written(one.partition, one.start, one.end, runs))
                 return [encode(entry) for entry in entries]
 
-            self.target.transact(self.there, {one.partition: one.records for one in pieces if one.records}, told)
+            self.target.transact(
+                self.there, {one.partition: one.records for one in pieces if one.records}, journal_entries
+            )
             self.journal.add(entries)
             for piece in pieces:
                 parts[piece.partition].written(piece)

@@ -124,7 +124,7 @@ class KafkaTarget:
         wanted = NewTopic(name, partitions, replication_factor, config=dict(configs))
         (future,) = self._admin.create_topics([wanted], request_timeout=TIMEOUT_S).values()
         self._unless(KafkaError.TOPIC_ALREADY_EXISTS, future, f"topic {name!r} of the target")
-        self._until(lambda: self._has(name, 1), f"topic {name!r} of the target is being created")
+        self._until(lambda: self._has(name, 1), f"the creation of topic {name!r} in the target")
 
     def create_partitions(self, name: str, partitions: int) -> None:
         from confluent_kafka import KafkaError
@@ -133,7 +133,8 @@ class KafkaTarget:
         (future,) = self._admin.create_partitions([NewPartitions(name, partitions)]).values()
         self._unless(KafkaError.INVALID_PARTITIONS, future, f"topic {name!r} of the target")
         self._until(
-            lambda: self._has(name, partitions), f"topic {name!r} of the target has {partitions} partitions"
+            lambda: self._has(name, partitions),
+            f"the growth of topic {name!r} in the target to {partitions} partitions",
         )
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, SourceBounds]:
@@ -151,10 +152,10 @@ class KafkaTarget:
             for partition, some in records.items():
                 self._produce(self._producer, topic, partition, some, delivered)
             self._flush(self._producer, delivered)
-            told = _Delivered(self._journal)
+            journaled = _Delivered(self._journal)
             for entry in entries(delivered.offsets):
-                self._producer.produce(self._journal, entry, partition=0, on_delivery=told)
-            self._flush(self._producer, told)
+                self._producer.produce(self._journal, entry, partition=0, on_delivery=journaled)
+            self._flush(self._producer, journaled)
             self._tried(lambda: self._producer.commit_transaction(TIMEOUT_S), "commit a transaction")
             self._joins_late = True
         except StratalogError as error:
@@ -197,7 +198,10 @@ class KafkaTarget:
             self._joins_late = False
             if fillers:
                 offset += fillers + 1
-                self._until(partial(self._reaches, topic, partition, offset), "a marker there")
+                self._until(
+                    partial(self._reaches, topic, partition, offset),
+                    f"a transaction in {topic}-{partition} of the target",
+                )
             elif waits_s < TIMEOUT_S:
                 self._clock.sleep(waits_s)
                 offset = self._end(topic, partition)
@@ -234,7 +238,7 @@ class KafkaTarget:
             "batch.size": 1_000_000,
         }
         try:
-            return Producer({"compression.type": "lz4", "error_cb": _told, **buffers, **self._configs, **own})
+            return Producer({"compression.type": "lz4", "error_cb": _log_error, **buffers, **self._configs, **own})
         except KafkaException as error:
             raise InvalidCallError(f"the configs of the target: {error.args[0].str()}") from error
 
@@ -311,7 +315,7 @@ class KafkaTarget:
             except (UnknownTopicOrPartitionError, RetriableError) as error:
                 why = f" ({error})"
             if self._clock.monotonic_s() - began_s > TIMEOUT_S:
-                raise RetriableError(f"{what}: not within {TIMEOUT_S:g} s{why}; try again")
+                raise RetriableError(f"{what} did not end within {TIMEOUT_S:g} s{why}; try again")
             self._clock.sleep(0.01)
 
     def _unless(self, fine: int, future: Any, what: str) -> None:
@@ -358,7 +362,7 @@ def _left(producer: Any, delivered: _Delivered) -> int:
             return 0
 
 
-def _told(error: Any) -> None:
+def _log_error(error: Any) -> None:
     """Called for errors that concern no record. (Without this callback, polling would raise an error that ends the
     producer.)
     """

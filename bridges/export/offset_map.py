@@ -52,7 +52,7 @@ def write_map(
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
     from deltalake.exceptions import CommitFailedError, DeltaError
 
-    from stratalog.tiering.delta_options import said, storage_options
+    from stratalog.tiering.delta_options import error_text, storage_options
 
     connection = storage_options(table, options)
     for attempt in range(_TRIES):
@@ -72,9 +72,9 @@ def write_map(
                 write_deltalake(here, appended, mode="append", commit_properties=done)
         except CommitFailedError as error:  # another writer committed first
             if attempt == _TRIES - 1:
-                raise StorageError(f"the map {table}: {said(error)}") from None
+                raise StorageError(f"the map {table}: {error_text(error)}") from None
         except (DeltaError, OSError) as error:
-            raise StorageError(f"the map {table}: {said(error)}") from None
+            raise StorageError(f"the map {table}: {error_text(error)}") from None
         except ValueError as error:
             raise InvalidCallError(f"the map {table}: {error}") from None
         else:

@@ -44,7 +44,7 @@ another reads. More threads were not faster on two cores.
 _READER_OFFSETS = 50_000
 """New offsets per additional thread."""
 _FASTER = frozenset({"OFFSET_OUT_OF_RANGE", "DUPLICATE_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH"})
-"""The codes of an append at an offset that another mirror has used."""
+"""The error codes of an append at an offset where another mirror has already appended."""
 
 
 def partitions_here(

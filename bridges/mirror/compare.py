@@ -121,8 +121,8 @@ def compare(
                 places.setdefault(outcome.item[0], []).append(outcome.value.places)
             if not outcome.value.equal:
                 more = outcome.value.differences - len(outcome.value.named)
-                said = ", ".join(outcome.value.named) + (f", and {more} more" if more else "")
-                run.failures.append(Failure(what, RecordsDifferError.code, f"offsets that differ: {said}"))
+                names = ", ".join(outcome.value.named) + (f", and {more} more" if more else "")
+                run.failures.append(Failure(what, RecordsDifferError.code, f"offsets that differ: {names}"))
         for name, of_topic in places.items():
             partitioner = topic_config_of(image, image.topic(name)).partitioner
             if (note := note_of_keys(name, partitioner, of_topic)) is not None:

@@ -68,5 +68,5 @@ def compacts(there: Mapping[str, str]) -> bool:
 
 
 def policies(there: Mapping[str, str]) -> frozenset[str]:
-    """The values of cleanup.policy, of which there may be several."""
+    """The values of cleanup.policy; there may be several."""
     return frozenset(one.strip() for one in there.get("cleanup.policy", "delete").split(","))

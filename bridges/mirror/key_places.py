@@ -49,7 +49,7 @@ def note_of_keys(topic: str, partitioner: str, places: Iterable[KeyPlaces]) -> s
         fitting += one.fitting
     if fitting[partitioner] == keys:
         return None
-    said = (
+    found = (
         f"{topic}: {keys - fitting[partitioner]:,} of {keys:,} sampled keys are not in the partitions that "
         f"{PARTITIONER} = {partitioner} chooses"
     )
@@ -57,10 +57,10 @@ def note_of_keys(topic: str, partitioner: str, places: Iterable[KeyPlaces]) -> s
     if fitting[best] > fitting[partitioner]:
         command = f"stratalog topics alter-configs {topic} --set {PARTITIONER}={best}"
         return (
-            f"{said}; {fitting[best]:,} are in the partitions that {best} chooses: before mirror --end, run "
+            f"{found}; {fitting[best]:,} are in the partitions that {best} chooses: before mirror --end, run "
             f"{command}"
         )
     return (
-        f"{said}: after mirror --end new records of these keys go to other partitions, unless producers set the "
+        f"{found}: after mirror --end new records of these keys go to other partitions, unless producers set the "
         "partition"
     )

@@ -56,7 +56,7 @@ class OneSided:
         self, start: int, end: int, sides: Iterable[Sides], later: Iterable[pa.RecordBatch]
     ) -> Iterator[tuple[int, str | None]]:
         """The offsets on one side only, and how each differs; None if a rule explains it. ``sides`` are all
-        records in ``[start, end)``; ``later`` are records of the source from ``end`` on, read after them.
+        records in ``[start, end)``; ``later`` are records of the source starting at ``end``, read after them.
 
         Raises: StorageError when the folder for temporary files cannot be written.
         """

@@ -20,7 +20,7 @@ class OffsetSteps:
         self._progress = progress
         self._lock = threading.Lock()
         self._whole = sum(max(0, part.bounds.stable_end - part.log_end) for part in parts)
-        self._offsets = self._told = self._bytes = 0
+        self._offsets = self._shown = self._bytes = 0
         progress.start("mirror", -(-self._whole // STEP), f"x {STEP:,} offsets")
 
     def passed(self, offsets: int, size_bytes: int) -> None:
@@ -30,7 +30,7 @@ class OffsetSteps:
             self._bytes += size_bytes
             all_here = self._offsets >= self._whole
             due = -(-self._whole // STEP) if all_here else self._offsets // STEP
-            while self._told < due:
-                self._told += 1
+            while self._shown < due:
+                self._shown += 1
                 self._progress.advance(self._bytes)
                 self._bytes = 0

@@ -110,7 +110,9 @@ def _append(work: PartWork, one: Stretched, piece: Piece) -> None:
 
 
 def _turn(work: PartWork, start: int) -> LogEnd:
-    """The log end, once it is at ``start`` or behind it. Raises: RetriableError if it stays before that."""
+    """The log end, once it is at ``start`` or behind it. Raises: RetriableError if the log end stays below
+    ``start``.
+    """
     end: LogEnd | None = None
     before, since_s = -1, work.clock.monotonic_s()
     while True:
@@ -185,7 +187,7 @@ def _start(parts: Sequence[MirroredPartition], key: TopicPartition) -> int:
 
 
 def _chain(found: Sequence[Stretched], start: int) -> list[Stretched]:
-    """The results that follow one another from ``start`` on; only they are known to be in the log."""
+    """The results that follow one another starting at ``start``; only they are known to be in the log."""
     chain: list[Stretched] = []
     for one in sorted(found, key=lambda one: one.begin):
         if one.begin != start or one.last is None:

@@ -73,11 +73,11 @@ class _Drawn:
                 known[figure] = value
                 touched.add(scope)
         for scope in touched:
-            self._tell(scope, at, [self._levels[scope]])
+            self._set_levels(scope, at, [self._levels[scope]])
         if touched:
-            self._tell(_ALL, at, list(self._levels.values()))
+            self._set_levels(_ALL, at, list(self._levels.values()))
 
-    def _tell(self, scope: str, at: int, levels: Sequence[Mapping[str, int]]) -> None:
+    def _set_levels(self, scope: str, at: int, levels: Sequence[Mapping[str, int]]) -> None:
         tiered = [one for one in levels if "log_end" in one and "remote_end" in one]
         if tiered:
             self._set(scope, WAITING, at, sum(max(0, one["log_end"] - one["remote_end"]) for one in tiered))

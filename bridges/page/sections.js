@@ -104,7 +104,7 @@ function verdict() {
   const level = of("error") || unread.length ? "error" : of("warning") ? "warning" : "ok";
   const said = {
     error: "Somebody is needed: the commands are below.",
-    warning: "The next runs of maintain should mend it.",
+    warning: "The next runs of maintain should fix it.",
     ok: "Nothing needs anybody.",
   }[level];
   return element("section", { class: `verdict ${level}`, "aria-label": "Verdict" }, element("strong", {}, counts.join(", ") || "Healthy"), element("span", {}, said));

@@ -77,7 +77,7 @@ def error_code(error: StratalogError, *, of_group: bool = False) -> int:
     for kind, code in _OF_CLIENTS:
         if isinstance(error, kind):
             return code
-    _tell(f"{error.code}: {error}")
+    _log_once(f"{error.code}: {error}")
     match error:
         case StorageAuthorizationError():
             return ErrorCode.GROUP_AUTHORIZATION_FAILED if of_group else ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -91,5 +91,5 @@ def error_code(error: StratalogError, *, of_group: bool = False) -> int:
 
 
 @lru_cache(maxsize=256)
-def _tell(message: str) -> None:
+def _log_once(message: str) -> None:
     _log.warning("%s", printable(message))

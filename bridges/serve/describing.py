@@ -61,13 +61,15 @@ class Descriptions:
         found = []
         for name in dict.fromkeys(body["groups"] or ()):
             known = name in names or name in here
-            told: Fields = {
+            empty: Fields = {
                 "state": "Empty" if known else "Dead",
                 "protocol_type": "",
                 "protocol": "",
                 "members": [],
             }
-            found.append({"error_code": ErrorCode.NONE if known else error, "group": name, **here.get(name, told)})
+            found.append(
+                {"error_code": ErrorCode.NONE if known else error, "group": name, **here.get(name, empty)}
+            )
         return {"throttle_time_ms": 0, "groups": found}
 
     def _groups(self) -> tuple[AbstractSet[str], int]:
@@ -107,5 +109,5 @@ def _configs(image: ClusterImage, kind: int, name: str, asked: Fields, with_docu
         error = missing(name)
     elif kind != _BROKER or name not in ("", str(NODE)):
         error = ErrorCode.INVALID_REQUEST
-    told = {"error_code": error, "error_message": None, "resource_type": kind, "resource_name": name}
-    return {**told, "config_entries": entries}
+    empty = {"error_code": error, "error_message": None, "resource_type": kind, "resource_name": name}
+    return {**empty, "config_entries": entries}

@@ -206,8 +206,8 @@ class KafkaEndpoint(ClusterServer):
                 functools.partial(self._connected, stop), host, port, ssl=tls, ssl_handshake_timeout=patience
             )
         except OSError as error:
-            said = f"{self._options.listen}: cannot listen there: {error.strerror or error}"
-            started.set_exception(InvalidCallError(said))
+            message = f"{self._options.listen}: cannot listen there: {error.strerror or error}"
+            started.set_exception(InvalidCallError(message))
             return
         started.set_result((asyncio.get_running_loop(), stop, server.sockets[0].getsockname()[1]))
         await stop.wait()

@@ -90,10 +90,10 @@ class ServedGroups:
                 self._metadata.image(max_age_s=0),
             )
         except StratalogError as failed:
-            told = dict.fromkeys(asked, error_code(failed, of_group=True))
+            errors = dict.fromkeys(asked, error_code(failed, of_group=True))
         else:
             unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE if failures else ErrorCode.GROUP_ID_NOT_FOUND
-            told = {
+            errors = {
                 name: ErrorCode.NON_EMPTY_GROUP
                 if name in with_members
                 else self._delete(name)
@@ -101,7 +101,7 @@ class ServedGroups:
                 else unknown
                 for name in asked
             }
-        results = [{"group_id": name, "error_code": error} for name, error in told.items()]
+        results = [{"group_id": name, "error_code": error} for name, error in errors.items()]
         return {"throttle_time_ms": 0, "results": results}
 
     def _delete(self, name: str) -> int:

@@ -94,14 +94,14 @@ class ServedGroup:
 
     def joined(self, member: ServedMember) -> Fields:
         """The response to its JoinGroup, in the current generation."""
-        told = self.members.values() if member.member_id == self.leader else ()
+        listed = self.members.values() if member.member_id == self.leader else ()
         return {
             **_joined(ErrorCode.NONE, member.member_id),
             "generation_id": self.generation,
             "group_protocol": self.protocol,
             "leader_id": self.leader,
             "members": [
-                {"member_id": one.member_id, "member_metadata": one.protocols[self.protocol]} for one in told
+                {"member_id": one.member_id, "member_metadata": one.protocols[self.protocol]} for one in listed
             ],
         }
 
@@ -340,8 +340,8 @@ class GroupMembers:
 
 
 def _joined(error: int, member_id: str) -> Fields:
-    told = {"generation_id": -1, "group_protocol": "", "leader_id": "", "members": []}
-    return {"throttle_time_ms": 0, "error_code": error, "member_id": member_id, **told}
+    empty = {"generation_id": -1, "group_protocol": "", "leader_id": "", "members": []}
+    return {"throttle_time_ms": 0, "error_code": error, "member_id": member_id, **empty}
 
 
 def _synced(error: int, assignment: bytes = b"") -> Fields:

@@ -137,7 +137,7 @@ def read_request(frame: bytes, host: str) -> KafkaRequest | bytes:
             known = {"error_code": UNSUPPORTED_VERSION, "api_versions": api_versions()}
             return _frame(correlation_id, kind.encode(placed(kind, known)))
         if version not in of_key:
-            raise MalformedRequestError(f"api key {key}, version {version}: not supported")
+            raise MalformedRequestError(f"version {version} of api key {key} is not supported")
         if of_key[version].FLEXIBLE_VERSION:
             TaggedFields.decode(data)
         schema = of_key[version].SCHEMA

@@ -18,7 +18,7 @@ _MOST_CLIENTS = 100
 _LONGEST = 255
 """The length of a client's text in the log."""
 _NO_OFFSET = -1
-_SAID = "stratalog serve is read only"
+_MESSAGE = "stratalog serve is read only"
 
 _log = logging.getLogger("stratalog.serve")
 
@@ -29,7 +29,7 @@ class ServedProducers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._told_s: dict[tuple[str, str], float] = {}
+        self._logged_s: dict[tuple[str, str], float] = {}
         """The time of the last line, by host and client id."""
 
     def produce(self, request: KafkaRequest) -> Fields:
@@ -37,22 +37,22 @@ class ServedProducers:
         MalformedRequestError for a producer with acks=0, which gets no responses.
         """
         wanted = partitions_of(request.body)
-        self._tell(request, f"produces to {', '.join(sorted({topic or '' for topic, _ in wanted})[:3])}")
+        self._log_refusal(request, f"produces to {', '.join(sorted({topic or '' for topic, _ in wanted})[:3])}")
         if request.body["required_acks"] == 0:
             raise MalformedRequestError("a producer with acks=0, which gets no answers")
-        said = {
+        error = {
             "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             "offset": _NO_OFFSET,
             "timestamp": _NO_OFFSET,
             "log_start_offset": _NO_OFFSET,
             "record_errors": [],
-            "error_message": _SAID,
+            "error_message": _MESSAGE,
         }
-        return {"throttle_time_ms": 0, "topics": topics_of(dict.fromkeys(wanted, said))}
+        return {"throttle_time_ms": 0, "topics": topics_of(dict.fromkeys(wanted, error))}
 
     def init(self, request: KafkaRequest) -> Fields:
         """InitProducerId, with which idempotent and transactional producers begin."""
-        self._tell(request, "starts to produce")
+        self._log_refusal(request, "starts to produce")
         transactional = request.body["transactional_id"] is not None
         error = (
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -61,14 +61,14 @@ class ServedProducers:
         )
         return {"throttle_time_ms": 0, "error_code": error, "producer_id": -1, "producer_epoch": -1}
 
-    def _tell(self, request: KafkaRequest, does: str) -> None:
+    def _log_refusal(self, request: KafkaRequest, does: str) -> None:
         """Write a line to the log, once a minute for each client."""
         now_s, client = self._clock.monotonic_s(), (request.host, request.client_id[:_LONGEST])
         with self._lock:
-            self._told_s = {one: at_s for one, at_s in self._told_s.items() if now_s - at_s < _EVERY_S}
-            if client in self._told_s or len(self._told_s) >= _MOST_CLIENTS:
+            self._logged_s = {one: at_s for one, at_s in self._logged_s.items() if now_s - at_s < _EVERY_S}
+            if client in self._logged_s or len(self._logged_s) >= _MOST_CLIENTS:
                 return
-            self._told_s[client] = now_s
+            self._logged_s[client] = now_s
         _log.warning(
             "%s, client %s %s, and is refused: this endpoint is read only; produce to a Kafka cluster "
             "that `stratalog mirror` copies here, or append with `stratalog produce` or cluster.append",

@@ -162,5 +162,5 @@ def _names(event: Event, topic: str) -> bool:
         given = parse_json(event.arguments, dict[str, Any])
     except ValueError:  # written by another writer
         return False
-    said = (given.get(name) for name in _TOPIC_ARGUMENTS)
-    return any(topic == one or (isinstance(one, list) and topic in one) for one in said)
+    topics = (given.get(name) for name in _TOPIC_ARGUMENTS)
+    return any(topic == one or (isinstance(one, list) and topic in one) for one in topics)

@@ -119,7 +119,7 @@ class Client(Producer):
             writer.option("checkpointLocation", path).trigger(availableNow=True).start()
 
         If ``function`` writes to Delta with ``txnAppId`` and ``txnVersion=batch_id``, each record is written
-        exactly once. A field added to the topic's type appears in the frame from the next batch on. The function
+        exactly once. A field added to the topic's type appears in the frame with the next batch. The function
         is not called for a batch without records. Spark's ``numInputRows`` counts the partitions of a batch, not
         its records.
 
@@ -249,7 +249,7 @@ class Client(Producer):
     def read_snapshot(self, topic: str, partitions: Sequence[int] | None = None) -> DataFrame:
         """The latest snapshot of each partition of a topic with ``cleanup.policy=snapshot``, verified, as a Spark
         DataFrame: ``topic, partition, end_offset, timestamp, key, value, headers``, the latest record of each key
-        below ``end_offset``. The snapshot and the log from ``end_offset`` on (``read(topic, start={partition:
+        below ``end_offset``. The snapshot and the log starting at ``end_offset`` (``read(topic, start={partition:
         end_offset})``) together have the latest record of every key. ``snapshots`` lists the end offsets,
         including those of empty snapshots.
         """
@@ -270,7 +270,7 @@ class Client(Producer):
         client_rack: str | None = None,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> Fetched:
-        """Fetch records of a partition from ``offset`` on, from the nearest replica or the remote tier.
+        """Fetch records of a partition starting at ``offset``, from the nearest replica or the remote tier.
         ``records`` is an Arrow table: at least one record if there is one, then as many as fit in ``max_bytes`` of
         memory. Continue at ``next_offset``. Pass the ``leader_epoch`` of the previous fetch to get an error if an
         unclean election has replaced records since. Transient errors are retried for ``timeout_s`` seconds.

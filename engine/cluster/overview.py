@@ -39,8 +39,8 @@ class Overview:
 
         def look() -> None:
             try:
-                found["topics"] = _told("topics", lambda: _topics(self._ports))
-                found["health"] = _told(
+                found["topics"] = _rendered("topics", lambda: _topics(self._ports))
+                found["health"] = _rendered(
                     "health", lambda: replace(health(*self._ports.all), totals={})._repr_html_()
                 )
             finally:
@@ -57,7 +57,7 @@ def _missing(why: str) -> str:
     return marked_line("warn", "health", f"{why}: call cluster.health() to wait for it")
 
 
-def _told(what: str, render: Callable[[], str]) -> str:
+def _rendered(what: str, render: Callable[[], str]) -> str:
     """The rendered part; if it raises, the error as text."""
     try:
         return render()

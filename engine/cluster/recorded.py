@@ -183,10 +183,10 @@ class Frame:
 
     def _failed(self, error: Exception, began_s: float, did: StoreCounts) -> None:
         code = error.code if isinstance(error, StratalogError) else type(error).__name__
-        said = f"{code}: {error}"
-        _log.info("%s: failed: %s", self._name, printable(said))
+        message = f"{code}: {error}"
+        _log.info("%s: failed: %s", self._name, printable(message))
         if self._destroys or have_written(did):
-            self._leave(ENDED, FAILED, [said], {}, began_s)
+            self._leave(ENDED, FAILED, [message], {}, began_s)
         self._warn()
 
     def _warn(self) -> None:
@@ -201,12 +201,12 @@ class Frame:
             self._warn()
             return result
         _log.info("%s: ends: %s", self._name, result.headline)
-        if self._leaves_event and (self._destroys or self._is_told(result)):
-            told = [*map(str, result.failures), *result.notes]
-            self._leave(ENDED, DONE if result.ok else FAILED, told, result, began_s)
+        if self._leaves_event and (self._destroys or self._has_event(result)):
+            lines = [*map(str, result.failures), *result.notes]
+            self._leave(ENDED, DONE if result.ok else FAILED, lines, result, began_s)
         return replace(result, notes=[*result.notes, *self._notes]) if self._notes else result
 
-    def _is_told(self, report: Report) -> bool:
+    def _has_event(self, report: Report) -> bool:
         log = self._ports.events
         assert log is not None
         if report.operation != ROUND:
@@ -254,12 +254,12 @@ class Frame:
 def arguments_text(given: Given) -> str:
     """The arguments as a JSON object, without those that have no value, and without the logins in addresses. A
     long one is cut."""
-    said = {
+    shown = {
         name: _plain(value)
         for name, value in given.items()
         if name not in ("self", "dry_run", "check") and value is not None and value is not False
     }
-    text = json.dumps(said, default=lambda value: type(value).__name__, allow_nan=False)
+    text = json.dumps(shown, default=lambda value: type(value).__name__, allow_nan=False)
     return text if len(text) <= _MOST_CHARACTERS else json.dumps({"cut_off": text[:_MOST_CHARACTERS]})
 
 

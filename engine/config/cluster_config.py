@@ -181,7 +181,8 @@ class ClusterConfig:
         30_000,
         at_least(1),
         unit="ms",
-        doc="A partition is due again this long after its segments were copied to the remote tier.",
+        doc="A partition is due for tiering again this long after its segments were last copied to the remote "
+        "tier.",
     )
     remote_log_manager_task_retry_backoff_max_ms: int = key(
         30_000,
@@ -193,8 +194,8 @@ class ClusterConfig:
         500,
         at_least(1),
         unit="ms",
-        doc="A partition is due again this long after its first failed copy to the remote tier; each further "
-        "failure doubles the time.",
+        doc="A partition is due for tiering again this long after its first failed copy to the remote tier; "
+        "each further failure doubles the time.",
     )
     remote_log_manager_task_retry_jitter: float = key(
         0.2,

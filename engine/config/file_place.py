@@ -73,7 +73,7 @@ class FilePlace:
     def read(self) -> str:
         """The text of the file.
 
-        Raises: InvalidCallError if it does not exist; UnicodeDecodeError; StorageError kinds.
+        Raises: InvalidCallError if the file does not exist; UnicodeDecodeError; StorageError kinds.
         """
         if not self.in_bucket:
             try:

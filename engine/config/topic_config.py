@@ -201,8 +201,8 @@ class TopicConfig:
     leader_election_short_local_log_last_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="Elect replicas of a tiered topic last if they have less than half as much locally as another "
-        "candidate (KIP-1023, 'Motivation'), because their missing records are read from the remote tier.",
+        doc="Elect a replica of a tiered topic only as the last choice if its local log is less than half as long "
+        "as that of another candidate (KIP-1023, 'Motivation'): the other records are read from the remote tier.",
     )
     producer_id_expiration_ms: int = key(
         _SEVEN_DAYS_MS,

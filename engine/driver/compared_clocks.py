@@ -20,18 +20,18 @@ class ComparedClocks:
     """The time of the driver, and of its brokers' storage."""
 
     driver_ms: int
-    told: Mapping[int, int | None]
+    brokers_ms: Mapping[int, int | None]
     """By broker; None if its storage has no time."""
 
     @property
     def agreed_ms(self) -> int | None:
         """The current time, for deletion by time (``partitions.agreed_time``); None: delete nothing."""
-        return agreed_by_most(self.driver_ms, self.told.values())
+        return agreed_by_most(self.driver_ms, self.brokers_ms.values())
 
     @property
     def stamp_ms(self) -> int:
         """The timestamp to record for later deletion: the driver's time, or most brokers' time if later."""
-        known = sorted(storage_ms for storage_ms in self.told.values() if storage_ms is not None)
+        known = sorted(storage_ms for storage_ms in self.brokers_ms.values() if storage_ms is not None)
         return max(self.driver_ms, known[len(known) // 2]) if known else self.driver_ms
 
     @property
@@ -39,7 +39,7 @@ class ComparedClocks:
         """The brokers whose storage disagrees with the driver, and how far the driver is ahead of each."""
         return {
             broker_id: self.driver_ms - storage_ms
-            for broker_id, storage_ms in sorted(self.told.items())
+            for broker_id, storage_ms in sorted(self.brokers_ms.items())
             if storage_ms is not None and not agree(self.driver_ms, storage_ms)
         }
 
@@ -89,8 +89,8 @@ def compared_clocks(storage: Storage, clock: Clock, image: ClusterImage) -> Comp
     ]
     deadline_s = cluster_config_of(image).broker_session_timeout_ms / 1000
     outcomes = storage.prober.probe(lambda broker_id: storage.stores[broker_id].now_ms(), brokers, deadline_s)
-    told = {one.item: one.value for one in outcomes if isinstance(one, Done)}
-    return ComparedClocks(clock.now_ms(), told)
+    brokers_ms = {one.item: one.value for one in outcomes if isinstance(one, Done)}
+    return ComparedClocks(clock.now_ms(), brokers_ms)
 
 
 def removal_time(storage: Storage, clock: Clock, image: ClusterImage, run: OperationRun) -> int | None:

@@ -79,7 +79,7 @@ class Fetching:
                 item, StoreTimeoutError(f"{topic}-{partition}: {who} did not answer within {timeout_s:.3g} s")
             )
 
-        def go_on(item: K, rest: Remotely[R]) -> None:
+        def finish(item: K, rest: Remotely[R]) -> None:
             try:
                 late = clock.monotonic_s() >= deadline_s
                 answers.put(too_late(item) if late else attempt(lambda _: rest(), item))
@@ -94,7 +94,7 @@ class Fetching:
                     answers.put(outcome)
                 elif isinstance(outcome.value, Remote):
                     remotely.add(item)
-                    self._remote.submit(go_on, item, outcome.value.rest)
+                    self._remote.submit(finish, item, outcome.value.rest)
                 else:
                     answers.put(outcome)  # type: ignore[arg-type]  # its value is an R
             except BaseException as bug:

@@ -50,7 +50,7 @@ class RecordReader:
     def read(
         self, what: str, pieces: Iterable[FileSlice], offset: int, max_bytes: int, pay: Pay = free
     ) -> pa.Table | None:
-        """Returns the records from ``offset`` on. The pieces are in order and without gaps, and the first one
+        """Returns the records starting at ``offset``. The pieces are in order and without gaps, and the first one
         holds the offset. Returns at least one record, and more up to ``max_bytes`` in memory; None without pieces.
         They include ``control`` and markers (``stratalog.partitions.transactions.visible``). ``pay`` is called for
         row groups that are not cached.

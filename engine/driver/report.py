@@ -206,9 +206,9 @@ class Report:
         """The columns and rows for people, and a line about omitted columns; empty without any."""
         rows = folded(self.rows)
         left_out = zeros(self.columns, rows)
-        said = ", ".join(f"{name} {show(rows[0].get(name)) or '-'}" for name in left_out)
+        in_all_rows = ", ".join(f"{name} {show(rows[0].get(name)) or '-'}" for name in left_out)
         columns = [name for name in self.columns if name not in left_out]
-        return columns, rows, f"in all rows: {said}" if said else ""
+        return columns, rows, f"in all rows: {in_all_rows}" if in_all_rows else ""
 
     @property
     def headline(self) -> str:
@@ -284,11 +284,11 @@ def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]], widt
     names = [printable(name) for name in columns]
     widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
     right = [_is_number(name, listed) for name in columns]
-    said = ""
+    cut = ""
     if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
         widths = _within(widths, right, width)
         left_out = ", ".join(names[len(widths) :])
-        said = f"(cut to {width} columns{f', without {left_out}' if left_out else ''}; a pipe or --json has all)"
+        cut = f"(cut to {width} columns{f', without {left_out}' if left_out else ''}; a pipe or --json has all)"
 
     def line(texts: Sequence[str]) -> str:
         fitted = (_cut(text, w) for text, w in zip(texts, widths, strict=False))
@@ -296,7 +296,7 @@ def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]], widt
         return "  ".join(padded).rstrip()
 
     lines = [line(names), line(["-" * w for w in widths]), *(line(texts) for texts in cells)]
-    return [*lines, said] if said else lines
+    return [*lines, cut] if cut else lines
 
 
 def _within(widths: Sequence[int], right: Sequence[bool], most: int) -> list[int]:

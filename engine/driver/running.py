@@ -26,14 +26,14 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._what, self._unit = "", ""
         self._items = self._done = self._bytes = 0
-        self._began_s = self._told_s = 0.0
+        self._began_s = self._logged_s = 0.0
 
     def start(self, operation: str, items: int, unit: str) -> None:
         """See ``Progress``."""
         with self._lock:
             self._what, self._items, self._unit = operation, items, unit
             self._done = self._bytes = 0
-            self._began_s = self._told_s = self._clock.monotonic_s()
+            self._began_s = self._logged_s = self._clock.monotonic_s()
         self._to.start(operation, items, unit)
 
     def advance(self, size_bytes: int = 0) -> None:
@@ -42,14 +42,14 @@ class Heartbeat:
             self._done += 1
             self._bytes += size_bytes
             now_s = self._clock.monotonic_s()
-            due = now_s - self._told_s >= HEARTBEAT_S
+            due = now_s - self._logged_s >= HEARTBEAT_S
             if due:
-                self._told_s = now_s
-            told = (
+                self._logged_s = now_s
+            line = (
                 f"{self._done} of {self._items} {self._unit}, {self._bytes} bytes, {now_s - self._began_s:.0f} s"
             )
         if due:
-            _log.info("%s: %s", self._what, told)
+            _log.info("%s: %s", self._what, line)
         self._to.advance(size_bytes)
 
     def finish(self) -> None:

@@ -1,5 +1,5 @@
 """Stores schedules on the brokers' roots. They are not in the remote tier, because they say when to retry while
-that is unreachable.
+the remote tier is unreachable.
 
 A cluster has one schedule per kind, in numbered versions; the newest one counts. The first
 ``offsets.topic.replication.factor`` brokers that answer hold a copy each. So losing a broker loses no schedule,

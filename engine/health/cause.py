@@ -41,14 +41,14 @@ def by_cause(away: Sequence[HealthFinding], others: Iterable[HealthFinding]) -> 
             continue
         for named in one.because & causes.keys():
             causes[named] = _with(causes[named], one)
-    told: list[HealthFinding] = []
+    findings: list[HealthFinding] = []
     for one in rest:
         if one.kind == CURRENT_LEADER:
             for named in sorted(one.because & causes.keys(), key=str):
                 cause = causes.pop(named)
                 one = replace(one, affected=_joined(one.affected, {cause.kind: cause.subjects, **cause.affected}))
-        told.append(_said(one))
-    return [*map(_said, causes.values()), *told]
+        findings.append(_with_effects(one))
+    return [*map(_with_effects, causes.values()), *findings]
 
 
 def _cause(of: HealthFinding) -> Cause:
@@ -68,9 +68,9 @@ def _joined(
     return {kind: tuple(dict.fromkeys((*one.get(kind, ()), *other.get(kind, ())))) for kind in {**one, **other}}
 
 
-def _said(one: HealthFinding) -> HealthFinding:
+def _with_effects(one: HealthFinding) -> HealthFinding:
     """The finding, with its effects added to its sentence."""
-    said = [
+    effects = [
         text.format(
             n=f"{n:,}",
             s="" if n == 1 else "s",
@@ -82,4 +82,4 @@ def _said(one: HealthFinding) -> HealthFinding:
         for kind, text in _EFFECTS.items()
         if (n := len(one.affected.get(kind, ()))) and (kind != "offline-voter" or one.kind != CURRENT_LEADER)
     ]
-    return replace(one, what=f"{one.what}. Until then {'; '.join(said)}") if said else one
+    return replace(one, what=f"{one.what}. Until then {'; '.join(effects)}") if effects else one

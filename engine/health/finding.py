@@ -203,8 +203,8 @@ class HealthReport(Report):
         lines = [head_line(cost, kind, f"health: {self._state()}")]
         for one in self.findings:
             since = "" if one.since_ms is None else f" (since {utc_text(one.since_ms // 1000 * 1000)})"
-            said = f"{one.kind}, {one.subject}: {one.what}{since}"
-            lines += [marked_line(_MARKS[one.severity], str(one.severity), said), code_line(one.do)]
+            line = f"{one.kind}, {one.subject}: {one.what}{since}"
+            lines += [marked_line(_MARKS[one.severity], str(one.severity), line), code_line(one.do)]
         lines += [marked_line("bad", "FAILED", str(one)) for one in self.unread]
         lines += [marked_line("warn", "note", note) for note in self.notes]
         return "".join([*lines, head_line(self._figures()) if self.totals else ""])

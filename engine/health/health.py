@@ -29,7 +29,7 @@ from stratalog.engine.health.partitions import (
 from stratalog.engine.health.remote import OFFLINE, REMOTE_TABLE, UPLOADS, remote_findings
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
-from stratalog.engine.health.upkeep import SaidAlready, upkeep_figures, upkeep_findings
+from stratalog.engine.health.upkeep import CoveredProblems, upkeep_figures, upkeep_findings
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.state.consumer_offsets import GroupState
 from stratalog.tiering.remote_log import RemoteLog
@@ -85,7 +85,7 @@ def examine(metadata: MetadataClient, storage: Storage, execution: Execution, me
             *uncompacted,
             *late,
             *groups.findings,
-            *upkeep_findings(sight, SaidAlready(damaged, tables, uploads, bool(remote_away))),
+            *upkeep_findings(sight, CoveredProblems(damaged, tables, uploads, bool(remote_away))),
         ]
         found = grouped(by_cause([*of_brokers, *remote_away], others))
         figures |= {

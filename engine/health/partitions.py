@@ -265,21 +265,21 @@ def _damaged(
         if keys
         else []
     )
-    said: Mapping[str, list[str]] = {}
+    lines_of: Mapping[str, list[str]] = {}
     for each in audits:
         if wrong := failures_of([each]):
-            said = {**said, str(each.replicas): [*map(str, wrong)]}
-    if said:
-        first, *more = (line for lines in said.values() for line in lines)
+            lines_of = {**lines_of, str(each.replicas): [*map(str, wrong)]}
+    if lines_of:
+        first, *more = (line for lines in lines_of.values() for line in lines)
         yield HealthFinding(
             severity=Severity.ERROR,
             kind=DAMAGED,
-            subjects=tuple(said),
+            subjects=tuple(lines_of),
             what=f"copies are damaged or incomplete: {first}" + (f" (and {len(more)} more)" if more else ""),
-            do=sight.commands("heal", topics={seen.view.topic for seen in odd if str(seen) in said}),
+            do=sight.commands("heal", topics={seen.view.topic for seen in odd if str(seen) in lines_of}),
         )
     known = sight.times.damaged
-    more_of = [one.view for one in sight.partitions if one.view.key in known and str(one) not in said]
+    more_of = [one.view for one in sight.partitions if one.view.key in known and str(one) not in lines_of]
     for because in (frozenset[Cause](), frozenset[Cause]({REMOTE_TIER})):
         views = [view for view in more_of if _damage_of(known[view.key]) == because]
         if views:
@@ -298,19 +298,19 @@ def _damaged(
 
 def _damage_of(trouble: Trouble) -> frozenset[Cause]:
     """The cause of damage: the remote tier, if only that has any."""
-    in_remote = not trouble.unlisted and all(REMOTE_TIER in one.item for one in trouble.told)
+    in_remote = not trouble.unlisted and all(REMOTE_TIER in one.item for one in trouble.listed)
     return frozenset({REMOTE_TIER}) if in_remote else frozenset()
 
 
 def _remembered(subjects: Sequence[str], troubles: Sequence[Trouble], what: str, do: str) -> HealthFinding:
     """Damage that an earlier check found, and that no later check found repaired."""
-    first, more = troubles[0].told[0], sum(trouble.failures for trouble in troubles) - 1
-    said = f"{first.item}: {first.code}: {first.message}" + (f" (and {more:,} more)" if more else "")
+    first, more = troubles[0].listed[0], sum(trouble.failures for trouble in troubles) - 1
+    message = f"{first.item}: {first.code}: {first.message}" + (f" (and {more:,} more)" if more else "")
     return HealthFinding(
         severity=Severity.ERROR,
         kind=DAMAGED,
         subjects=tuple(subjects),
-        what=f"copies were damaged when they were last read: {said}. {what}",
+        what=f"copies were damaged when they were last read: {message}. {what}",
         do=do,
         since_ms=min(trouble.since_ms for trouble in troubles),
     )
@@ -343,7 +343,7 @@ def lost_findings(storage: Storage, sight: Sight) -> Iterator[HealthFinding]:
 
     def look(seen: SeenPartition) -> None:
         replicas = storage.replicas(seen.view)
-        check_not_lost(replicas, replicas.leader.log(anew=True))
+        check_not_lost(replicas, replicas.leader.log(fresh=True))
 
     for outcome in storage.threads.run(look, suspicious):
         match outcome:

@@ -51,7 +51,7 @@ def remote_findings(
     if away is not None:
         found = [away, *(replace(one, because=one.because or because) for one in found)]
     else:
-        found += [_lacks(sight, topic, said) for topic, said in lacking]
+        found += [_lacks(sight, topic, dropped) for topic, dropped in lacking]
     return [*behind, *found, *waiting], figures, logs
 
 
@@ -83,19 +83,19 @@ def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iter
     """The topics whose leaders have dropped records that are not in the remote log, with the first such
     records.
     """
-    said: dict[str, str] = {}
+    dropped: dict[str, str] = {}
     for seen in tiered:
         log, start = logs.get(seen.view.topic_id), seen.view.log_start_offset
         if seen.leader is None or log is None or start >= seen.leader.local_start:
             continue
         held = log.of_partition(seen.view.partition)
         if not held or held[0].base_offset > start or held[-1].next_offset < seen.leader.local_start:
-            said.setdefault(seen.view.topic, f"[{start}, {seen.leader.local_start}) of {seen}")
-    yield from sorted(said.items())
+            dropped.setdefault(seen.view.topic, f"[{start}, {seen.leader.local_start}) of {seen}")
+    yield from sorted(dropped.items())
 
 
-def _lacks(sight: Sight, topic: str, said: str) -> HealthFinding:
-    what = f"its leaders have dropped the tiered offsets {said}, but its table does not have them"
+def _lacks(sight: Sight, topic: str, dropped: str) -> HealthFinding:
+    what = f"its leaders have dropped the tiered offsets {dropped}, but its table does not have them"
     return _of_table(topic, what, sight.commands("heal", topics=[topic]))
 
 

@@ -112,15 +112,15 @@ def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight,
     many = _too_many(storage, memory, sight, groups, lags, run)
     named = {one.subject for one in many}
     every = {(name, topic): lag for name, found in lags.items() for topic, lag in found.items()}
-    told = {key: lag for key, lag in every.items() if lag is not None}
-    unknown = unread or len(told) < len(every)
+    known_lags = {key: lag for key, lag in every.items() if lag is not None}
+    unknown = unread or len(known_lags) < len(every)
     oldest_ms = min((at_ms for found in since.values() for at_ms in found.values()), default=sight.now_ms)
     figures = {
-        "records-lag-max": None if unknown else max(told.values(), default=0),
+        "records-lag-max": None if unknown else max(known_lags.values(), default=0),
         "records-lag-max-ms": None if unknown else max(0, sight.now_ms - oldest_ms),
     }
     old = [one for one in _too_old(sight, since) if one.subject not in named]
-    return GroupsFound([*unread, *many, *old], told, figures, groups)
+    return GroupsFound([*unread, *many, *old], known_lags, figures, groups)
 
 
 def _too_many(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stratalog.engine.health.finding import REMOTE_TIER, Cause, HealthFinding, Severity
 from stratalog.engine.health.sight import Sight
 from stratalog.engine.upkeep.memory.runs import VERIFY
-from stratalog.engine.upkeep.memory.trouble import DAMAGE, Told
+from stratalog.engine.upkeep.memory.trouble import DAMAGE, ListedFailure
 
 _BROKER = re.compile(r"\bbroker (\d+)\b")
 _EVERY_RUN = ("replicate", "tier")
@@ -17,7 +17,7 @@ _OF_REMOTE = (REMOTE_TIER, "restore point")
 
 
 @dataclass(frozen=True, slots=True)
-class SaidAlready:
+class CoveredProblems:
     """Problems that already have another finding."""
 
     damaged: Collection[str]
@@ -28,7 +28,7 @@ class SaidAlready:
     """Partitions with a finding about uploads."""
     remote_is_away: bool
 
-    def has(self, step: str, failed: Told) -> bool:
+    def has(self, step: str, failed: ListedFailure) -> bool:
         """Whether another finding covers this failure of a step."""
         if failed.code in DAMAGE and failed.is_of(self.damaged):
             return True
@@ -39,11 +39,11 @@ class SaidAlready:
         return step == "tier" and bool(self.uploads) and of_uploads and not self.remote_is_away
 
 
-def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
+def upkeep_findings(sight: Sight, covered: CoveredProblems) -> Iterator[HealthFinding]:
     """Findings about failures, and about overdue steps that ``maintain`` has begun at least once. (Other steps may
     be scheduled as jobs.)
     """
-    yield from _failing(sight, told)
+    yield from _failing(sight, covered)
     if not sight.remembered:
         yield HealthFinding(
             severity=Severity.WARNING,
@@ -93,19 +93,19 @@ def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
         )
 
 
-def _failing(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
+def _failing(sight: Sight, covered: CoveredProblems) -> Iterator[HealthFinding]:
     """Failed steps, without failures that other findings cover."""
     topics = {topic.name for topic in sight.image.topics.values()}
-    causes = _causes(sight, told)
+    causes = _causes(sight, covered)
     for step, trouble in sorted(sight.times.failing.items()):
-        failed = [one for one in trouble.told if not told.has(step, one)]
+        failed = [one for one in trouble.listed if not covered.has(step, one)]
         if not failed:
             continue
         away = [_away(sight, causes, one) for one in failed]
         other = [one for one, names in zip(failed, away, strict=True) if not names]
         because = frozenset[Cause]() if other else frozenset[Cause]().union(*away)
         failed = other or failed
-        first, more = failed[0], trouble.failures - (len(trouble.told) - len(failed)) - 1
+        first, more = failed[0], trouble.failures - (len(trouble.listed) - len(failed)) - 1
         do = sight.commands(VERIFY) if step == VERIFY else sight.commands("maintain", "--only", step)
         if first.code in DAMAGE:
             of = [one.item.partition(" ")[0] for one in failed if one.code in DAMAGE]
@@ -123,10 +123,10 @@ def _failing(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
         )
 
 
-def _causes(sight: Sight, told: SaidAlready) -> dict[str, frozenset[Cause]]:
+def _causes(sight: Sight, covered: CoveredProblems) -> dict[str, frozenset[Cause]]:
     """The causes that block work, by partition, topic, and part of the remote tier."""
     causes: dict[str, frozenset[Cause]] = {}
-    if told.remote_is_away:
+    if covered.remote_is_away:
         tiered = [one for one in sight.partitions if one.config is not None and one.config.remote_storage_enable]
         names = {*map(str, tiered), *(one.view.topic for one in tiered), *_OF_REMOTE}
         causes = dict.fromkeys(names, frozenset({REMOTE_TIER}))
@@ -134,7 +134,7 @@ def _causes(sight: Sight, told: SaidAlready) -> dict[str, frozenset[Cause]]:
     return causes | {name: brokers for name, brokers in offline.items() if brokers}
 
 
-def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: Told) -> frozenset[Cause]:
+def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: ListedFailure) -> frozenset[Cause]:
     """The unreachable causes of a failure, if any: the broker that the failure names, the brokers that cause a
     missing leader, or the remote tier.
     """

@@ -103,7 +103,7 @@ class FenceBroker:
     by_hand: bool = False
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownBrokerError, StaleBrokerError when it has since been registered again."""
+        """Raises: UnknownBrokerError, StaleBrokerError if the broker has since been registered again."""
         broker = image.broker(self.broker_id)
         if self.broker_epoch is not None:
             _check_registration(broker, self.broker_epoch)
@@ -122,7 +122,7 @@ class UnfenceBroker:
     broker_epoch: int
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownBrokerError, StaleBrokerError when it has since been registered again."""
+        """Raises: UnknownBrokerError, StaleBrokerError if the broker has since been registered again."""
         broker = image.broker(self.broker_id)
         _check_registration(broker, self.broker_epoch)
         if not broker.fenced:

@@ -282,7 +282,7 @@ class _ImageDraft:
         partitions, old = self._partitions(record.topic_id), self._partition(record)
         replicas = old.replicas if record.replicas is UNSET else record.replicas
         placed = {} if record.begins_again else dict(zip(old.replicas, old.assignments, strict=True))
-        gives_up = record.unclean or record.begins_again
+        drops = record.unclean or record.begins_again
         election = record.leader is not UNSET
         adding = () if election else old.adding
         isr = old.isr if record.isr is UNSET else record.isr
@@ -305,9 +305,9 @@ class _ImageDraft:
             target=old.target if record.target is UNSET else record.target,
             joining=old.joining if record.joining is UNSET else record.joining,
             lost=() if isr else tuple(lost for lost in last if lost.broker_id in replicas),
-            unclean_epoch=leader_epoch if gives_up else old.unclean_epoch,
+            unclean_epoch=leader_epoch if drops else old.unclean_epoch,
             remote_epoch=leader_epoch if record.from_remote else old.remote_epoch,
-            written_to=0 if gives_up or record.from_remote else old.written_to,
+            written_to=0 if drops or record.from_remote else old.written_to,
         )
 
     def _configure(self, record: ConfigRecord) -> None:

@@ -47,7 +47,7 @@ class Incarnation(NamedTuple):
 
 
 class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A registered broker. Raises: CorruptionError when it is fenced by hand and not fenced."""
+    """A registered broker. Raises: CorruptionError if it is not fenced, but marked as fenced by hand."""
 
     broker_id: Int64
     broker_epoch: Int64
@@ -318,10 +318,10 @@ class ClusterImage:
             ]
             for name, of in ((name, self.topics[self.topic_ids[name]]) for name in sorted(self.topic_ids))
         ]
-        said = f"metadata of {self.cluster_id!r} up to offset {self.next_offset:,}, voters "
+        summary = f"metadata of {self.cluster_id!r} up to offset {self.next_offset:,}, voters "
         return "".join(
             [
-                head_line(said + ", ".join(str(voter.broker_id) for voter in self.voters)),
+                head_line(summary + ", ".join(str(voter.broker_id) for voter in self.voters)),
                 html_table(["broker", "rack", "state", "log_dir"], brokers),
                 html_table(["topic", "partitions", "replication_factor", "configs"], topics),
             ]

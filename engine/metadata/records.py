@@ -46,8 +46,8 @@ class VoterId(msgspec.Struct, frozen=True):
 
 class VotersRecord(_TypedRecord, frozen=True):
     """The cluster and its metadata voters; the first record of every metadata log. A later record of this type
-    changes one voter (``stratalog.engine.metadata.voter_commands``), and applies from its offset on, committed or
-    not.
+    changes one voter (``stratalog.engine.metadata.voter_commands``), and applies starting at its offset, committed
+    or not.
     """
 
     cluster_id: str

@@ -100,13 +100,13 @@ def encode_batch(
     stamps = constant(now_ms * 1000, TIMESTAMP, len(values))
     writer.write(pa.record_batch({"timestamp": stamps, "value": binaries(values)}))
     digest = _digest(lineage, values, now_ms)
-    told = [one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch]
+    listed = [one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch]
     writer.close(
         lineage=lineage,
         producers=lambda _: {},
         created_ms=now_ms,
         batch_id=digest,
-        metadata=lambda: encode_repeated(told),
+        metadata=lambda: encode_repeated(listed),
     )
     data = sink.getvalue()
     if len(data) > BATCH_BYTES:

@@ -45,7 +45,7 @@ class _Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     signed: bool
     lineage: tuple[tuple[int, int], ...]
     files: tuple[tuple[int, int], ...]
-    """Base offset and epoch of each batch from ``start`` on."""
+    """Base offset and epoch of each batch starting at ``start``."""
     voters: tuple[VoterId, ...]
     replaced: tuple[int, ...] = msgspec.field(name="awaited")
     brokers: dict[int, BrokerImage]

@@ -74,7 +74,7 @@ class Refusals:
     def __init__(self, note: Note) -> None:
         self._note = note
         self._errors: dict[VoterId, StorageRefusedError] = {}
-        self._told: set[VoterId] = set()
+        self._noted: set[VoterId] = set()
 
     def __bool__(self) -> bool:
         return bool(self._errors)
@@ -82,8 +82,8 @@ class Refusals:
     def add(self, voter: Voter, error: StorageRefusedError) -> None:
         """Record that the voter has refused."""
         self._errors[voter.id] = error
-        if voter.id not in self._told:
-            self._told.add(voter.id)
+        if voter.id not in self._noted:
+            self._noted.add(voter.id)
             self._note(f"{voter} denies this driver write access: {error}")
 
     def remove(self, voter: Voter) -> None:
@@ -95,9 +95,9 @@ class Refusals:
         one has refused.
         """
         errors = list(self._errors.values())
-        said = "; ".join(dict.fromkeys(map(str, errors)))
+        message = "; ".join(dict.fromkeys(map(str, errors)))
         first = errors[0]
         if isinstance(first, UnwritableStorageError):
-            return UnwritableStorageError(f"{what}: {said}", first.path, full=first.full)
+            return UnwritableStorageError(f"{what}: {message}", first.path, full=first.full)
         assert isinstance(first, StorageAuthorizationError)
-        return StorageAuthorizationError(f"{what}: {said}", first.right or "create", first.path or "")
+        return StorageAuthorizationError(f"{what}: {message}", first.right or "create", first.path or "")

@@ -76,15 +76,15 @@ class Contents:
         if last in {hint.snapshot, *(one.name for one in hint.latest[-1:])}:
             return hint  # a file of that name is the end of exactly one log
         found = self._found(last, looks, known.end)
-        if known.end > 0 and _lies_on(known, found) is False:
+        if known.end > 0 and _is_in_history(known, found) is False:
             raise CorruptionError(
                 f"the metadata log of cluster {self._cluster_id!r} lacks committed records: "
                 f"its history up to offset {known.end} differs from the one that was read"
             )
         if hint.end > known.end:
-            if _lies_on(hint, found) and self._reaches(hint, found):
+            if _is_in_history(hint, found) and self._reaches(hint, found):
                 known = hint
-            elif _lies_on(hint, found) is not None:
+            elif _is_in_history(hint, found) is not None:
                 self._note(f"the cache of the metadata up to offset {hint.end} belongs to another history")
         return self._folded(found, known)
 
@@ -177,7 +177,9 @@ class Contents:
         return *batch.repeated, batch.content
 
     def _gather(self, found: _GreatestLog, start: int) -> None:
-        """Read the batches from ``start`` on, the last one first: the batches that it repeats need no request."""
+        """Read the batches starting at ``start``, the last one first: the batches that it repeats need no
+        request.
+        """
         for name in reversed(found.live):
             if name.base_offset >= start and name not in self._repeated:
                 self.batch(name, found.looks)
@@ -268,7 +270,7 @@ class Contents:
         raise failure or SourceChangedError(f"no snapshot up to offset {state.start} or higher is left to copy")
 
 
-def _lies_on(state: LogState, found: _GreatestLog) -> bool | None:
+def _is_in_history(state: LogState, found: _GreatestLog) -> bool | None:
     """Whether the end of the state is in the log's history; None when the log's lineage begins after that end."""
     epoch = found.lineage.epoch_at(state.end - 1)
     return None if epoch is None else epoch == state.epoch

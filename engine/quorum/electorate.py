@@ -180,18 +180,18 @@ class Electorate:
                 voters = self._searched(known)
             if searched or set(voters) == before:
                 there, count = len(set(looks) & set(ids)), len(ids)
-                said = "; ".join(dict.fromkeys(map(str, failures.values())))
+                message = "; ".join(dict.fromkeys(map(str, failures.values())))
                 refused = [error for error in failures.values() if isinstance(error, StorageAuthorizationError)]
                 if refused and len(refused) == len(failures):
                     raise StorageAuthorizationError(
                         f"{there} of {count} metadata voters allow this driver to read, {count // 2 + 1} "
                         "are needed: "
-                        f"{said}",
+                        f"{message}",
                         refused[0].right or "read",
                         refused[0].path or "",
                     )
                 raise NoMajorityError(
-                    f"{there} of {count} metadata voters can be reached, {count // 2 + 1} are needed: {said}"
+                    f"{there} of {count} metadata voters can be reached, {count // 2 + 1} are needed: {message}"
                 )
             searched = True
         raise NoMajorityError(f"the metadata's voters change faster than they can be listed: {self}")
@@ -205,8 +205,8 @@ class Electorate:
         """
         with suppress(StratalogError):
             state = Search(self._cluster_id, known, self._note, key=self._key).at(self._stores)
-            goes_on = state.lineage.epoch_at(known.end - 1) in (None, known.epoch)
-            if goes_on and state.position > known.position:
+            continues = state.lineage.epoch_at(known.end - 1) in (None, known.epoch)
+            if continues and state.position > known.position:
                 return self.of(state)
         return self.voters
 

@@ -96,8 +96,8 @@ def _read_last(log: MetadataLog, listing: VoterListing, state: LogState) -> None
     match listing.last:
         case DataName() as name:
             log.end_of(name, listing)
-            goes_on = any(one.base_offset == state.end for one in listing.files)
-            if not goes_on and listing.snapshot_end <= state.end < name.base_offset:
+            continues = any(one.base_offset == state.end for one in listing.files)
+            if not continues and listing.snapshot_end <= state.end < name.base_offset:
                 raise LogGapError(f"{listing.voter}: {name} does not continue the log, which ends at {state.end}")
         case CheckpointName() as name:
             verify_checkpoint(log.cluster_id, listing.voter, listing.checkpoints[name])

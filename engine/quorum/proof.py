@@ -21,9 +21,8 @@ batches below it end at the same offset.
   read.) Then no claimant has left this log out, or ever will. Take the first one that did: it claimed its epoch on
   a voter of this majority, and looked there afterwards. If it claimed after our look it saw this log, and
   continues it, or a later one that includes it, as this is the first claimant that left it out. If it claimed
-  before, its epoch is one of those of which a batch is seen: an epoch has one claimant, and a claimant one
-  lineage. (Every *number* counts, not only the existing claims, as those below the greatest may have been
-  deleted.)
+  before, a batch of its epoch is seen: an epoch has one claimant, and a claimant has one lineage. (Every *number*
+  counts, not only the existing claims, as those below the greatest may have been deleted.)
 
 The last case is the state after a driver dies during a commit: its claim is everywhere, its batch on a minority,
 and the batch names the log that it continues. If a claimant died before it wrote anything, reading cannot show

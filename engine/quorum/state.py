@@ -31,7 +31,7 @@ class LogState:
     epoch: int = 0
     """The epoch of the last batch; 0 for an empty log."""
     start: int = 0
-    """``files`` is complete from this offset on; 0, or the end of a snapshot."""
+    """``files`` is complete starting at this offset; 0, or the end of a snapshot."""
     files: frozenset[DataName] = frozenset()
     appended_ms: int = 0
     """The time at which the last batch was appended, by the clock of its claimant."""

@@ -24,8 +24,8 @@ def client_rack(
     """Kafka's ``client.rack``: from the call (also ``--client-rack``), else Spark's conf, the environment, or the
     cluster file. An empty text means no rack. None if unknown.
     """
-    said = (given, in_spark, environ.get(VARIABLE), file.client_rack)
-    return next((rack for rack in said if rack is not None), None) or None
+    choices = (given, in_spark, environ.get(VARIABLE), file.client_rack)
+    return next((rack for rack in choices if rack is not None), None) or None
 
 
 def client_metadata(file: ClusterFile, spark: SparkSession | None, given_rack: str | None) -> ClientMetadata:

@@ -1,4 +1,4 @@
-"""Fetch: records of partitions from an offset on, in this process, from either tier (Kafka's Fetch request).
+"""Fetch: records of partitions starting at an offset, in this process, from either tier (Kafka's Fetch request).
 
 For consumers of small ranges, without Spark or a plan of files. A fetch reads from one source: the nearest replica
 (KIP-392) if the leader's local log has the offset, otherwise the remote log. The next fetch continues at
@@ -127,13 +127,13 @@ class Fetched:
         return self.read_bytes if self.crossed_racks else 0
 
     def __repr__(self) -> str:
-        return f"Fetched({printable(self._said())})"
+        return f"Fetched({printable(self._summary())})"
 
     def _repr_html_(self) -> str:
         first = range(min(MOST_ROWS, self.records.num_rows))
         return "".join(
             [
-                head_line(self._said()),
+                head_line(self._summary()),
                 *(marked_line("warn", "damage", line) for line in self.damage),
                 html_table(
                     self.records.column_names,
@@ -144,7 +144,7 @@ class Fetched:
             ]
         )
 
-    def _said(self) -> str:
+    def _summary(self) -> str:
         source = "the remote tier" if self.broker is None else f"broker {self.broker}"
         return (
             f"{self.topic}-{self.partition}: {self.records.num_rows:,} records from {source}, next offset "
@@ -167,8 +167,8 @@ def fetch(
     client: ClientMetadata = NOWHERE,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Fetched:
-    """The records of a partition from ``offset`` on: at least one, if there is one below the high watermark, and
-    more up to ``max_bytes`` in memory.
+    """The records of a partition starting at ``offset``: at least one, if there is one below the high watermark,
+    and more up to ``max_bytes`` in memory.
 
     Raises: UnknownTopicOrPartitionError; OffsetOutOfRangeError below the log start and above the log end;
         LogTruncationError if the log differs from the records that the reader of ``leader_epoch`` has read;

@@ -90,7 +90,7 @@ class PartitionPieces:
 
 @dataclass(frozen=True, slots=True)
 class NearPieces:
-    """The pieces of the follower to read from, in order of offsets; it serves no records from ``until`` on."""
+    """The pieces of the follower to read from, in order of offsets; it serves no records starting at ``until``."""
 
     pieces: Sequence[FileSlice]
     until: int

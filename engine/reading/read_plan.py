@@ -154,8 +154,8 @@ class ReadPlan(Sequence[FileRange]):
         ]
         if self.times is not None:
             start, end = (None if at is None else time_text(at) for at in (self.times.start_us, self.times.end_us))
-            said = " and ".join([f">= {start}"] * (start is not None) + [f"< {end}"] * (end is not None))
-            lines.append(f"  of these files only records with a timestamp {said}")
+            bounds = " and ".join([f">= {start}"] * (start is not None) + [f"< {end}"] * (end is not None))
+            lines.append(f"  of these files only records with a timestamp {bounds}")
         if (across := self.cross_rack_bytes) is not None:
             lines.append(f"  reader in rack {self.client_rack}: {across:,} bytes of local files cross racks")
         if self.isolation is not Isolation.READ_UNCOMMITTED:

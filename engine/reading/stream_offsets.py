@@ -180,13 +180,13 @@ def resume(position: Position, log: LogBounds, *, fail_on_data_loss: bool) -> in
         return position.offset
     if not fail_on_data_loss:
         return going_on
-    said = (
+    message = (
         f"{log.what}: {why}: records are lost to this stream. To continue from offset "
         f"{going_on} anyway, start the stream with failOnDataLoss = false"
     )
     if parted is not None:
-        raise LogTruncationError(said, parted)
-    raise OffsetOutOfRangeError(said)
+        raise LogTruncationError(message, parted)
+    raise OffsetOutOfRangeError(message)
 
 
 def _parted(position: Position, log: ReplicaLog) -> int | None:
@@ -196,7 +196,7 @@ def _parted(position: Position, log: ReplicaLog) -> int | None:
     return log.log_end if position.offset > max(log.log_end, log.local_start) else None
 
 
-def stands_still(start: Position | None, going_on: int, end: int) -> bool:
+def is_idle(start: Position | None, going_on: int, end: int) -> bool:
     """Whether a batch from ``going_on`` to ``end`` leaves a partition at its position and in the same history."""
     return start is not None and start.offset == going_on == end
 

@@ -38,9 +38,9 @@ from stratalog.engine.reading.stream_offsets import (
     LogBounds,
     Position,
     StreamOffsets,
+    is_idle,
     planned_range,
     resume,
-    stands_still,
 )
 from stratalog.engine.reading.stream_options import SourceOptions, Start, Subscription
 from stratalog.engine.reading.stream_read import StreamTask
@@ -184,7 +184,7 @@ class StreamSource:
         ends = admit(backlogs, max_rows=max_rows, max_bytes=max_bytes)
         positions = {
             key: start.partitions[key]
-            if stands_still(start.partitions.get(key), backlogs[key].start, ends[key])
+            if is_idle(start.partitions.get(key), backlogs[key].start, ends[key])
             else log.position(ends[key])
             for key, log in bounds.items()
         }

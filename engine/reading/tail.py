@@ -7,7 +7,7 @@
 
 A poll without records lists each leader once. The metadata is read again when it is older than
 ``metadata_max_age_s`` (Kafka's metadata.max.age.ms), when the listing of a former leader requires it, and before
-an error counts; new partitions are read from their first record on. Until the metadata is read again, the tail may
+an error counts; new partitions are read from their first record. Until the metadata is read again, the tail may
 yield records that ``delete_records`` has deleted. While the metadata is unreachable, a tail continues as long as
 the leaders answer.
 
@@ -284,7 +284,7 @@ class Tail:
         if isinstance(error, OffsetNotAvailableError):
             return  # nothing to read yet, as at the high watermark
         try:
-            if self._goes_on(partition, error):
+            if self._can_continue(partition, error):
                 return
         except (RetriableError, StaleMetadataError):
             if self._clock.monotonic_s() - since_s < self._options.timeout_s:
@@ -292,7 +292,7 @@ class Tail:
                 return
         raise error
 
-    def _goes_on(self, partition: int, error: StratalogError) -> bool:
+    def _can_continue(self, partition: int, error: StratalogError) -> bool:
         """Whether the next poll can continue in another way. An error caused by outdated metadata does not count.
 
         Raises: see ``_refresh``, ``look``.

@@ -127,7 +127,7 @@ def append_batches(
     report = append_given(
         metadata, storage, clock, memory, topic, batches, who, acks=acks, probed=probed, image=image, lane=lane
     )
-    return fields.said(report)
+    return fields.add_notes(report)
 
 
 def who_appends(

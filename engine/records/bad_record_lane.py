@@ -1,11 +1,11 @@
 """The bad records of one append: the caller's policy, the records found, and the report about them.
 
 The driver appends kept bad records to their topic when every good record is acknowledged, so after a failed
-append, no record in that topic claims to have been left out. They are an append of their own, with the same
-sequence, under a producer named after the append's producer and the topic of the records, so that appends to
-several topics can share a topic of bad records. So if an append is repeated, each bad record is in the topic once,
-even if the first attempt stopped between the two appends. In a transaction both appends belong to it. (A
-transaction for every append would cost four more appends, and delay committed readers.)
+append, no record in that topic claims to have been left out. This second append has the same sequence. Its
+producer is named after the first append's producer and topic, so appends to several topics can share a topic of
+bad records. If an append is repeated, each bad record is in the topic once, even if the first attempt stopped
+between the two appends. In a transaction both appends belong to it. (A transaction for every append would cost
+four more appends, and delay committed readers.)
 
 A task sends its bad records to the driver, as they are few. If too many of a producer's records are bad, the
 append is refused (``bad_records.MOST_KEPT_BYTES``).
@@ -75,12 +75,12 @@ class Lane:
     def rule(self, topic: str, options: AppendOptions, who: ProducerAppend) -> BadRecordRule:
         """The rule for the tasks of the append."""
         kept = self.policy.topic is not None
-        said = []
+        headers = []
         if kept and (who.on_changed_replay is not None or who.transactional):
-            said.append(("producer", who.producer_id))
+            headers.append(("producer", who.producer_id))
         if kept and who.on_changed_replay is not None:
-            said.append(("sequence", str(who.sequence)))
-        return BadRecordRule(topic, options.schema, options.keys_required, kept=kept, said=tuple(said))
+            headers.append(("sequence", str(who.sequence)))
+        return BadRecordRule(topic, options.schema, options.keys_required, kept=kept, more_headers=tuple(headers))
 
     def add(self, partition: int, found: FoundBad | None) -> None:
         """Add the bad records of a task; those of a repeated task replace the earlier ones."""
@@ -100,7 +100,7 @@ class Lane:
                 dealt.setdefault(partition % partitions, []).extend(found.rows)
         return dealt
 
-    def said(self, topic: str) -> list[dict[str, Value]]:
+    def rows_of(self, topic: str) -> list[dict[str, Value]]:
         """A row of the report per partition and reason. Records without a valid partition have none."""
         counts: Counter[tuple[int | None, str]] = Counter()
         for partition, found in self.found.items():
@@ -164,12 +164,12 @@ def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | 
                 "run the append again"
             )
         return replace(
-            report, rows=[*report.rows, *lane.said(topic)], totals=totals, notes=[*report.notes, *notes]
+            report, rows=[*report.rows, *lane.rows_of(topic)], totals=totals, notes=[*report.notes, *notes]
         )
     notes = [f"the bad records are not all in {lane.policy.topic}: run the append again with {again}"]
     return replace(
         report,
-        rows=[*report.rows, *lane.said(topic), *appended.rows],
+        rows=[*report.rows, *lane.rows_of(topic), *appended.rows],
         failures=[*report.failures, *appended.failures],
         totals=totals,
         seconds=report.seconds + appended.seconds,

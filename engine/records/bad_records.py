@@ -70,7 +70,7 @@ class BadRecordRule:
     keys_required: bool
     kept: bool = False
     """Whether bad records are kept, or only counted."""
-    said: tuple[tuple[str, str], ...] = ()
+    more_headers: tuple[tuple[str, str], ...] = ()
     """Names and values that describe the append, for the headers of kept records."""
     most_record_bytes: int = MOST_BYTES
 
@@ -280,14 +280,14 @@ def _what_happened(
     if reason == TOO_LARGE:
         detail = f"at most {rule.most_record_bytes:,} bytes; its value is omitted here"
     astray = reason in (NO_PARTITION, UNKNOWN_PARTITION)
-    said = {
+    headers = {
         "message": reason if detail is None else f"{reason}: {detail}",
         "destination": rule.topic if astray else f"{rule.topic}-{partition}",
         **known,
-        **dict(rule.said),
+        **dict(rule.more_headers),
     }
     return [
         {"key": f"{PREFIX}{name}", "value": str(value).encode()}
-        for name, value in said.items()
+        for name, value in headers.items()
         if value is not None
     ]

@@ -72,7 +72,7 @@ class TransactionCoordinator:
         last: Transaction | None = self._memory.transactional_producers.take(transactional_id)
         if last is not None:
             present = self._read(self._topic(), transactional_id).state.transactions.get(transactional_id)
-            if present is not None and steps.goes_on(present, last, timeout_ms):
+            if present is not None and steps.may_continue(present, last, timeout_ms):
                 return present
         return self.init_producer(transactional_id, timeout_ms)
 

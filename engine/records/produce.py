@@ -165,7 +165,7 @@ def produce(
         earlier=earlier,
         lane=lane,
     )
-    return fields.said(report, len(chosen))
+    return fields.add_notes(report, len(chosen))
 
 
 def _by_value(records: pa.Table, count: int, otherwise: int) -> npt.NDArray[np.int64]:

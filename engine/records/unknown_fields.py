@@ -48,13 +48,13 @@ class SettledFields:
     @property
     def notes(self) -> list[str]:
         """Notes about added and dropped fields, for the report."""
-        said = [f"the type of {self.topic.name} grew by {', '.join(self.added)}"] if self.added else []
+        notes = [f"the type of {self.topic.name} grew by {', '.join(self.added)}"] if self.added else []
         for one in self.dropped:
             count = "every record" if one.count is None else f"{one.count:,} values"
-            said.append(f"{one.path!r} is dropped from {count}: the type of {self.topic.name} has no such field")
-        return said
+            notes.append(f"{one.path!r} is dropped from {count}: the type of {self.topic.name} has no such field")
+        return notes
 
-    def said(self, report: Report, records: int | None = None) -> Report:
+    def add_notes(self, report: Report, records: int | None = None) -> Report:
         """The report with these notes, and a row per dropped path. ``records``: the number of records; None: the
         number in the report.
         """
@@ -101,8 +101,8 @@ def settled(
             return SettledFields(topic, added, unknown)
         if on_unknown_field == "fail":
             raise InvalidRecordError(f"{what}: {refused(unknown)}")
-        nowhere = [one for one in unknown if one.column not in ("key", "value")]
-        with_fields(None, nowhere, to_json, what)
+        unplaced = [one for one in unknown if one.column not in ("key", "value")]
+        with_fields(None, unplaced, to_json, what)
         key, value = (
             with_fields(schema, [one for one in unknown if one.column == column], to_json, what)
             for column, schema in (("key", topic.key_schema), ("value", topic.value_schema))

@@ -6,7 +6,7 @@
     behind_remote      lets a leader continue from the end of the remote log when its whole ISR is behind it
     remote_records     compares a leader's records with its remote log
     repair, registers  the kinds of damage of a replica and their repairs; the content of its registers
-    mend               carries out repairs
+    repairing          carries out repairs
     former             folders of replicas that a broker no longer has
     logs               the logs of all replicas, as a task lists them
     topic_walk         one listing of a broker for all partitions of a topic

@@ -28,7 +28,7 @@ Behind = Mapping[TopicIdPartition, tuple[PartitionView, LogBehindRemoteError]]
 """Partitions whose leaders are behind their remote logs, by view, with the error."""
 
 
-def go_on_from_remote(
+def continue_from_remote(
     metadata: MetadataClient, storage: Storage, execution: Execution, behind: Behind
 ) -> tuple[dict[TopicIdPartition, str], dict[TopicIdPartition, StratalogError]]:
     """Elect each leader again, alone in its ISR, to continue from the end of the remote log, in one commit.
@@ -123,7 +123,7 @@ def _check_others(storage: Storage, view: PartitionView, error: LogBehindRemoteE
         member = broker in (*view.isr, *view.adding)
         try:
             replica = replicas.replica(broker)
-            log = replica.log(anew=True)
+            log = replica.log(fresh=True)
         except StratalogError:
             if member:
                 raise

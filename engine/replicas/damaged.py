@@ -17,8 +17,8 @@ from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.partition_commands import Altered
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.in_sync import is_current
-from stratalog.engine.replicas.mend import mend
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile, Repair
+from stratalog.engine.replicas.repairing import apply_repair
 from stratalog.engine.replication.damage import check_whole, is_damage_of, uncommitted_epoch
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import LogBehindRemoteError
@@ -63,7 +63,7 @@ def replace_leaders(metadata: MetadataClient, storage: Storage, damaged: Damaged
         if isinstance(answer, Altered):
             notes[key] = f"{view}: broker {view.leader} leaves the ISR, broker {chosen[key]} leads: {error}"
             if isinstance(error, CorruptSegmentError) and error.file is not None and view.leader is not None:
-                notes[key] += _mended(metadata, storage, key, view.leader, error.file)
+                notes[key] += _repaired(metadata, storage, key, view.leader, error.file)
     return notes
 
 
@@ -99,7 +99,7 @@ def ahead_of_metadata(
             continue
         with suppress(StratalogError):
             replica = replicas.replica(broker)
-            joined = replica.list(anew=True).joined_epoch
+            joined = replica.list(fresh=True).joined_epoch
             if joined > view.leader_epoch:
                 found[broker] = uncommitted_epoch(replica, joined, view.leader_epoch)
     return found if found and is_current(metadata.image(), view) else {}
@@ -122,7 +122,7 @@ def check_aside(metadata: MetadataClient, view: PartitionView, broker: int, *, i
         raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, so its files were not changed")
 
 
-def _mended(metadata: MetadataClient, storage: Storage, key: TopicIdPartition, broker: int, file: str) -> str:
+def _repaired(metadata: MetadataClient, storage: Storage, key: TopicIdPartition, broker: int, file: str) -> str:
     """Replace a damaged file of a leader that has resigned. Returns the result for the note."""
     try:
         image = metadata.image()
@@ -133,7 +133,9 @@ def _mended(metadata: MetadataClient, storage: Storage, key: TopicIdPartition, b
         repair = _repair(replicas, broker, file)
         if repair is None:
             return ""
-        mend(replicas.replica(broker), replicas.leader, repair, lambda: check_aside(metadata, view, broker))
+        apply_repair(
+            replicas.replica(broker), replicas.leader, repair, lambda: check_aside(metadata, view, broker)
+        )
     except StratalogError as error:
         return f"; it could not be replaced there ({error.code}: {error}): run heal"
     return f"; it was replaced there by a good copy of broker {view.leader}"
@@ -147,8 +149,8 @@ def _repair(replicas: PartitionReplicas, broker: int, file: str) -> Repair | Non
     Raises: CorruptSegmentError when the leader's is damaged too; errors of reading either.
     """
     target, leader = replicas.replica(broker), replicas.leader
-    bad = next((one for one in target.list(anew=True).data if one.object.name == file), None)
-    log = leader.log(anew=True)
+    bad = next((one for one in target.list(fresh=True).data if one.object.name == file), None)
+    log = leader.log(fresh=True)
     if bad is None:
         return None
     start, end = bad.name.base_offset, bad.name.next_offset
@@ -184,7 +186,7 @@ def _whole_member(storage: Storage, view: PartitionView, error: StratalogError) 
             continue
         try:
             replica = replicas.replica(broker)
-            log = replica.log(anew=True)
+            log = replica.log(fresh=True)
             check_whole(replica, log)
             if log.joined_epoch > view.leader_epoch:
                 continue  # it has a foreign register

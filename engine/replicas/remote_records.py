@@ -34,7 +34,7 @@ def compare_records(work: RecordsWork) -> int | None:
     """
     leader = work.replicas.leader
     for _ in range(_ATTEMPTS):
-        log = leader.log(anew=True)
+        log = leader.log(fresh=True)
         try:
             return first_difference(leader.store, log, work.store, work.folder, work.segments)
         except SourceChangedError as error:  # a merge or retention has removed a file

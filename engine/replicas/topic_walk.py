@@ -29,8 +29,9 @@ is requested.
 
 
 def walk_topics(storage: Storage, image: ClusterImage, partitions: Iterable[PartitionReplicas]) -> Walked:
-    """The folders of the replicas of these partitions of ``image``, for topics of which at least one in ``_FEW``
-    partitions is given. A broker that does not answer, or whose root is not the registered one, is left out.
+    """The folders of the replicas of these partitions of ``image``, for topics with at least one in ``_FEW`` of
+    their partitions among these. A broker that does not answer, or whose root is not the registered one, is left
+    out.
     """
     works: dict[tuple[str, int], list[tuple[TopicIdPartition, Replica]]] = {}
     for topic_id, group in groupby(sorted(partitions, key=_place), key=lambda of: of.view.topic_id):

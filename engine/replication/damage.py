@@ -121,11 +121,11 @@ def check_same_history(follower: Replica, listing: Listing, leader: Replica, log
         raise _foreign_register(leader, log.joined_epoch, follower)
 
 
-_Told = tuple[Replica, Listing, Lineage]
+_Member = tuple[Replica, Listing, Lineage]
 """A member of the ISR, its files, and the history that they describe."""
 
 
-def _foreign(one: _Told, other: _Told) -> Replica | None:
+def _foreign(one: _Member, other: _Member) -> Replica | None:
     """The member whose latest register is foreign, if the two histories diverge below an offset that either member
     knows to be committed. Only a member's own files decide, so no other root can make a sound one look wrong.
     """
@@ -138,11 +138,13 @@ def _foreign(one: _Told, other: _Told) -> Replica | None:
     )
     if one[2].below(committed) == other[2].below(committed):
         return None
-    wrong = [replica for replica, listing, lineage in (one, other) if _gives_up(replica, listing, lineage)]
+    wrong = [
+        replica for replica, listing, lineage in (one, other) if _abandons_committed(replica, listing, lineage)
+    ]
     return wrong[0] if len(wrong) == 1 else None
 
 
-def _gives_up(replica: Replica, listing: Listing, lineage: Lineage) -> bool:
+def _abandons_committed(replica: Replica, listing: Listing, lineage: Lineage) -> bool:
     """Whether a lineage abandons records that are committed according to an earlier register and the high
     watermarks of the replica. An unclean election causes this too, so it proves nothing unless another member
     disagrees.

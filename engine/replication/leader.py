@@ -145,7 +145,7 @@ def _members(replicas: PartitionReplicas) -> list[tuple[Replica, ReplicaLog]]:
 def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> None:
     """Make the follower join ``epoch`` with the leader's lineage, as ``log`` shows it.
 
-    Raises: CorruptionError when it has joined with another lineage; the follower is to blame.
+    Raises: CorruptionError, which blames the follower, if the follower has joined with another lineage.
     """
     name = follower.path(EpochName(epoch))
     content = log.lineage.to_json()

@@ -75,7 +75,7 @@ def look_at_end(
         behind = leader.list_behind(known.last.name)
         _check_rules_known(leader, behind, known.log_end)
         found = [file for file in behind.data if is_live(file.name, known.lineage, known.log_end)]
-        if _goes_on(behind, known):
+        if _is_unchanged(behind, known):
             if not found:
                 return known, frozenset()
             if len(found) == 1 and found[0].name == DataName(known.log_end, None, replicas.epoch):
@@ -124,7 +124,7 @@ def names_in(listing: Listing) -> int:
     return len(listing.data) + len(listing.watermarks)
 
 
-def _goes_on(behind: Listing, known: LogEnd) -> bool:
+def _is_unchanged(behind: Listing, known: LogEnd) -> bool:
     """Whether the registers behind the known end leave the log unchanged."""
     every = replace(behind, late=frozenset())
     epoch, high_watermark = known.lineage.latest_epoch, claimed_high_watermark_of(every, known.lineage)

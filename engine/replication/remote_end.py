@@ -107,7 +107,7 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
         return
     if last.is_of(log.lineage) and last.next_offset <= log.log_end:
         return
-    if _given_up(view, log, last):
+    if _is_abandoned(view, log, last):
         return
     wrote = auxiliary_state(tail.store, tail.folder, last).lineage
     same = same_until(wrote, last.next_offset, log, view.log_start_offset)
@@ -115,8 +115,8 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
         raise DivergentRemoteError(
             f"{view}: its leader, broker {leader.broker_id}, and its remote log have different records from "
             f"offset {same} on: the leader's log ends at {log.log_end}, with leader epochs "
-            f"{_said(log.lineage)} (epoch, first offset), and the remote log ends at {last.next_offset}, with "
-            f"{_said(wrote)}. Nothing is appended; recover --keep remote --dry-run shows both; without "
+            f"{_epochs(log.lineage)} (epoch, first offset), and the remote log ends at {last.next_offset}, with "
+            f"{_epochs(wrote)}. Nothing is appended; recover --keep remote --dry-run shows both; without "
             "--dry-run it keeps the remote log, with --keep brokers the leader's log"
         )
     behind = LogBehindRemoteError(
@@ -150,7 +150,7 @@ def begin_at_remote_end(leader: Replica, log: ReplicaLog, epoch: int, tail: Remo
     return state.lineage.continued_by(epoch, state.offset)
 
 
-def _given_up(view: PartitionView, log: ReplicaLog, last: RemoteSegment) -> bool:
+def _is_abandoned(view: PartitionView, log: ReplicaLog, last: RemoteSegment) -> bool:
     """Whether a segment belongs to a history that has ended by an unclean election, or by an election from the
     remote end. A leader reads the remote log before it begins its epoch, so segments that were committed later
     come from an earlier leader.
@@ -163,5 +163,5 @@ def _given_up(view: PartitionView, log: ReplicaLog, last: RemoteSegment) -> bool
     return begins or (cut is not None and cut <= ended)
 
 
-def _said(lineage: Lineage) -> str:
+def _epochs(lineage: Lineage) -> str:
     return str([list(entry) for entry in lineage])

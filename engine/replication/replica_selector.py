@@ -168,7 +168,7 @@ class OfferedSelectors:
                 return selector
         except Exception as error:  # foreign code may raise anything
             raise InvalidConfigError(
-                f"{KEY} = {name}: it cannot be configured: {_said(error)}; correct the class, or unset {KEY}"
+                f"{KEY} = {name}: it cannot be configured: {_text_of(error)}; correct the class, or unset {KEY}"
             ) from error
         raise InvalidConfigError(
             f"{KEY} = {name}: it is not a replica selector; make it a subclass of "
@@ -214,7 +214,7 @@ def select_replica(
     try:
         selected = selector.select(topic_partition, client, partition)
     except Exception as error:
-        raise InvalidConfigError(f"{what} cannot select: {_said(error)}; correct it, or unset {KEY}") from error
+        raise InvalidConfigError(f"{what} cannot select: {_text_of(error)}; correct it, or unset {KEY}") from error
     if selected is None:
         return partition.leader
     if selected not in partition.replicas:
@@ -222,7 +222,7 @@ def select_replica(
     return selected
 
 
-def _said(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

@@ -78,7 +78,7 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
     return _latest_usable(replica, ahead).snapshot
 
 
-def mend(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
+def repair_snapshot(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
     """Copy the greatest snapshot of the replica's history that verifies on another live replica, if the replica's
     own usable snapshots end before it. Returns None if no other replica has a better snapshot.
 
@@ -129,27 +129,25 @@ def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
     return max((SnapshotId.of(name) for name, _ in checkpoints_of(log, until)), default=None)
 
 
-def mend_where_damaged(
-    replicas: PartitionReplicas, replica: Replica, log: ReplicaLog
-) -> tuple[ReplicaLog, Usable]:
-    """The replica's log and snapshots. Calls ``mend`` first if the latest snapshot is damaged, or all are gone.
-    Raises: see ``mend``.
+def repair_if_damaged(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> tuple[ReplicaLog, Usable]:
+    """The replica's log and snapshots. Calls ``repair_snapshot`` first if the latest snapshot is damaged,
+    or all are gone. Raises: see ``repair_snapshot``.
     """
     usable = usable_snapshot(replica, log)
     gone = usable.snapshot is None and log.local_start > 0
-    if (usable.damaged or gone) and mend(replicas, replica, log) is not None:
+    if (usable.damaged or gone) and repair_snapshot(replicas, replica, log) is not None:
         log = replica.log()
         usable = usable_snapshot(replica, log)
     return log, usable
 
 
-def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> None:
+def check_start_is_covered(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> None:
     """Check that, if snapshots replace the records below the local start of the replica's log, one of them is
     intact. If none is, copy one from another replica first.
 
-    Raises: CorruptSegmentError naming the damaged one; see ``mend``.
+    Raises: CorruptSegmentError naming the damaged one; see ``repair_snapshot``.
     """
-    log, usable = mend_where_damaged(replicas, replica, log)
+    log, usable = repair_if_damaged(replicas, replica, log)
     end = 0 if usable.snapshot is None else usable.snapshot.snapshot_id.end_offset
     if end < log.local_start and usable.damaged:
         raise CorruptSegmentError(
@@ -181,7 +179,7 @@ def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnaps
         log = leader.log()
         check_not_fenced(leader, log.listing, replicas.epoch)
         with errors_of(leader):
-            _, usable = mend_where_damaged(replicas, leader, log)
+            _, usable = repair_if_damaged(replicas, leader, log)
         if usable.snapshot is None:
             return None
         return Source(leader.store, leader.folder, usable.snapshot.snapshot_id, check_leader)

@@ -2,7 +2,7 @@
 
 runner         runs tasks on executors, packed into slices by weight
 described      shows the operation's name on Spark's own pages
-given_up       jobs that Spark aborted because executors were lost
+aborted        jobs that Spark aborted because executors were lost
 appending      a DataFrame -> one streaming pass of record batches per partition
 unknown_columns   columns of a frame that the topic's type does not have
 bad_rows       finds rows that the topic cannot store, by SQL expressions

@@ -112,7 +112,7 @@ def append_frame(
         check_acks(acks)
         with measured(execution.clock, storage.counts) as measure:
             counted = sorted(count_records(records, by_reason=lane is not None).items(), key=str)
-        return fields.said(_counted(topic, counted, measure, bad=lane is not None))
+        return fields.add_notes(_counted(topic, counted, measure, bad=lane is not None))
 
     tasks = RunTasks(FrameTasks(storage, execution, memory, image_of_topic, records, order_by).run)
     report = append_with(
@@ -130,7 +130,7 @@ def append_frame(
         probed=as_registered,
         lane=lane,
     )
-    return fields.said(report)
+    return fields.add_notes(report)
 
 
 def _settled(

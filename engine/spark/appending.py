@@ -35,8 +35,8 @@ from pyspark.sql.types import (
 from stratalog.engine.config.topic_config import SPARK_HASH
 from stratalog.engine.records.bad_record_lane import LeaveOut
 from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_PARTITION
+from stratalog.engine.spark.aborted import aborted_as
 from stratalog.engine.spark.bad_rows import REFUSED, RowRules, nullable
-from stratalog.engine.spark.given_up import given_up
 from stratalog.engine.spark.key_hash import by_key_hash
 from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.sql import identifier
@@ -373,7 +373,7 @@ def run_appends(
         records = records.where(F.col(PARTITION).isin(list(only)))
     shuffled = in_order(repartition_by_id(records, partitions, PARTITION), order_by)
     unknown = "its outcome is unknown: append again with the same producer and sequence"
-    with refusals(), given_up(OutcomeUnknownError, unknown):
+    with refusals(), aborted_as(OutcomeUnknownError, unknown):
         return results(shuffled.mapInArrow(per_task, RESULT).toArrow())
 
 
@@ -404,7 +404,7 @@ def count_records(records: DataFrame, *, by_reason: bool = False) -> dict[tuple[
 
     Raises: InvalidRecordError, see ``run_appends``; RetriableError when Spark aborted the job.
     """
-    with refusals(), given_up(RetriableError, "the records were not counted"):
+    with refusals(), aborted_as(RetriableError, "the records were not counted"):
         reason = records[ERRORS]["reason"] if by_reason else F.lit(None).cast("string")
         counted = records.groupBy(records[PARTITION], reason.alias("reason")).count()
         return {(row[0], row[1]): row[2] for row in counted.collect()}

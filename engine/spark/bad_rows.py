@@ -138,8 +138,8 @@ class RowRules:
         named = F.to_json(F.struct(key.alias("key")), {"ignoreNullFields": "false"})
         fails = []
         for reason, where, _ in self._bad:
-            said = F.concat(F.lit(f"{REFUSED}{what}: the record with "), named, F.lit(f": {reason}"))
-            fails.append(F.when(where, F.raise_error(said).cast("int")))
+            message = F.concat(F.lit(f"{REFUSED}{what}: the record with "), named, F.lit(f": {reason}"))
+            fails.append(F.when(where, F.raise_error(message).cast("int")))
         return F.coalesce(*fails, partition) if fails else partition
 
     def errors(self) -> Column:

@@ -32,8 +32,8 @@ from stratalog.engine.spark.stream_sink import (
     SINK_OPTIONS,
     RecordSink,
     SinkOptions,
+    report_bad_records,
     sink_options,
-    tell_of_bad_records,
 )
 from stratalog.engine.spark.stream_source import Slice, open_named, records_of_slice
 from stratalog.engine.spark.versions import arrow_schema
@@ -107,7 +107,7 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
         Raises: OperationFailedError; see ``append_frame``.
         """
         for report in self._end(messages, self._who):
-            tell_of_bad_records(report.raise_for_failures(), "this write")
+            report_bad_records(report.raise_for_failures(), "this write")
 
 
 @short_errors

@@ -121,9 +121,9 @@ def create_view(
         "stratalog.table": uri,
         "stratalog.table_end": starts,
     }
-    said = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+    literals = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
     spark.sql(
-        f"CREATE OR REPLACE VIEW {view} TBLPROPERTIES ({said}) AS "
+        f"CREATE OR REPLACE VIEW {view} TBLPROPERTIES ({literals}) AS "
         f"SELECT {literal(topic)} AS topic, {_COLUMNS} FROM {cold} WHERE control IS NULL AND ({below or 'false'}) "
         f"UNION ALL SELECT topic, {_COLUMNS} FROM {tail} WITH (startingOffsets {literal(starts)})"
     )

@@ -18,8 +18,8 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.records.append import in_threads
 from stratalog.engine.records.rounds import PartitionTask, TaskResult
+from stratalog.engine.spark.aborted import aborted_as
 from stratalog.engine.spark.appending import PARTITION, by_partition, in_order, refusals, run_appends
-from stratalog.engine.spark.given_up import given_up
 from stratalog.engine.spark.key_hash import HASH_NAME
 from stratalog.engine.spark.narrow import WideRecordError, bounded_by_bytes, bounded_by_records, only_narrow
 from stratalog.engine.spark.versions import repartition_by_id
@@ -132,7 +132,7 @@ def fetched(records: DataFrame, partitions: int, order_by: Sequence[str]) -> dic
 
 
 def _table(records: DataFrame) -> pa.Table:
-    with refusals(), given_up(RetriableError, "nothing was appended"):
+    with refusals(), aborted_as(RetriableError, "nothing was appended"):
         return records.toArrow()
 
 

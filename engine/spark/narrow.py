@@ -90,8 +90,8 @@ def bounded_by_bytes(spark: SparkSession) -> Iterator[None]:
     """
 
     def is_wider(key: str, most: int) -> bool:
-        said = spark.conf.get(key, None)
-        return said is None or not said.isdecimal() or not 0 < int(said) <= most
+        setting = spark.conf.get(key, None)
+        return setting is None or not setting.isdecimal() or not 0 < int(setting) <= most
 
     bounds = {_RECORDS: BATCH_RECORDS, _BYTES: BATCH_BYTES}
     with _changed(spark, {key: most for key, most in bounds.items() if is_wider(key, most)}):

@@ -41,10 +41,10 @@ def read_errors(stores: Iterable[Store]) -> Iterator[None]:
         yield
     except Exception as error:
         failed = unread_file(error)
-        said = None if failed is None else _said(list(stores), *failed)
-        if said is None:
+        translated = None if failed is None else _translated(list(stores), *failed)
+        if translated is None:
             raise
-        raise said from error
+        raise translated from error
 
 
 def unread_file(error: Exception) -> tuple[str, str] | None:
@@ -58,7 +58,7 @@ def unread_file(error: Exception) -> tuple[str, str] | None:
     return None if found is None else (found[1] or found[3], found[2] or found[4])
 
 
-def _said(stores: Iterable[Store], condition: str, uri: str) -> StratalogError | None:
+def _translated(stores: Iterable[Store], condition: str, uri: str) -> StratalogError | None:
     """The error about the file. None for a path that is not from the log."""
     for store in stores:
         for address in (uri, unquote(uri)):

@@ -24,7 +24,7 @@ from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.reading.plan import PartitionPieces, file_ranges
 from stratalog.engine.replication.snapshots import checkpoints_of
-from stratalog.engine.spark.given_up import given_up
+from stratalog.engine.spark.aborted import aborted_as
 from stratalog.engine.spark.read_errors import read_errors
 from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.scanning import pinned_files, scan
@@ -41,7 +41,7 @@ from stratalog.engine.upkeep.snapshots.partition import (
     committed_runs,
     freeze,
     open_writer,
-    plan_and_mend,
+    plan_and_repair,
     reason_not_to,
     tombstone_horizon_us,
 )
@@ -103,12 +103,12 @@ def make_large_snapshot(
     """
     began_s = work.clock.monotonic_s()
     leader = work.replicas.leader
-    log, planned, earlier = plan_and_mend(work)
+    log, planned, earlier = plan_and_repair(work)
     if planned.wait is not None:
         return planned, None
     source = _source(work, log, earlier, planned.next.end_offset)
     keys = _keys(spark, source, by_tasks=has_provider(storage, [leader.store]))
-    given = given_up(RetriableError, f"there is no snapshot of {work}: run it again")
+    given = aborted_as(RetriableError, f"there is no snapshot of {work}: run it again")
     with given, errors_of(leader), read_errors([leader.store]):
         if earlier is not None and not work.by_hand:
             refused = reason_not_to(work, planned, earlier, _changed(keys))

@@ -22,8 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from stratalog.engine.driver.running import OPERATION
 from stratalog.engine.driver.tasks import R, W
+from stratalog.engine.spark.aborted import why_aborted
 from stratalog.engine.spark.described import described
-from stratalog.engine.spark.given_up import why_given_up
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from stratalog.partitions.printable import first_line
 from stratalog.partitions.runner import Failed, Outcome, ThreadRunner
@@ -105,7 +105,7 @@ class SparkRunner:
             with described(self._spark, operation):
                 return results(self._spark.range(0, count, 1, count).mapInArrow(task, RESULT).toArrow())
         except Exception as error:
-            why = why_given_up(error)
+            why = why_aborted(error)
             if why is None:
                 raise
             lost = RetriableError(f"Spark aborted the job; finished work is kept: run the operation again ({why})")

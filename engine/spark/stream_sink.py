@@ -134,7 +134,7 @@ SINK_OPTIONS = (
 )
 
 
-def tell_of_bad_records(report: Report, what: str) -> None:
+def report_bad_records(report: Report, what: str) -> None:
     """Warn of bad records and fields that an append has left out, if its report is not returned."""
     for row in report.rows:
         if row["outcome"] == "dropped":
@@ -452,4 +452,4 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
         if query_id is None:
             query_id = next((one.query_id for one in messages if isinstance(one, TaskRows) and one.data), None)
         for report in self._end(messages, self._who(query_id, batchId)):
-            tell_of_bad_records(with_remedy(report, batchId).raise_for_failures(), f"batch {batchId}")
+            report_bad_records(with_remedy(report, batchId).raise_for_failures(), f"batch {batchId}")

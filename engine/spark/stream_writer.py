@@ -15,7 +15,7 @@ from stratalog.engine.records.bad_record_lane import LeaveOut
 from stratalog.engine.spark.append_frame import append_frame
 from stratalog.engine.spark.appending import RecordColumns
 from stratalog.engine.spark.stream_query import query_of_server, query_of_thread
-from stratalog.engine.spark.stream_sink import query_producer, tell_of_bad_records, with_remedy
+from stratalog.engine.spark.stream_sink import query_producer, report_bad_records, with_remedy
 from stratalog.partitions.printable import printable
 from stratalog.partitions.producers import OnChangedReplay
 from stratalog.partitions.unknown_fields import OnUnknownField
@@ -56,8 +56,8 @@ class StreamWriter:
         self._order_by = tuple(order_by)
 
     def __repr__(self) -> str:
-        said = f"topic {self._topic!r}, producer {self._producer!r}, acks={self._acks!r}"
-        return printable(f"StreamWriter({said}): df.writeStream.foreachBatch(it)")
+        arguments = f"topic {self._topic!r}, producer {self._producer!r}, acks={self._acks!r}"
+        return printable(f"StreamWriter({arguments}): df.writeStream.foreachBatch(it)")
 
     def __getstate__(self) -> dict[str, object]:
         """The writer for a session of Spark Connect, which runs it in a separate process beside the server, one
@@ -71,7 +71,7 @@ class StreamWriter:
         Raises: errors that end the query; the next run appends the batch, once. See ``append``;
             OperationFailedError.
         """
-        tell_of_bad_records(self.append(batch, batch_id), f"batch {batch_id}")
+        report_bad_records(self.append(batch, batch_id), f"batch {batch_id}")
 
     def append(self, batch: DataFrame, batch_id: int, *, check: bool = True) -> Report:
         """Append a batch, and return the report: partitions that already have the batch are ``duplicate``.

@@ -120,8 +120,8 @@ def check_name(name: object, kind: str, longest: int, error: type[InvalidCallErr
     """
     if not isinstance(name, str) or not 0 < len(name) <= longest:
         long = isinstance(name, str) and name
-        said = f"{str(name)[:20]!r}... has {len(str(name))} characters" if long else repr(name)
-        raise error(f"{kind} {said}: give a name of 1 to {longest} characters")
+        shown = f"{str(name)[:20]!r}... has {len(str(name))} characters" if long else repr(name)
+        raise error(f"{kind} {shown}: give a name of 1 to {longest} characters")
     try:
         name.encode()
     except UnicodeEncodeError as reason:

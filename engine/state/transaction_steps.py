@@ -80,7 +80,7 @@ def init_producer(
     )
 
 
-def goes_on(present: Transaction | None, last: Transaction, timeout_ms: int) -> bool:
+def may_continue(present: Transaction | None, last: Transaction, timeout_ms: int) -> bool:
     """Whether the producer that left its transactional id as ``last`` may begin the next transaction without
     taking the id over again: no other producer has taken it over, and no transaction is being ended (KIP-890: a
     producer continues with the epoch that the end of its transaction has raised).

@@ -62,7 +62,7 @@ class Verdict:
 
     rule: str
     kept: bool
-    says: str
+    result: str
 
 
 class StoreCheck:
@@ -294,8 +294,8 @@ class StoreCheck:
         name = self._name("clock")
         self._create(self._store, name, b"data")
         after_ms = self._clock.now_ms()
-        said_ms = self._store.stat(name).modified_ms
-        skew_s = max(before_ms - 1000 - said_ms, said_ms - after_ms, 0) / 1000
+        stored_ms = self._store.stat(name).modified_ms
+        skew_s = max(before_ms - 1000 - stored_ms, stored_ms - after_ms, 0) / 1000
         if skew_s > MOST_SKEW_S:
             raise BrokenRuleError(
                 f"the clocks differ by {skew_s:.0f} s: unfinished files would be deleted too early or too late. "

@@ -19,7 +19,7 @@ from typing import Any
 
 from isal import isal_zlib
 
-from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, StorageError, UnsupportedStoreError
 from stratalog.partitions.paths import probe_name
 from stratalog.partitions.store.file_system_calls import (
@@ -41,9 +41,6 @@ LARGEST_BYTES = 512 * 1024 * 1024
 """The size limit of an object, which stays in memory until it gets its name."""
 _VERSIONS = ("generation", "ETag", "etag", "e_tag")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "timeCreated", "created")
-
-_DEFAULTS = StoreOptions()
-_CLOCK = SystemClock()
 
 
 class FileSystemStore(ObjectStore):

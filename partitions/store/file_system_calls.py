@@ -133,7 +133,7 @@ class FileSystemRequests(Requests):
         return of_this_process(key, lambda: open_file_system(self._root, self.options), self.credentials_number())
 
     def failure_of(self, error: Exception) -> FailedAttempt | None:
-        said = type(error).__name__  # the error's text may contain an address with a signature
+        kind = type(error).__name__  # the error's text may contain an address with a signature
         if isinstance(error, _NOT_OF_STORAGE):
             return None
         if isinstance(error, CallsHangError):
@@ -148,9 +148,9 @@ class FileSystemRequests(Requests):
         elif isinstance(error, PermissionError):
             status = 403
         if not status:
-            return FailedAttempt(said)
+            return FailedAttempt(kind)
         passing = (status >= 500 or status in (408, 429)) and not is_full(status, "")
-        return FailedAttempt(f"{status} {said}", status, str(status), passing)
+        return FailedAttempt(f"{status} {kind}", status, str(status), passing)
 
 
 def status_of(error: BaseException) -> int:

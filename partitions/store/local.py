@@ -211,8 +211,8 @@ class LocalStore:
                 failed[self.path_of(doomed[0])] = error
         what = f"cannot delete {', '.join(f'{path!r} ({error.strerror})' for path, error in failed.items())}"
         for path, why in failed.items():
-            if isinstance(told := refusal("delete", path, what, why.errno), StorageRefusedError):
-                raise told
+            if isinstance(refused := refusal("delete", path, what, why.errno), StorageRefusedError):
+                raise refused
         if failed:
             raise StorageError(what)
 
@@ -280,7 +280,7 @@ class LocalStore:
         with suppress(StratalogError):
             staged = StagedFile(self._folder, STAGING_FOLDER, self._new_id, self._tally)
             try:
-                self._time.told(os.fstat(staged.descriptor).st_mtime_ns // 1_000_000)
+                self._time.update(os.fstat(staged.descriptor).st_mtime_ns // 1_000_000)
             finally:
                 staged.abort()
 

@@ -55,7 +55,7 @@ def refusal(action: str, path: str, what: str, number: int | None) -> StorageErr
         return StorageAuthorizationError(f"{what}: {let}", right, path)
     if number is None or number not in _REMEDIES:
         return StorageError(what)
-    told = f"{what}. {_REMEDIES[number]}"
+    message = f"{what}. {_REMEDIES[number]}"
     if right in ("read", "list") or (number == errno.EIO and action in _TWO_DEVICES):
-        return StorageError(told)
-    return UnwritableStorageError(told, path, full=number in _FULL)
+        return StorageError(message)
+    return UnwritableStorageError(message, path, full=number in _FULL)

@@ -200,7 +200,7 @@ def translated(action: str, path: str) -> Iterator[None]:
 
 
 def write_all(descriptor: int, data: bytes, start: int) -> None:
-    """Write all bytes from position ``start`` on. Raises: OSError."""
+    """Write all bytes starting at position ``start``. Raises: OSError."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, start)

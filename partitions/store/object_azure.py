@@ -205,11 +205,11 @@ def _settings(account: str, server: str, options: StoreOptions) -> dict[str, Any
 
 
 def _shown_by_environment(account: str) -> Mapping[str, str]:
-    said = connection_string(os.environ)
-    of_string = account_of(said)
+    parts = connection_string(os.environ)
+    of_string = account_of(parts)
     if of_string is not None and of_string != account:
         raise another_account(account, of_string)
-    shown = {"account_key": said.get("ACCOUNTKEY", ""), "sas_token": said.get("SHAREDACCESSSIGNATURE", "")}
+    shown = {"account_key": parts.get("ACCOUNTKEY", ""), "sas_token": parts.get("SHAREDACCESSSIGNATURE", "")}
     if any(shown.values()):
         return shown
     return {
@@ -340,10 +340,10 @@ def _stored(key: str, size: str, modified: str, etag: str) -> StoredObject:
 
 
 def _listed(blob: ElementTree.Element) -> StoredObject:
-    said: Mapping[str, str] = {each.tag: each.text or "" for each in blob.iter()}
+    parts: Mapping[str, str] = {each.tag: each.text or "" for each in blob.iter()}
     name = blob.find("Name")
-    key = said["Name"] if name is None or name.get("Encoded") != "true" else unquote(said["Name"])
-    return _stored(key, said["Content-Length"], said["Last-Modified"], said["Etag"])
+    key = parts["Name"] if name is None or name.get("Encoded") != "true" else unquote(parts["Name"])
+    return _stored(key, parts["Content-Length"], parts["Last-Modified"], parts["Etag"])
 
 
 def _is_folder(blob: ElementTree.Element) -> bool:

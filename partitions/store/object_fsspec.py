@@ -13,18 +13,13 @@ from contextlib import suppress
 
 from isal import isal_zlib
 
-from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, StorageError
 from stratalog.partitions.paths import join
 from stratalog.partitions.store.crc32 import PiecewiseCrc32
 from stratalog.partitions.store.object import ObjectStore, missing_packages
 from stratalog.partitions.store.object_http import HttpObjects, HttpRequest
-from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.requests import Requests, name_exclusively
 from stratalog.partitions.store.rules import STAGING_FOLDER, drop_probes
-
-_DEFAULTS = StoreOptions()
-_CLOCK = SystemClock()
 
 
 class FsspecStore(ObjectStore):

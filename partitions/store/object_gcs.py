@@ -76,12 +76,12 @@ def open_gcsfs(options: StoreOptions) -> GCSFileSystem:
     """gcsfs with resolved options. Raises: NoCredentialsFoundError."""
     plain = (options.endpoint_url or "").startswith("http://")  # others on the network could read credentials
     # Without a server gcsfs would look for an emulator, and then for Google's server with mutual TLS.
-    told = GOOGLE if os.environ.get(EMULATOR) else None
+    emulated = GOOGLE if os.environ.get(EMULATOR) else None
     try:
         return GcsfsSendingOnce(
             project="",
             token="anon" if plain else _token(options),
-            endpoint_url=options.endpoint_url or told,
+            endpoint_url=options.endpoint_url or emulated,
             loop=loop(),
             skip_instance_cache=True,
             use_listings_cache=False,
@@ -203,7 +203,7 @@ class GcsObjects(HttpObjects):
         return HttpRequest("GET", key, _only_if(version))
 
     def head_answer(self, key: str, response: HttpResponse) -> StoredObject:
-        return self._stored(self._said(response))
+        return self._stored(self._fields(response))
 
     def page_request(self, key_prefix: str, after: str, marker: str) -> HttpRequest:
         params = {"prefix": key_prefix, "fields": "items(name,size,generation,timeCreated),nextPageToken"}
@@ -214,8 +214,8 @@ class GcsObjects(HttpObjects):
         return HttpRequest("GET", params=params)
 
     def page_answer(self, response: HttpResponse) -> tuple[Sequence[StoredObject], str]:
-        said = self._said(response)
-        return [self._stored(item) for item in said.get("items", [])], said.get("nextPageToken", "")
+        fields = self._fields(response)
+        return [self._stored(item) for item in fields.get("items", [])], fields.get("nextPageToken", "")
 
     def put_request(self, key: str, data: bytes, of: bytes, *, exclusive: bool) -> HttpRequest:
         about = json.dumps({"name": key, "crc32c": _crc32c(of), "contentType": media_type(key)})
@@ -259,8 +259,8 @@ class GcsObjects(HttpObjects):
         return self.requests.options.kms_key_id
 
     def key_in(self, response: HttpResponse) -> str | None:
-        said = self._said(response)
-        return said.get("kmsKeyName") if isinstance(said, dict) else None
+        fields = self._fields(response)
+        return fields.get("kmsKeyName") if isinstance(fields, dict) else None
 
     @property
     def _with_key(self) -> dict[str, str]:
@@ -269,7 +269,7 @@ class GcsObjects(HttpObjects):
     def drop(self, upload: str, parts: int) -> None:
         self.delete(list(_all_parts(upload, parts)))
 
-    def _said(self, response: HttpResponse) -> Any:
+    def _fields(self, response: HttpResponse) -> Any:
         try:
             return parse_json(response.body)
         except ValueError as error:

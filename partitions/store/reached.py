@@ -54,8 +54,10 @@ def reached(uri: str, options: StoreOptions) -> Reached:
         return Reached(scheme, server, options, shown)
     from stratalog.partitions.store.object_fsspec import FsspecStore
 
-    def told(session: Any) -> tuple[str, Mapping[str, str]]:
+    def server_and_credentials(session: Any) -> tuple[str, Mapping[str, str]]:
         return session.server, session.shown()
 
-    server, shown = FsspecStore(bucket, options).requests.repeatable(f"find credentials for {bucket}", told)
+    server, shown = FsspecStore(bucket, options).requests.repeatable(
+        f"find credentials for {bucket}", server_and_credentials
+    )
     return Reached(scheme, server, options, shown)

@@ -116,7 +116,7 @@ class EndpointUnreachableError(StorageError):
 class FailedAttempt:
     """The classification of a client's error."""
 
-    said: str
+    message: str
     """The message, without secrets."""
     status: int = 0
     """The status of the answer; 0 without an answer or status."""
@@ -204,10 +204,10 @@ class Requests(ABC):
             except NoCredentialsFoundError as error:
                 failure = FailedAttempt(str(error), passing=False, no_credentials=True)
             except Exception as error:
-                told = self.failure_of(error)
-                if told is None:
+                known = self.failure_of(error)
+                if known is None:
                     raise
-                failure = told
+                failure = known
             tries += 1
             if failure.code is not None:
                 if not failure.passing:
@@ -220,19 +220,19 @@ class Requests(ABC):
                 ambiguous = ambiguous or failure.sent
             else:
                 if ambiguous and once:
-                    raise OutcomeUnknownError(f"{what}: {failure.said}; read before you retry") from None
+                    raise OutcomeUnknownError(f"{what}: {failure.message}; read before you retry") from None
                 if failure.no_credentials:
                     remedy = "" if self.options.credentials is not None else f": {self.wording.credentials}"
-                    raise StorageAuthenticationError(f"{what}: {failure.said}{remedy}") from None
-                raise StorageError(f"{what}: {failure.said}") from None
+                    raise StorageAuthenticationError(f"{what}: {failure.message}{remedy}") from None
+                raise StorageError(f"{what}: {failure.message}") from None
         attempts = f"{self.options.retries + 1} attempts"
         if once and ambiguous:
-            raise OutcomeUnknownError(f"{what}: {attempts}, the last one: {failure.said}; read before you retry")
+            raise OutcomeUnknownError(f"{what}: {attempts}, at last: {failure.message}; read before you retry")
         if failure.timed_out and not once:
-            raise StoreTimeoutError(f"{what}: {attempts}, at last: {failure.said}")
+            raise StoreTimeoutError(f"{what}: {attempts}, at last: {failure.message}")
         if not failure.sent:
-            raise EndpointUnreachableError(f"{what}: {attempts}, at last: {failure.said}")
-        raise StorageError(f"{what}: {attempts}, at last: {failure.said}")
+            raise EndpointUnreachableError(f"{what}: {attempts}, at last: {failure.message}")
+        raise StorageError(f"{what}: {attempts}, at last: {failure.message}")
 
 
 def name_exclusively(

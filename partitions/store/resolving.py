@@ -65,22 +65,22 @@ def connection_string(environ: Mapping[str, str]) -> Mapping[str, str]:
 
     Raises: UnsupportedStoreError, without repeating the string.
     """
-    said: dict[str, str] = {}
+    parts: dict[str, str] = {}
     for part in filter(None, environ.get(CONNECTION_STRING, "").split(";")):
         name, separator, value = part.partition("=")
         if not separator:
             raise UnsupportedStoreError(
                 f"{CONNECTION_STRING} cannot be read: write it as NAME=VALUE;NAME=VALUE, as Azure shows it"
             )
-        said[name.strip().upper()] = value.strip()
-    return {**_EMULATED, **said} if said.get("USEDEVELOPMENTSTORAGE", "").lower() == "true" else said
+        parts[name.strip().upper()] = value.strip()
+    return {**_EMULATED, **parts} if parts.get("USEDEVELOPMENTSTORAGE", "").lower() == "true" else parts
 
 
-def account_of(said: Mapping[str, str]) -> str | None:
+def account_of(parts: Mapping[str, str]) -> str | None:
     """The account in a connection string. Raises: UnsupportedStoreError."""
-    if "ACCOUNTNAME" in said or "BLOBENDPOINT" not in said:
-        return said.get("ACCOUNTNAME")
-    return parse_server(said["BLOBENDPOINT"], f"BlobEndpoint of {CONNECTION_STRING}").server.partition(".")[0]
+    if "ACCOUNTNAME" in parts or "BLOBENDPOINT" not in parts:
+        return parts.get("ACCOUNTNAME")
+    return parse_server(parts["BLOBENDPOINT"], f"BlobEndpoint of {CONNECTION_STRING}").server.partition(".")[0]
 
 
 def another_account(account: str, other: str) -> UnsupportedStoreError:
@@ -123,26 +123,26 @@ def _google(environ: Mapping[str, str]) -> str | None:
 
 
 def _azure(host: str, options: StoreOptions, environ: Mapping[str, str]) -> StoreOptions:
-    said = connection_string(environ)
+    parts = connection_string(environ)
     account = host.partition(".")[0] or options.account
-    of_string = account_of(said)
+    of_string = account_of(parts)
     if account is not None and of_string is not None and account != of_string:
         if options.credentials is None:
             raise another_account(account, of_string)
-        said, of_string = {}, None  # the provider's credentials belong to the account
+        parts, of_string = {}, None  # the provider's credentials belong to the account
     account = account or of_string or environ.get("AZURE_STORAGE_ACCOUNT_NAME") or None
-    endpoint = options.endpoint_url or _endpoint_of(said, host)
+    endpoint = options.endpoint_url or _endpoint_of(parts, host)
     if endpoint is None and account is not None:
         endpoint = f"https://{host.replace('.dfs.', '.blob.', 1) or f'{account}.blob.{AZURE_DOMAIN}'}"
     return replace(options, account=account, endpoint_url=endpoint and endpoint.rstrip("/"))
 
 
-def _endpoint_of(said: Mapping[str, str], host: str) -> str | None:
+def _endpoint_of(parts: Mapping[str, str], host: str) -> str | None:
     """The server in a connection string. If the address has a ``host``, the string's domain is ignored."""
-    url = said.get("BLOBENDPOINT")
-    if url is None and not host and "ACCOUNTNAME" in said:
-        domain = said.get("ENDPOINTSUFFIX", AZURE_DOMAIN)
-        url = f"{said.get('DEFAULTENDPOINTSPROTOCOL', 'https')}://{said['ACCOUNTNAME']}.blob.{domain}"
+    url = parts.get("BLOBENDPOINT")
+    if url is None and not host and "ACCOUNTNAME" in parts:
+        domain = parts.get("ENDPOINTSUFFIX", AZURE_DOMAIN)
+        url = f"{parts.get('DEFAULTENDPOINTSPROTOCOL', 'https')}://{parts['ACCOUNTNAME']}.blob.{domain}"
     if url is not None:
         parse_server(url, f"BlobEndpoint of {CONNECTION_STRING}")
     return url

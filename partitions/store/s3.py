@@ -14,7 +14,7 @@ from functools import partial
 
 from isal import isal_zlib
 
-from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.paths import join
 from stratalog.partitions.store.object import (
@@ -33,15 +33,12 @@ from stratalog.partitions.store.s3_upload import Place, StagedBytes, StagedUploa
 
 COPY_PART_BYTES = 64 * 1024 * 1024
 
-_DEFAULTS = StoreOptions()
-_CLOCK = SystemClock()
-
 
 class S3Store(ObjectStore):
     """The objects of a bucket whose keys start with a prefix."""
 
     _objects: Bucket
-    _tells_what_it_copied = True
+    _returns_checksums = True
     """Whether the server is still assumed to return checksums of copied parts. (Some servers do not.)"""
 
     def _open_objects(self, scheme: str, rng: random.Random) -> Bucket:
@@ -67,14 +64,14 @@ class S3Store(ObjectStore):
         return super().stage_copy(source, source_object, name)
 
     def _fill(self, source: Store, source_object: StoredObject, upload: StagedPartsCopy) -> None:
-        told = (
+        copied = (
             isinstance(source, S3Store)
             and isinstance(upload, StagedUpload)
             and source.options == self.options
-            and self._tells_what_it_copied
+            and self._returns_checksums
             and self._copy_on_server(source, source_object, upload)
         )
-        if not told:
+        if not copied:
             super()._fill(source, source_object, upload)
 
     def _in_one(self, name: str, data: bytes) -> StagedBytes:
@@ -109,11 +106,11 @@ class S3Store(ObjectStore):
         parts = [(start, min(start + part_bytes, size)) for start in range(0, size, part_bytes)]
 
         def copy(index: int) -> None:
-            if self._tells_what_it_copied:
-                self._tells_what_it_copied = upload.copy_part(index, source.bucket, key, condition, *parts[index])
+            if self._returns_checksums:
+                self._returns_checksums = upload.copy_part(index, source.bucket, key, condition, *parts[index])
 
         run_pieces([partial(copy, index) for index in range(len(parts))])
-        return self._tells_what_it_copied
+        return self._returns_checksums
 
 
 def _connection(options: StoreOptions, clock: Clock, rng: random.Random) -> S3Connection:

@@ -116,12 +116,12 @@ class S3Connection(Requests):
         """
         if self.options.kms_key_id is None:
             return
-        told = _key_in(answer)
-        if told is None:
+        key_id = _key_in(answer)
+        if key_id is None:
             if look is None or self._holds_key:
                 return
-            told = _key_in(look())
-        check_key(self.options.kms_key_id, told, uri)
+            key_id = _key_in(look())
+        check_key(self.options.kms_key_id, key_id, uri)
         self._holds_key = True
 
     def failure_of(self, error: Exception) -> FailedAttempt | None:

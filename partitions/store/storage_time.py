@@ -21,13 +21,13 @@ class StorageTime:
     """The time of one storage, continued without this machine's wall clock. Thread-safe."""
 
     def __init__(self) -> None:
-        self._told: tuple[int, float] | None = None
+        self._reported: tuple[int, float] | None = None
         self._asked_s: float | None = None
         self._asking = threading.Lock()
 
-    def told(self, now_ms: int) -> None:
+    def update(self, now_ms: int) -> None:
         """Record the time that the storage has just reported."""
-        self._told = now_ms, _MACHINE.monotonic_s()
+        self._reported = now_ms, _MACHINE.monotonic_s()
 
     def answered(self, headers: Mapping[str, str]) -> None:
         """Record the time in the headers of an answer that has just arrived. For an answer from a cache, its age
@@ -36,24 +36,24 @@ class StorageTime:
         date = headers.get("Date")
         if date is not None and "Age" not in headers:
             with suppress(ValueError):
-                self.told(round(parsedate_to_datetime(date).timestamp() * 1000))
+                self.update(round(parsedate_to_datetime(date).timestamp() * 1000))
 
     def now_ms(self, ask: Callable[[], object]) -> int | None:
-        """The storage's time; None if unknown. If no time was ``told`` recently, ``ask`` is called, which makes
-        the storage report one.
+        """The storage's time; None if unknown. If the storage reported none recently, ``ask`` is called, which
+        makes it report one.
         """
-        now_ms = self._going_on()
+        now_ms = self._continued()
         if now_ms is None:
             with self._asking:
                 asked_s = _MACHINE.monotonic_s()
-                if self._going_on() is None and (self._asked_s is None or asked_s > self._asked_s + _FRESH_S):
+                if self._continued() is None and (self._asked_s is None or asked_s > self._asked_s + _FRESH_S):
                     self._asked_s = asked_s
                     ask()
-            now_ms = self._going_on()
+            now_ms = self._continued()
         return now_ms
 
-    def _going_on(self) -> int | None:
-        if self._told is None:
+    def _continued(self) -> int | None:
+        if self._reported is None:
             return None
-        (told_ms, at_s), now_s = self._told, _MACHINE.monotonic_s()
-        return told_ms + round(1000 * (now_s - at_s)) if now_s <= at_s + _FRESH_S else None
+        (reported_ms, at_s), now_s = self._reported, _MACHINE.monotonic_s()
+        return reported_ms + round(1000 * (now_s - at_s)) if now_s <= at_s + _FRESH_S else None

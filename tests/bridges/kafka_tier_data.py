@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from stratalog.bridges.kafka_tier.layout import LayoutOptions, RemoteSegmentLayout, open_layout
+from stratalog.bridges.kafka_tier.layout import IndexKind, LayoutOptions, RemoteSegmentLayout, open_layout
 from stratalog.bridges.kafka_tier.metadata_log import messages_of
+from stratalog.bridges.kafka_tier.segment import RemoteLogSegment
 from stratalog.bridges.kafka_tier.segment_states import SegmentStates, folded
 from stratalog.bridges.kafka_tier.tier import KafkaTier
+from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.store import Store, open_store
+from stratalog.partitions.store.memory import MemoryStore
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "kafka-tier"
 LOCAL = "a-local-tiered-storage"
@@ -154,3 +157,32 @@ def opened(folder: str, **options: Any) -> KafkaTier:
         keys=dict(tier.options.keys),
         **options,
     )
+
+
+def got(tier: KafkaTier, topic: str, partition: int = 0, **bounds: Any) -> list[Row]:
+    return rows_of(tier.read_arrow(topic, partitions=[partition], **bounds).read_all())
+
+
+def in_memory(folder: str, change: Callable[[str, bytes], bytes | None], only: str = "") -> KafkaTier:
+    """The tier with other bytes in its objects; None: without the object."""
+    tier, data = opened(folder), Tier(folder)
+    store = MemoryStore("memory://tampered", ManualClock())
+    for name in sorted(data.store.names("")):
+        if only not in name:
+            continue
+        changed = change(name, data.store.read(name))
+        if changed is not None:
+            store.create(name, changed)
+    tier.store = store
+    return tier
+
+
+def segment_of(tier: KafkaTier, topic: str, at: int) -> RemoteLogSegment:
+    return tier.states.of(tier.topic_id(topic), 0)[at]
+
+
+def with_changed(kind: IndexKind, at: int, change: Callable[[bytes], bytes], topic: str = "txn") -> KafkaTier:
+    """The main tier with one index of a segment changed."""
+    names = opened(MAIN)
+    name = names.layout.objects(segment_of(names, topic, at))[kind]
+    return in_memory(MAIN, lambda one, data: change(data) if one == name else data)

@@ -19,7 +19,6 @@ from stratalog.bridges.kafka_tier.columns import RECORDS, decode
 from stratalog.partitions.errors import CorruptionError, InvalidCallError, StratalogError
 from tests.bridges.kafka_tier_data import FOLDERS, Row, Tier, batch_bytes, real, rows_of
 
-ALL = (0, 1 << 62)
 small = st.one_of(st.none(), st.binary(max_size=300))
 record = st.tuples(small, small, st.lists(st.tuples(st.text(max_size=5), small), max_size=3))
 

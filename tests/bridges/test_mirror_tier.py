@@ -26,9 +26,8 @@ from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.partitions.errors import UnknownTopicOrPartitionError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.store import open_store
-from tests.bridges.kafka_tier_data import MAIN, Tier, opened, real
+from tests.bridges.kafka_tier_data import MAIN, Tier, in_memory, opened, real, segment_of
 from tests.bridges.memory_source import MemorySource
-from tests.bridges.test_kafka_tier_read import in_memory, segment_of
 from tests.bridges.test_mirror_in_bulk import TwoTasks
 from tests.kafka.mirrored import new_cluster
 from tests.ports import ports_of, with_ports

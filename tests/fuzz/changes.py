@@ -15,8 +15,6 @@ from tests.fuzz.mutations import EMPTY, Specimen, Specimens, description_name, l
 from tests.fuzz.mutations_of_parquet import bomb
 from tests.fuzz.paths import ROOTS
 
-_PARQUET_SUFFIX = 64 * 1024
-
 
 @dataclass(slots=True)
 class Change:

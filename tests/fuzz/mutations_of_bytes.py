@@ -6,8 +6,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Bytes = bytes | bytearray
-
 
 @dataclass(frozen=True, slots=True)
 class Mutated:

@@ -18,7 +18,8 @@ from stratalog.engine.records.groups import commit, committed
 from stratalog.partitions.runner import Outcome, attempt
 from tests.linearizability.calls import Call, Calls
 from tests.simulation import actions
-from tests.simulation.actions import ACTIONS, Action, Actor
+from tests.simulation.actions import ACTIONS, Action
+from tests.simulation.actor import Actor
 from tests.simulation.configuration import Configuration, Operation, Shape, configuration_of
 from tests.simulation.running import Run
 from tests.simulation.strategies import Seeded

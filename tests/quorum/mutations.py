@@ -256,7 +256,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "hints are believed",
         "a hint is believed where the log goes on from it",
-        patched(stratalog.engine.quorum.contents, "_lies_on", variants.always),
+        patched(stratalog.engine.quorum.contents, "_is_in_history", variants.always),
         theme="caches",
         first=423,
         seeds=2000,

@@ -6,17 +6,14 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from stratalog.engine.admin import topics
 from stratalog.engine.admin.quorum import snapshot_metadata
 from stratalog.engine.brokers import bring_up
 from stratalog.engine.brokers.fence import fence, unfence
-from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.commands import FenceBroker
 from stratalog.engine.metadata.partition_commands import AlterPartition
-from stratalog.engine.records.append import append_batches, who_appends
+from stratalog.engine.records.append import append_batches
 from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.upkeep.erasing.erase import erase
 from stratalog.engine.upkeep.erasing.plan import WantedRecords
@@ -37,32 +34,17 @@ from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.paths import base_name
-from stratalog.partitions.producers import LAST_APPENDS, ProducerAppend
-from stratalog.partitions.records import physical_schema
 from tests.ports import with_ports
 from tests.simulation import mirroring, reading, transacting
+from tests.simulation.actor import CORRUPT, Actor, batch, check_report
+from tests.simulation.appending import append, append_again, append_once, append_other_records
 from tests.simulation.configuration import Operation, Shape
-from tests.simulation.oracle import Key, is_tombstone, key_of
+from tests.simulation.oracle import Key
 from tests.simulation.remote import uncommitted
-from tests.simulation.scheduler import Driver, Violation
-from tests.simulation.world import TOPIC, SimulatedStorage, World
+from tests.simulation.scheduler import Violation
+from tests.simulation.world import TOPIC, SimulatedStorage
 
-SCHEMA = physical_schema()
-_CORRUPT = {
-    *("CORRUPT_MESSAGE", "CORRUPT_SEGMENT", "LOG_GAP", "REMOTE_OBJECT_MISSING"),
-    *("LOG_BEHIND_REMOTE", "DIVERGENT_REMOTE_LOG", "LOG_LOST"),
-}
-_TRIES = 5
 OTHER = "u"
-
-
-@dataclass(slots=True)
-class Actor:
-    """Who acts: a driver with its hold on the cluster."""
-
-    world: World
-    driver: Driver
-    ports: Ports
 
 
 Plan = Callable[[random.Random, Shape, int, int], tuple[int | str, ...]]
@@ -78,36 +60,6 @@ class Action:
 
     plan: Plan
     act: Act
-
-
-def batch(values: Sequence[bytes], *, keyed: bool = False) -> pa.RecordBatch:
-    """Records with these values, and nothing else; if ``keyed``, with keys, and some are tombstones, whose header
-    has what would be the value."""
-    count = len(values)
-    dead = [keyed and is_tombstone(value) for value in values]
-    stamps = pa.repeat(pa.scalar(1_700_000_000_000_000, pa.int64()), count).cast(SCHEMA.field("timestamp").type)
-    return pa.record_batch(
-        {
-            "timestamp": stamps,
-            "key": pa.array([key_of(value) if keyed else None for value in values], pa.binary()),
-            "value": pa.array(
-                [None if is_dead else v for v, is_dead in zip(values, dead, strict=True)], pa.binary()
-            ),
-            "headers": pa.array(
-                [[("token", v)] if is_dead else None for v, is_dead in zip(values, dead, strict=True)],
-                SCHEMA.field("headers").type,
-            ),
-        }
-    )
-
-
-def check_report(actor: Actor, report: Report) -> str:
-    """Sound storage is never called corrupt. Raises: Violation."""
-    for failure in report.failures:
-        if failure.code in _CORRUPT:
-            topic_partition = failure.item.split(" ")[0]
-            actor.world.ledger.excuse_corruption(topic_partition, f"{failure.code}: {failure.message}")
-    return ", ".join(sorted({failure.code for failure in report.failures})) or "ok"
 
 
 def named_by(actor: Actor, report: Report, damaged: Iterable[tuple[Key, int | None, str]]) -> None:
@@ -142,7 +94,7 @@ def deep_verify(actor: Actor, *_: int) -> str:
     oracle = world.oracle
     begin, before = oracle.image.next_offset, readable()
     report = verify(actor.ports.metadata, actor.ports.storage, actor.ports.execution, deep=True)
-    told = {failure.item.split(" ")[0] for failure in report.failures if failure.code not in _CORRUPT}
+    told = {failure.item.split(" ")[0] for failure in report.failures if failure.code not in CORRUPT}
     passed_over = fenced()
     damaged = (each for each in before & readable() if each[1] not in passed_over)
     named_by(actor, report, (each for each in damaged if world.invariants.name(each[0]) not in told))
@@ -157,122 +109,6 @@ def perform(actor: Actor, operation: Operation) -> str:
         if isinstance(error, CorruptionError):
             actor.world.ledger.excuse_corruption("", f"{error.code}: {error}")
         return f"{error.code}: {error}"
-
-
-# --------------------------------------------------------------------------------------- append
-
-
-def append(actor: Actor, producer: str, sequence: int, partition: int, records: int) -> str:
-    """Until it is acknowledged, or for a few times."""
-    world = actor.world
-    key = world.topic_id, partition
-    if world.ledger.is_early(world.topic_id, producer, sequence):
-        return "not begun: the one before is not acknowledged"
-    world.ledger.appends.setdefault((key, producer), {}).setdefault(sequence, False)
-    for _ in range(_TRIES):
-        outcome = append_try(actor, producer, sequence, partition, records)
-        if outcome in ("acknowledged", "duplicate", "superseded"):
-            return outcome
-    return f"given up: {outcome}"
-
-
-def append_try(actor: Actor, producer: str, sequence: int, partition: int, records: int) -> str:
-    """One call of the product."""
-    world, key = actor.world, (actor.world.topic_id, partition)
-    tokens = world.ledger.tokens(key, producer, sequence, records)
-    report = _append(actor, partition, tokens, who_appends(producer, sequence))
-    check_report(actor, report)
-    outcome = world.ledger.acknowledge(key, tokens, report)
-    begun = world.ledger.appends[key, producer]
-    if outcome in ("acknowledged", "duplicate"):
-        begun[sequence] = True
-        world.ledger.count(outcome)
-        return outcome
-    code = report.failures[0].code if report.failures else "?"
-    if code == "OUT_OF_ORDER_SEQUENCE_NUMBER" and world.oracle.history(key).was_put_back:
-        return "superseded"  # it was lost, and other partitions have later ones
-    if code == "DUPLICATE_SEQUENCE_NUMBER" and sum(other > sequence for other in begun) >= LAST_APPENDS:
-        return "superseded"  # so long ago that it may be known no more which records it had
-    if code in ("DUPLICATE_SEQUENCE_NUMBER", "OUT_OF_ORDER_SEQUENCE_NUMBER"):
-        if not world.ledger.any_unclean(world.topic_id):
-            raise Violation(f"I11: {producer} {sequence}, the same records: {report.failures[0].message}")
-        begun[sequence] = True
-        return "superseded"
-    return f"{outcome} ({code})"
-
-
-def append_again(actor: Actor, producer: str, number: int) -> str:
-    """An append that was acknowledged, maybe long ago: a scheduler's backfill."""
-    world = actor.world
-    if (done := _one_acknowledged(world, producer, number)) is None:
-        return "nothing is acknowledged"
-    partition, sequence, size = done
-    outcome = append_try(actor, producer, sequence, partition, size)
-    if outcome == "acknowledged" and not world.oracle.history((world.topic_id, partition)).unclean:
-        raise Violation(f"I3: {producer} {sequence} was acknowledged before, and is no duplicate")
-    return outcome
-
-
-def append_other_records(actor: Actor, producer: str, number: int) -> str:
-    """The sequence of an append that was acknowledged, with as many other records."""
-    world = actor.world
-    if (done := _one_acknowledged(world, producer, number)) is None:
-        return "nothing is acknowledged"
-    partition, sequence, size = done
-    tokens = [f"{partition}/{producer}/{sequence}/{actor.driver.name}/{i}".encode() for i in range(size)]
-    report = _append(actor, partition, tokens, who_appends(producer, sequence))
-    check_report(actor, report)
-    outcome = str(report.rows[0]["outcome"])
-    if outcome in ("acknowledged", "duplicate") and not world.ledger.any_unclean(world.topic_id):
-        raise Violation(f"I11: other records of {producer} {sequence} are called {outcome}")
-    world.ledger.never[world.topic_id, partition].update(tokens)
-    world.ledger.count(f"other records: {report.failures[0].code if report.failures else outcome}")
-    return outcome
-
-
-def _one_acknowledged(world: World, producer: str, number: int) -> tuple[int, int, int] | None:
-    """Partition, sequence and number of records of one of the producer's appends that were acknowledged."""
-    done = world.ledger.acknowledged(world.topic_id, producer)
-    if not done:
-        return None
-    partition, sequence = done[number % len(done)]
-    return partition, sequence, world.ledger.sizes[(world.topic_id, partition), producer, sequence]
-
-
-def _append(
-    actor: Actor, partition: int, tokens: Sequence[bytes], who: ProducerAppend | None, acks: str = "all"
-) -> Report:
-    report = append_batches(
-        actor.ports.metadata,
-        actor.ports.storage,
-        actor.ports.clock,
-        actor.ports.memory,
-        TOPIC,
-        {partition: [batch(tokens, keyed=actor.world.keyed)]},
-        who,
-        acks=acks,
-    )
-    if any("is full" in note and "leads:" in note for note in report.notes):
-        actor.world.ledger.count("full leaders resigned")
-    return report
-
-
-def append_once(actor: Actor, number: int, partition: int, records: int, acks: str) -> str:
-    """Without a producer: nobody tries it again."""
-    world, key = actor.world, (actor.world.topic_id, partition)
-    tokens = world.ledger.tokens(key, f"once-{actor.driver.name}", number, records)
-    report = _append(actor, partition, tokens, None, acks)
-    check_report(actor, report)
-    outcome = str(report.rows[0]["outcome"])
-    if outcome == "not appended":
-        world.ledger.never[key].update(tokens)
-    elif acks == "all":
-        outcome = world.ledger.acknowledge(key, tokens, report)
-    world.ledger.count(f"{outcome}, acks={acks}")
-    return outcome
-
-
-# ------------------------------------------------------------------------------------ the others
 
 
 def fence_one(actor: Actor, broker: int) -> str:

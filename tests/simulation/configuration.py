@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+
+from tests.simulation.themes import (
+    ALWAYS_DUE,
+    BEHIND,
+    COMPACT,
+    COMPACT_TIERED,
+    EARLIER,
+    ERASE,
+    ERASE_TIERED,
+    LOST,
+    MAINTAIN,
+    MIXED_IN,
+    THEMES,
+    Theme,
+)
 
 Event = tuple[int, str, int]
 """At which step, what, to which broker or slot (see ``faults.Events``)."""
@@ -125,43 +139,13 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     slots = rng.choice((2, 2, 3, 3, 4)) if not large else rng.randint(3, 6)
     if theme_name is None:
         theme = rng.choices(THEMES, [theme.weight for theme in THEMES])[0]
-        if random.Random(f"in transactions {seed}").random() < _IN_TRANSACTIONS:
-            theme = TRANSACTIONS
-        if random.Random(f"checks {seed}").random() < _IN_CHECKS:
-            theme = random.Random(f"kind of checks {seed}").choice(CHECKS)
-        if random.Random(f"short {seed}").random() < _IN_SHORT:
-            theme = random.Random(f"kind of short {seed}").choice(SHORT)
-        if random.Random(f"maintain {seed}").random() < _IN_MAINTAIN:
-            theme = random.Random(f"kind of maintain {seed}").choice(MAINTAIN)
-        if random.Random(f"compact {seed}").random() < _IN_COMPACT:
-            theme = random.Random(f"kind of compact {seed}").choice(COMPACT)
-        if random.Random(f"compact tiered {seed}").random() < _IN_COMPACT_TIERED:
-            theme = COMPACT_TIERED
-        if random.Random(f"erase {seed}").random() < _IN_ERASE:
-            theme = random.Random(f"kind of erase {seed}").choice(ERASE)
-        if random.Random(f"erase tiered {seed}").random() < _IN_ERASE_TIERED:
-            theme = ERASE_TIERED
+        for name, share, kinds in MIXED_IN:
+            if random.Random(f"{name} {seed}").random() < share:
+                theme = random.Random(f"kind of {name} {seed}").choice(kinds)
     else:
-        theme = rng.choice(
-            [
-                theme
-                for theme in (
-                    *THEMES,
-                    TRANSACTIONS,
-                    *CHECKS,
-                    *SHORT,
-                    *MAINTAIN,
-                    *COMPACT,
-                    COMPACT_TIERED,
-                    *ERASE,
-                    ERASE_TIERED,
-                    BEHIND,
-                    EARLIER,
-                    LOST,
-                )
-                if theme.name == theme_name
-            ]
-        )
+        kinds_of_all = (kind for _, _, kinds in MIXED_IN for kind in kinds)
+        named = (*THEMES, *kinds_of_all, BEHIND, EARLIER, LOST)
+        theme = rng.choice([theme for theme in named if theme.name == theme_name])
     if voters is not None:
         brokers = max(brokers, voters)
     else:
@@ -195,7 +179,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         cluster_configs=(
             ("replica.lag.time.max.ms", rng.choice(("1", "300"))),
             ("follower.fetch.last.tiered.offset.enable", rng.choice(("true", "false"))),
-            *(_ALWAYS_DUE.items() if theme in MAINTAIN else ()),
+            *(ALWAYS_DUE.items() if theme in MAINTAIN else ()),
         ),
         placement=rng.randrange(3),
     )
@@ -412,239 +396,6 @@ def _with_wrong_clocks(seed: int, shape: Shape, slots: int) -> tuple[Shape, tupl
     configs = (*shape.topic_configs, *EXPIRES_SOONER.items())
     ahead_ms = tuple(rng.choice((0, DAYS_APART_MS, -DAYS_APART_MS)) for _ in range(slots))
     return replace(shape, topic_configs=configs), ahead_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """What a run is about: how often which operation, which events."""
-
-    name: str
-    weights: tuple[tuple[str, int], ...]
-    events: tuple[str, ...] = ("cut", "cut", "fill", "double")
-    weight: int = 10
-    length: tuple[int, int] = (1, 3)
-    """How many operations a slot has."""
-    unclean: bool = False
-    tiered: bool = False
-
-
-_BASE = (("append", 8), ("append_leader", 1), ("append_once", 1), ("replicate", 3), ("elect", 3), ("read", 1))
-_READS = (("read", 1), ("read_replica", 1), ("offsets", 1))
-THEMES: Sequence[Theme] = (
-    Theme("base", (*_BASE, *_READS, ("shrink", 2), ("fence", 1)), weight=20),
-    Theme("base", (*_BASE, ("shrink", 2), ("fence", 1), ("fence_by_hand", 1), ("unfence", 1), ("register", 1))),
-    Theme("delete", (*_BASE, ("merge", 2), ("retain", 2), ("tidy", 4), ("shrink", 1), ("read_replica", 1))),
-    Theme("reuse", (("append", 6), ("tidy", 5), ("shrink", 2), ("replicate", 2)), length=(2, 4)),
-    Theme("revive", (("append", 5), ("elect", 6), ("replicate", 4), ("tidy", 4)), ("cut",), length=(1, 3)),
-    Theme(
-        "tier",
-        (
-            *_BASE,
-            ("tier", 6),
-            ("retain", 4),
-            ("vacuum", 1),
-            ("shrink", 2),
-            ("read", 2),
-            ("offsets", 1),
-            ("merge", 1),
-            ("fence", 1),
-        ),
-        ("cut", "wipe", "replace", "double", "fill"),
-        weight=15,
-        length=(1, 4),
-        tiered=True,
-    ),
-    Theme("heal", (*_BASE, ("verify", 4), ("heal", 4), ("shrink", 2), ("tidy", 2), ("fence", 1)), weight=8),
-    Theme("move", (*_BASE, ("reassign", 5), ("cancel", 1), ("vacuum", 2), ("shrink", 1), ("fence", 1)), weight=12),
-    Theme(
-        "topics",
-        (("append", 3), ("create_other", 5), ("delete_other", 4), ("vacuum", 2), ("replicate", 3), ("elect", 1)),
-        weight=4,
-        length=(2, 4),
-    ),
-    Theme(
-        "wipe",
-        (*_BASE, ("shrink", 1), ("fence", 1), ("bootstrap", 1)),
-        ("wipe", "replace", "backup", "restore", "cut"),
-        weight=15,
-    ),
-    Theme(
-        "unclean",
-        (*_BASE, ("isolate", 6), ("elect_unclean", 4), ("unfence", 3), ("replicate", 2)),
-        ("cut",),
-        weight=7,
-        length=(2, 4),
-        unclean=True,
-    ),
-)
-
-
-TRANSACTIONS = Theme(
-    "transactions",
-    (
-        ("transact", 9),
-        ("append", 2),
-        ("replicate", 2),
-        ("finish", 3),
-        ("merge", 3),
-        ("tidy", 1),
-        ("elect", 2),
-        ("shrink", 1),
-        ("fence", 1),
-        ("read", 1),
-    ),
-    ("cut", "double", "double", "fill"),
-    length=(1, 4),
-)
-_IN_TRANSACTIONS = 0.12
-"""How many of all runs are of this kind; the others are as they would be without it."""
-
-
-_CHECKS = (
-    *(
-        ("verify", 4),
-        ("look", 2),
-        ("heal", 5),
-        ("append", 7),
-        ("append_leader", 3),
-        ("replicate", 3),
-        ("elect", 3),
-    ),
-    *(("tidy", 2), ("shrink", 2), ("fence", 1), ("reassign", 2), ("retain", 2), ("merge", 1)),
-)
-CHECKS = (
-    Theme("checks", _CHECKS, length=(2, 4)),
-    Theme("checks", (*_CHECKS, ("tier", 4), ("vacuum", 1)), ("cut", "double", "fill"), length=(2, 5), tiered=True),
-)
-"""Verify and heal beside everything that changes a log."""
-
-_IN_CHECKS = 0.1
-
-_SHORT = (
-    *(("append", 18), ("append_leader", 1), ("shorten", 8), ("replicate", 2), ("elect", 2), ("shrink", 2)),
-    *(
-        ("fence", 1),
-        ("reassign", 1),
-        ("cancel", 1),
-        ("read_replica", 1),
-        ("transact", 1),
-        ("finish", 1),
-        ("merge", 1),
-        ("retain", 1),
-    ),
-)
-SHORT = (
-    Theme("short", _SHORT, length=(3, 7)),
-    Theme("short", (*_SHORT, ("tier", 4), ("vacuum", 1)), ("cut", "double", "fill"), length=(3, 7), tiered=True),
-    Theme("short", (*_SHORT, ("verify", 1), ("heal", 2)), ("wipe", "replace", "cut", "double"), length=(3, 7)),
-)
-"""Drivers that keep logs short behind their appends, beside everything that changes a log."""
-
-_IN_SHORT = 0.1
-
-_MAINTAIN = (
-    *(("append", 12), ("append_leader", 2), ("maintain", 10), ("elect", 2), ("shrink", 2), ("fence", 1)),
-    *(("read", 1), ("read_replica", 1), ("transact", 1), ("reassign", 1)),
-)
-MAINTAIN = (
-    Theme("maintain", (*_MAINTAIN, ("tidy", 1)), length=(2, 5)),
-    Theme("maintain", _MAINTAIN, ("cut", "double", "fill"), length=(2, 5), tiered=True),
-    Theme("maintain", _MAINTAIN, ("wipe", "replace", "cut", "double"), length=(2, 5)),
-)
-"""Several drivers that do all that is due, beside appends and everything that changes a log."""
-
-_IN_MAINTAIN = 0.08
-_COMPACT = (
-    *(("append", 18), ("compact", 8), ("merge", 3), ("tidy", 4), ("retain", 2), ("replicate", 3), ("elect", 5)),
-    *(("shrink", 3), ("fence", 1), ("read", 1), ("read_replica", 1), ("shorten", 2), ("look", 1), ("heal", 1)),
-)
-COMPACT = (
-    Theme("compact", _COMPACT, ("cut", "cut", "fill", "double"), length=(3, 7)),
-    Theme("compact", (*_COMPACT, ("reassign", 2), ("cancel", 1)), ("cut", "double"), length=(3, 7)),
-)
-"""Compaction beside everything that changes a log."""
-
-_IN_COMPACT = 0.1
-COMPACT_TIERED = Theme(
-    "compact tiered",
-    (
-        *(("append", 18), ("tier", 9), ("compact", 6), ("compact_some", 5), ("retain", 6), ("vacuum", 3)),
-        *(("merge", 2), ("replicate", 2), ("elect", 4), ("shrink", 2), ("fence", 1), ("read", 5)),
-        *(("read_replica", 1), ("look", 1), ("heal", 1), ("bootstrap", 1), ("reassign", 1)),
-    ),
-    ("cut", "double"),
-    length=(7, 12),
-    tiered=True,
-)
-"""Compaction of both tiers."""
-
-_IN_COMPACT_TIERED = 0.05
-_ERASE = (
-    *(("append", 18), ("erase", 8), ("merge", 4), ("tidy", 4), ("retain", 2), ("replicate", 3), ("elect", 5)),
-    *(("shrink", 3), ("fence", 1), ("read", 2), ("read_replica", 1), ("shorten", 3), ("look", 1), ("heal", 1)),
-)
-ERASE = (
-    Theme("erase", _ERASE, ("cut", "cut", "fill", "double"), length=(3, 7)),
-    Theme("erase", (*_ERASE, ("reassign", 2), ("cancel", 1), ("transact", 2)), ("cut", "double"), length=(3, 7)),
-    Theme("erase", (*_ERASE, ("compact", 6)), ("cut", "double"), length=(3, 7)),
-)
-"""Erasing keys beside everything that changes a log; in the last one the log is compacted, too."""
-
-ERASE_TIERED = Theme(
-    "erase tiered",
-    (
-        *(("append", 18), ("tier", 9), ("erase", 9), ("retain", 6), ("vacuum", 2), ("merge", 3), ("replicate", 2)),
-        *(("elect", 4), ("shrink", 2), ("fence", 1), ("read", 5), ("read_replica", 1), ("look", 1), ("heal", 1)),
-        *(("bootstrap", 1), ("reassign", 1)),
-    ),
-    ("cut", "double"),
-    length=(5, 10),
-    tiered=True,
-)
-"""Erasing keys from both tiers."""
-
-_IN_ERASE = 0.08
-_IN_ERASE_TIERED = 0.04
-BEHIND = Theme(
-    "behind",
-    (("append", 10), ("tier", 6), ("replicate", 3), ("elect", 2), ("retain", 1), ("read", 1), ("merge", 1)),
-    ("double",),
-    length=(3, 6),
-    tiered=True,
-)
-"""All replicas are put back from an older copy, or emptied, beside a whole remote tier. Tests ask for it by its
-name. The remote tier always answers in these runs: where it does not, appends go on."""
-
-EARLIER = Theme(
-    "earlier",
-    (
-        *(("append", 10), ("tier", 3), ("tier_uncommitted", 4), ("replicate", 3), ("elect", 1), ("merge", 2)),
-        *(("retain", 1), ("read", 1), ("vacuum", 1)),
-    ),
-    ("double",),
-    length=(3, 6),
-    tiered=True,
-)
-"""All that the brokers hold, the metadata too, is put back from an older copy, beside a whole remote tier."""
-LOST = Theme(
-    "lost",
-    (
-        *(("append", 10), ("append_leader", 1), ("replicate", 8), ("elect", 2), ("begin_again", 2), ("tidy", 1)),
-        *(("shrink", 1), ("read", 1), ("look", 1), ("heal", 1)),
-    ),
-    ("double",),
-    length=(3, 6),
-)
-"""The folders of all replicas of a partition are lost, and there is no remote log. Tests ask for both by their
-names."""
-
-_ALWAYS_DUE = {
-    "leader.imbalance.check.interval.seconds": "1",
-    "log.retention.check.interval.ms": "1",
-    "vacuum.interval.ms": "1",
-    "scrub.interval.ms": "100",
-    "scrub.max.bytes": "4000",
-}
 
 
 def _events(rng: random.Random, theme: Theme, shape: Shape, slots: int, horizon: int) -> tuple[Event, ...]:

@@ -20,9 +20,6 @@ from tests.simulation.scheduler import Violation
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-Place = tuple[int | None, str]
-"""An object by its broker (None: the remote tier) and name."""
-
 
 class Damage:
     """All flips of a run."""

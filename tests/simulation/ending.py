@@ -25,7 +25,9 @@ from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.paths import BROKER_FILE, DataName
 from tests.ports import with_ports
 from tests.simulation import reading
-from tests.simulation.actions import Actor, append_try, check_report, named_by
+from tests.simulation.actions import named_by
+from tests.simulation.actor import Actor, check_report
+from tests.simulation.appending import append_try
 from tests.simulation.content import content_of
 from tests.simulation.mirroring import check_mirrored
 from tests.simulation.oracle import History, Key

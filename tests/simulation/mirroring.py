@@ -23,7 +23,7 @@ from tests.simulation.oracle import Oracle, Token
 from tests.simulation.scheduler import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.actions import Actor
+    from tests.simulation.actor import Actor
 
 MIRRORED = "m"
 _SOURCE = "kafka/oX3uHkRbTS6eNWJkT0n5kw"
@@ -49,7 +49,7 @@ def _is_gap(offset: int) -> bool:
 
 def rows(start: int, end: int) -> pa.RecordBatch:
     """What the source has at ``[start, end)``."""
-    from tests.simulation.actions import batch
+    from tests.simulation.actor import batch
 
     values = [None if _is_gap(offset) else token_at(offset) for offset in range(start, end)]
     made = batch(values)  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def rows(start: int, end: int) -> pa.RecordBatch:
 
 def mirror(actor: Actor, records: int) -> str:
     """From the log end on, as a run of a mirror does it, which may have looked long ago."""
-    from tests.simulation.actions import check_report
+    from tests.simulation.actor import check_report
 
     world, ports = actor.world, actor.ports
     own = {key: value for key, value in dict(world.shape.topic_configs).items() if key != "cleanup.policy"}

@@ -6,14 +6,11 @@ A proof that cannot fail proves nothing. The variants are made here, by patching
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import stratalog.engine.metadata.election_commands
 import stratalog.engine.metadata.fold
-import stratalog.engine.quorum.contents
-import stratalog.engine.quorum.log
 import stratalog.engine.records.acknowledge
 import stratalog.engine.records.coordinator
 import stratalog.engine.replication.append
@@ -28,250 +25,43 @@ import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.proving
 import stratalog.engine.upkeep.replication.replicate
 import stratalog.engine.upkeep.retention.tasks
-import stratalog.engine.upkeep.retention.vacuum
 import stratalog.engine.upkeep.tiering.tasks
-import stratalog.partitions.erasure
 import stratalog.partitions.known_log
-import stratalog.partitions.lineage
 import stratalog.partitions.listing
 import stratalog.partitions.producer_changes
 import stratalog.partitions.replica
-import stratalog.partitions.retention
 import stratalog.tiering.copier
-import stratalog.tiering.delta_table
 import tests.simulation.stores
 import tests.simulation.transacting
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.engine.upkeep.erasing.remote import RemoteErasing
-from stratalog.engine.upkeep.replication.compact import CompactWork
-from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
 from stratalog.partitions import paths
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.replica import Replica
-from stratalog.tiering.divergence import Histories
-from tests.simulation import variants
-from tests.simulation.configuration import (
-    DAYS_APART_MS,
-    EXPIRES_SOONER,
-    Configuration,
-    configuration_of,
-    small,
+from tests.simulation import variants, variants_of_listings
+from tests.simulation.directed import (
+    AHEAD,
+    BEHIND,
+    EXPANDING,
+    FORGOTTEN,
+    JOINED_UNSEEN,
+    LAST_MEMBER,
+    LEFT_BEHIND,
+    ON_ITS_WAY,
+    PASSED,
+    PASSED_MEANWHILE,
+    REMEMBERED,
+    REUSE,
+    REUSED_NAMES,
+    REVIVAL,
+    REVIVED,
+    STARTING_OVER,
+    UNSEEN,
+    deleting,
+    in_pages,
+    overlapping,
 )
 from tests.simulation.mirroring import with_mirrors
-from tests.simulation.running import Result, Run
-from tests.simulation.strategies import Script, Seeded
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """One (!) left out."""
-
-    name: str
-    what: str
-    """The sentence of the protocol."""
-    apply: Callable[[], AbstractContextManager[object]]
-    theme: str | None = None
-    """Of which runs; None: of all kinds."""
-    directed: Configuration | None = None
-    """Runs of this configuration only, with schedules by seed."""
-    script: Sequence[tuple[str, str]] = ()
-    """The schedule of the directed configuration by hand: a window so small that seeds rarely hit it."""
-    shaped: Callable[[Configuration], Configuration] = lambda configuration: configuration
-    """What the runs have in common besides."""
-    voters: int | None = None
-    first: int = 1
-    """Seeds from here on ..."""
-    seeds: int = 1000
-    """... so many: one of them must fail."""
-
-    def configuration(self, seed: int) -> Configuration:
-        """Of a seed, as this mutation needs it."""
-        if self.directed is not None:
-            return self.shaped(replace(self.directed, seed=seed))
-        configuration = replace(configuration_of(seed, self.theme, self.voters), ahead_ms=())
-        return self.shaped(configuration)
-
-    def run(self, seed: int) -> Result:
-        """The run of a seed; patch the product before."""
-        configuration = self.configuration(seed)
-        return Run(configuration).run(Script(*self.script) if self.script else Seeded(configuration))
-
-
-def _in_pages(configuration: Configuration) -> Configuration:
-    return replace(configuration, page=1)
-
-
-def _overlapping(configuration: Configuration) -> Configuration:
-    configs = dict(configuration.shape.topic_configs)
-    configs |= {"file.delete.delay.ms": "40", "retention.bytes": "6000", "segment.bytes": "5000"}
-    return replace(configuration, shape=replace(configuration.shape, topic_configs=tuple(configs.items())))
-
-
-def _deleting(configuration: Configuration) -> Configuration:
-    configs = dict(configuration.shape.topic_configs)
-    configs |= {"file.delete.delay.ms": "0", "retention.bytes": "2500", "segment.bytes": "1073741824"}
-    return replace(configuration, shape=replace(configuration.shape, topic_configs=tuple(configs.items())))
-
-
-_STARTING_OVER = replace(
-    small(
-        "replicate",
-        "replicate",
-        setup="append p9 0 0 1; shrink 1 0; shrink 2 0;"
-        "append p9 1 0 1; append p9 2 0 1; append p9 3 0 1; retain; retain",
-        retention_bytes="2500",
-    ),
-    schedule="priorities",
-    horizon=40,
-)
-_REUSED_NAMES = small(
-    "append p0 0 0 1",
-    "append p1 0 0 1; retain; retain",
-    "replicate",
-    setup="append p9 0 0 1; shrink 1 0; shrink 2 0",
-    retention_bytes="0",  # whatever is committed expires: names become free, however large their files were
-)
-_REUSE = (
-    ("d0", "commit 1.1 b2"),  # broker 2 leads; d0 is about to append there
-    ("d1", "create 2.local b2"),  # d1 has appended 1.1 ...
-    ("d2", "read 1.1 b2"),  # ... which d2 is about to copy to broker 1
-    ("d1", ""),  # it expires, and is deleted
-    ("d0", ""),  # d0 gives its name to other records, sees that they are in no log, and appends them again
-    ("d2", ""),
-)
-_REMEMBERED = small(
-    "append p0 0 0 1; append p0 1 0 1",
-    "append p1 0 0 1; retain; retain",
-    setup="append p9 0 0 1",
-    retention_bytes="0",
-)
-_FORGOTTEN = (
-    ("d0", "commit 2.1 b2"),  # d0 has appended 1.1, and is about to append behind it
-    ("d1", ""),  # d1 has appended 2.1; it expires, and is deleted
-    ("d0", ""),  # d0 gives its name to other records
-)
-_LATE_MERGE = small(
-    "merge",
-    "reseal 1; compact",
-    setup="append p9 0 0 1; append p9 1 0 1; append p9 2 0 1; append p9 3 0 1; append p9 4 0 1; append p9 5 0 1",
-    cleanup_policy="compact",
-    segment_merge_min_files="2",
-)
-_MERGED_LATE = (
-    ("d0", "commit 0-6.1 b2"),  # d0 is about to name a merge of all appends
-    ("d1", ""),  # a rule removes records of all but the last
-    ("d0", ""),
-)
-_REMOTE = {
-    "cleanup_policy": "compact",
-    "remote_storage_enable": "true",
-    "local_retention_bytes": "-1",
-    "min_cleanable_dirty_ratio": "0",
-    "segment_bytes": "1",
-}
-_ALL_REMOTE = "; ".join(f"append p9 {number} 0 1" for number in range(6)) + "; tier"
-_BOTH_COMPACT = small("compact", "compact", setup=_ALL_REMOTE, **_REMOTE)
-_REMOVED_LATE = (
-    ("d0", "commit table remote"),  # d0 is about to replace the segments from which records leave
-    ("d1", ""),  # d1 replaces them
-    ("d0", ""),
-)
-_VACUUMED = replace(small("compact", "vacuum_at_once", setup=_ALL_REMOTE, **_REMOTE), tick_ms=1)
-_VACUUMED_EARLY = (
-    ("d0", "commit table remote"),  # d0 is about to list the segments that it has made
-    ("d1", ""),
-    ("d0", ""),
-)
-_LATE_MERGE_OF_ERASED = replace(
-    small(
-        "merge",
-        "erase 0 now",
-        setup="; ".join(f"append p9 {number} 0 1" for number in range(6)),
-        segment_merge_min_files="2",
-    ),
-    tags=frozenset({"erase"}),
-)
-_ERASED_LATE = (
-    ("d0", "commit 0-6.1 b2"),  # d0 is about to name a merge of all appends
-    ("d1", ""),  # an erasure rewrites some of them
-    ("d0", ""),
-)
-_UNSEEN = small(
-    "replicate",
-    "unfence 3; replicate",
-    "append_leader 0 0 1 leader",
-    setup="append p9 0 0 1; fence_by_hand 3",
-    brokers=3,
-    copies=3,
-)
-_JOINED_UNSEEN = (
-    ("d0", "list 9) b2"),  # d0 has read the metadata: broker 3 is fenced
-    ("d1", ""),  # broker 3 joins the ISR
-    ("d2", ""),  # a record for the leader alone
-    ("d0", ""),  # d0 copies it to broker 2 only
-)
-_REVIVED = small(
-    "append p0 0 0 1",
-    "elect 2",
-    "replicate",
-    "elect 1",
-    "retain",
-    "append p0 0 0 1",
-    setup="append p9 0 0 1",
-    brokers=3,
-    copies=3,
-)
-_REVIVAL = (
-    ("d0", "commit 1.1 b2"),  # 1.1 is on broker 3, which leads, and on 1
-    ("d1", ""),
-    ("d2", "create 2.epoch b1"),  # broker 3 joins epoch 2 of broker 2: 1.1 is dead there
-    ("d3", ""),
-    ("d4", "delete 1.1 b3"),
-    ("d5", ""),  # broker 1 leads epoch 3 and has 1.1; broker 3 joins: it lives again, and is acknowledged
-    ("d4", ""),
-)
-
-_PASSED = small(
-    "replicate",
-    "fence 2; append p0 0 0 1; tier; append p0 1 0 1",
-    setup="append p9 0 0 1; tier",
-    remote_storage_enable="true",
-    segment_bytes="1",
-)
-_PASSED_MEANWHILE = (
-    ("d0", "table load bremote"),  # d0 has read the metadata: broker 2 leads
-    ("d1", ""),  # broker 1 leads, and tiers what broker 2 has not; its log goes on behind that
-    ("d0", ""),
-)
-
-_FORGETFUL = {name.replace(".", "_"): value for name, value in EXPIRES_SOONER.items()}
-_EXPANDING = replace(
-    small(
-        "append p0 0 0 1; append p0 1 0 1",
-        "replicate",
-        "append_leader 0 0 1 leader; replicate",
-        setup="append p9 0 0 1; shrink 1 0; shrink 2 0",
-    ),
-    schedule="priorities",
-    horizon=60,
-)
-_LEFT_BEHIND = replace(
-    small("append_leader 0 0 1 leader; maintain 5000", setup="append p9 0 0 1"), fault_rate=0.03, horizon=60
-)
-_ON_ITS_WAY = replace(small("append_once 0 0 1 all", "append_once 0 0 1 all"), late_write_rate=0.2, horizon=40)
-_LAST_MEMBER = replace(
-    small("fence 1; register 2", setup="append p9 0 0 1"),
-    events=((0, "replace", 2),),  # while broker 1 is in the ISR too; then it is fenced, and 2 the last member
-    constant_roots=False,
-)
-
-_AHEAD = replace(
-    small("append p1 0 0 1; append_again p0 0", setup="append p0 0 0 1", **_FORGETFUL), ahead_ms=(DAYS_APART_MS,)
-)
-_BEHIND = replace(
-    small("append p0 0 0 1", "append p1 0 0 1", "append p2 0 0 1; append_again p0 0", **_FORGETFUL),
-    ahead_ms=(-DAYS_APART_MS, 0, 0),
-)
+from tests.simulation.mutation import Mutation
 
 MUTATIONS: Sequence[Mutation] = (
     *(
@@ -280,7 +70,7 @@ MUTATIONS: Sequence[Mutation] = (
             what,
             variants.patched(tests.simulation.stores, place, variant),
             theme="base",
-            shaped=_in_pages,
+            shaped=in_pages,
             first=first,
         )
         for name, what, place, variant, first in (
@@ -288,28 +78,28 @@ MUTATIONS: Sequence[Mutation] = (
                 "one scan",
                 "a listing is two scans: what one shows alone may have holes",
                 "stable_listing",
-                variants.first_scan,
+                variants_of_listings.first_scan,
                 1360,
             ),
             (
                 "all of the second scan",
                 "what the second scan shows behind the end of the first is left out: it may have holes",
                 "objects_together",
-                variants.all_of_the_second,
+                variants_of_listings.all_of_the_second,
                 250,
             ),
             (
                 "the first scan with its holes",
                 "the second scan fills the holes of the first",
                 "objects_together",
-                variants.holes_and_all,
+                variants_of_listings.holes_and_all,
                 1246,
             ),
             (
                 "late high watermarks are claims",
                 "a high watermark that came meanwhile does not say that what is listed is cut off",
                 "objects_together",
-                variants.never_late,
+                variants_of_listings.never_late,
                 10,
             ),
         )
@@ -324,41 +114,41 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "no directory id in the path",
         "the directory id stands in the path",
-        variants.patched(paths, "replica_path", variants.folder_without_incarnation),
+        variants.patched(paths, "replica_path", variants_of_listings.folder_without_incarnation),
         theme="wipe",
         first=835,
     ),
     Mutation(
         "end of epoch",
         "the end of epoch e is the start of the first entry above e, whether or not e is in the lineage",
-        variants.patched(Lineage, "end_of", variants.end_of_known_epoch),
+        variants.patched(Lineage, "end_of", variants_of_listings.end_of_known_epoch),
         first=784,
     ),
     Mutation(
         "live merged segments",
         "a merged segment is live only if it ends above the local start",
         variants.all_of(
-            variants.patched(stratalog.partitions.listing, "is_live", variants.is_live),
-            variants.patched(stratalog.partitions.known_log, "is_live", variants.is_live),
+            variants.patched(stratalog.partitions.listing, "is_live", variants_of_listings.is_live),
+            variants.patched(stratalog.partitions.known_log, "is_live", variants_of_listings.is_live),
         ),
         theme="delete",
-        shaped=_deleting,
+        shaped=deleting,
         first=18,
     ),
     Mutation(
         "no chain",
         "the log is a chain from the local start",
-        variants.without_chain,
+        variants_of_listings.without_chain,
         theme="reuse",
-        shaped=_overlapping,
+        shaped=overlapping,
         first=4895,
     ),
     Mutation(
         "dead files above the high watermark",
         "a vacuum removes dead files only below the high watermark",
         variants.patched(stratalog.engine.upkeep.retention.tasks, "removable", variants.removable_also_above),
-        directed=_REVIVED,
-        script=_REVIVAL,
+        directed=REVIVED,
+        script=REVIVAL,
     ),
     Mutation(
         "append without looking again",
@@ -366,7 +156,7 @@ MUTATIONS: Sequence[Mutation] = (
         variants.patched(
             stratalog.engine.replication.append, "_append_to_leader", variants.append_without_looking_again
         ),
-        shaped=_deleting,
+        shaped=deleting,
         theme="reuse",
         first=2030,
     ),
@@ -381,8 +171,8 @@ MUTATIONS: Sequence[Mutation] = (
         "damage by a view that has passed",
         "replicate: a view that has passed proves no damage of its leader",
         variants.patched(stratalog.engine.upkeep.replication.replicate, "_forget_stale", variants.nothing),
-        directed=_PASSED,
-        script=_PASSED_MEANWHILE,
+        directed=PASSED,
+        script=PASSED_MEANWHILE,
     ),
     Mutation(
         "a leader that goes on from its own end",
@@ -428,14 +218,14 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "an end that is known for good",
         "append 4: the end that is known is the end, unless a register behind it says otherwise",
-        variants.patched(stratalog.engine.replication.log_end, "_goes_on", variants.true),
-        directed=_REMEMBERED,
-        script=_FORGOTTEN,
+        variants.patched(stratalog.engine.replication.log_end, "_is_unchanged", variants.true),
+        directed=REMEMBERED,
+        script=FORGOTTEN,
     ),
     Mutation(
         "a log that is known for good",
         "a log that is remembered goes on from a listing that was made now",
-        variants.patched(stratalog.partitions.replica, "known_again", variants.known_for_good),
+        variants.patched(stratalog.partitions.replica, "known_again", variants_of_listings.known_for_good),
     ),
     Mutation(
         "a follower that is known to lack nothing",
@@ -452,7 +242,7 @@ MUTATIONS: Sequence[Mutation] = (
         "not there is not written",
         "a request without an answer may be on its way: its outcome is unknown, also when its file is not there",
         variants.patched(stratalog.engine.replication.append, "_commit", variants.not_there_is_not_written),
-        directed=_ON_ITS_WAY,
+        directed=ON_ITS_WAY,
         seeds=100,
     ),
     Mutation(
@@ -479,7 +269,7 @@ MUTATIONS: Sequence[Mutation] = (
             "acknowledging",
             property(lambda replicas: sorted(set(replicas.view.isr) - {replicas.view.leader})),
         ),
-        directed=_EXPANDING,
+        directed=EXPANDING,
         first=7,
     ),
     Mutation(
@@ -491,21 +281,21 @@ MUTATIONS: Sequence[Mutation] = (
         "high watermark without a read",
         "the high watermark advances once the partition epoch was found unchanged by a linearizable read",
         variants.patched(stratalog.engine.upkeep.replication.proving, "is_current", variants.true),
-        directed=_UNSEEN,
-        script=_JOINED_UNSEEN,
+        directed=UNSEEN,
+        script=JOINED_UNSEEN,
     ),
     Mutation(
         "copies before .local",
         "starting over creates .local before the first copy",
         variants.register_later,
-        directed=_STARTING_OVER,
+        directed=STARTING_OVER,
     ),
     Mutation(
         "copies of names",
         "a copy is of the listed object",
         variants.patched(stratalog.engine.replication.sync, "_copy", variants.copy_of_the_name),
-        directed=_REUSED_NAMES,
-        script=_REUSE,
+        directed=REUSED_NAMES,
+        script=REUSE,
     ),
     Mutation(
         "one sync for both commits",
@@ -513,7 +303,7 @@ MUTATIONS: Sequence[Mutation] = (
         variants.patched(
             stratalog.engine.upkeep.replication.replicate, "_expand", variants.expand_without_second_sync
         ),
-        directed=_EXPANDING,
+        directed=EXPANDING,
         first=9,
     ),
     Mutation(
@@ -562,7 +352,7 @@ MUTATIONS: Sequence[Mutation] = (
         "settled whatever is left",
         "a step has nothing to do for a partition where nothing failed, and all was reached (maintain)",
         variants.patched(stratalog.engine.upkeep.replication.replicate, "_is_settled", variants.true),
-        directed=_LEFT_BEHIND,
+        directed=LEFT_BEHIND,
         first=16,
     ),
     Mutation(
@@ -629,103 +419,18 @@ MUTATIONS: Sequence[Mutation] = (
         "a driver's clock alone",
         "what is removed by time goes by the clocks of the driver and of the storage, where they agree",
         variants.patched(stratalog.engine.replication.append_file, "agreed_ms", variants.by_the_driver),
-        directed=_AHEAD,
+        directed=AHEAD,
     ),
     Mutation(
         "times that the driver's clock alone says",
         "a time by which others remove is the later of the driver's and the storage's",
         variants.patched(stratalog.engine.replication.append_file, "stamp_ms", variants.by_the_driver),
-        directed=_BEHIND,
+        directed=BEHIND,
     ),
     Mutation(
         "register keeps the last member",
         "another incarnation leaves every ISR, also as the last member",
         variants.patched(stratalog.engine.metadata.fold, "_without", variants.without_but_last),
-        directed=_LAST_MEMBER,
-    ),
-    Mutation(
-        "further reach wins over a rule",
-        "at each offset the file of the greatest generation counts (partitions.removal)",
-        variants.all_of(
-            *(
-                variants.patched(module, "chain_of", variants.chain_of_any_generation)
-                for module in (stratalog.partitions.listing, stratalog.partitions.known_log)
-            )
-        ),
-        directed=_LATE_MERGE,
-        script=_MERGED_LATE,
-        seeds=1,
-    ),
-    Mutation(
-        "the leader follows a rule before the remote log",
-        "only then the leader rewrites its own files, and followers copy them (tiering.removal)",
-        variants.patched(RemoteTables, "carry_out", variants.nothing_remote),
-        theme="compact tiered",
-    ),
-    Mutation(
-        "a rule beyond the remote log",
-        "the bound is at most the end of the remote log",
-        variants.patched(CompactWork, "until", None),
-        theme="compact tiered",
-    ),
-    Mutation(
-        "a late removal adds its segments again",
-        "a late commit of rewritten segments finds the replaced ones gone, or the rule recorded",
-        variants.patched(stratalog.tiering.delta_table, "decide_removed", variants.removed_whatever_is_listed),
-        directed=_BOTH_COMPACT,
-        script=_REMOVED_LATE,
-        seeds=1,
-    ),
-    Mutation(
-        "a vacuum of segments that a removal is about to list",
-        "an uncommitted object is deleted only if its rule is recorded",
-        variants.patched(stratalog.engine.upkeep.retention.vacuum, "find_litter", variants.litter_of_any_rule),
-        directed=_VACUUMED,
-        script=_VACUUMED_EARLY,
-        seeds=1,
-    ),
-    Mutation(
-        "an upload from before an erasure",
-        "a commit leaves out partitions with a later erasure than the view of its plan (tiering.erasure)",
-        variants.patched(Histories, "knows", variants.true),
-        theme="erase tiered",
-        first=100,
-    ),
-    Mutation(
-        "the leader erases before the remote log",
-        "only then the leader rewrites its own files, and followers copy them (tiering.erasure)",
-        variants.patched(RemoteErasing, "carry_out", variants.nothing_refused),
-        theme="erase tiered",
-    ),
-    Mutation(
-        "any segment of a follower replaces the leader's",
-        "a file of a greater generation replaces one of a lesser generation, and never the reverse",
-        variants.patched(stratalog.engine.replication.sync, "_merged_over", variants.merged_over_any_generation),
-        theme="compact",
-        first=8,
-    ),
-    Mutation(
-        "only the part of a file in the log is erased",
-        "the whole file counts, not only the part in the log (partitions.erasure)",
-        variants.all_of(
-            variants.patched(stratalog.partitions.erasure, "_named", variants.named_in_the_log),
-            variants.patched(stratalog.partitions.erasure, "_cut_by", lambda log, link: 0),
-        ),
-        directed=_LATE_MERGE_OF_ERASED,
-        script=_ERASED_LATE,
-        seeds=1,
-    ),
-    Mutation(
-        "further reach wins over an erasure",
-        "at each offset the file of the greatest generation counts (partitions.removal)",
-        variants.all_of(
-            *(
-                variants.patched(module, "chain_of", variants.chain_of_any_generation)
-                for module in (stratalog.partitions.listing, stratalog.partitions.known_log)
-            )
-        ),
-        directed=_LATE_MERGE_OF_ERASED,
-        script=_ERASED_LATE,
-        seeds=1,
+        directed=LAST_MEMBER,
     ),
 )

@@ -22,7 +22,7 @@ import stratalog.partitions.lineage
 from stratalog.partitions.retention import removable
 from tests.simulation import variants_of_bytes as variants
 from tests.simulation.configuration import Configuration, small
-from tests.simulation.mutations import Mutation
+from tests.simulation.mutation import Mutation
 from tests.simulation.variants import all_of, patched
 
 
@@ -121,7 +121,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
     _unread(
         "replicas go before the others were read",
         _DROPPED,
-        patched(stratalog.engine.upkeep.replication.reassign, "_check_stand", variants.unchecked),
+        patched(stratalog.engine.upkeep.replication.reassign, "_check_cover", variants.unchecked),
         patched(stratalog.engine.upkeep.replication.replicate, "check_joins", variants.nothing_wrong),
         theme="move",
         first=147,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stratalog.partitions import replica, segment
-from tests.simulation.actions import Actor, perform
+from tests.simulation.actions import perform
+from tests.simulation.actor import Actor
 from tests.simulation.configuration import Configuration, Plan, configuration_of
 from tests.simulation.content import remembered
 from tests.simulation.ending import LoneDriver

@@ -19,7 +19,7 @@ from stratalog.engine.upkeep.retention.retain import retain
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.paths import MAINTENANCE
 from tests.ports import with_ports
-from tests.simulation.actions import Actor
+from tests.simulation.actor import Actor
 from tests.simulation.scheduler import Violation
 from tests.simulation.world import World
 

@@ -7,15 +7,19 @@ from dataclasses import replace
 import pytest
 
 from tests.depth import at_depth
-from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations_of_bytes import MUTATIONS_OF_BYTES
+from tests.simulation.mutations_of_removal import MUTATIONS_OF_REMOVAL
 
 CLEAN = at_depth(test=3, nightly=10)
 """Seeds of each directed configuration, in which nothing is left out."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", [*MUTATIONS, *MUTATIONS_OF_BYTES], ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize(
+    "mutation", [*MUTATIONS, *MUTATIONS_OF_BYTES, *MUTATIONS_OF_REMOVAL], ids=lambda mutation: mutation.name
+)
 def test_the_simulation_finds_a_step_left_out(mutation: Mutation) -> None:
     with mutation.apply():
         for seed in range(mutation.first, mutation.first + mutation.seeds):
@@ -38,7 +42,7 @@ def test_a_look_does_not_tell_that_a_write_is_not_on_its_way() -> None:
 
 @pytest.mark.slow
 def test_directed_configurations_are_clean_without_a_mutation() -> None:
-    for mutation in MUTATIONS:
+    for mutation in (*MUTATIONS, *MUTATIONS_OF_REMOVAL):
         if mutation.directed is not None:
             for seed in range(mutation.first, mutation.first + CLEAN):
                 assert mutation.run(seed).violation is None

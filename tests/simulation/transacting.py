@@ -27,7 +27,7 @@ from tests.simulation.oracle import Key, Oracle, Token
 from tests.simulation.scheduler import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.actions import Actor
+    from tests.simulation.actor import Actor
 
 ProducerEpoch = tuple[str, int]
 """A producer id, and the epoch of one of its transactions."""
@@ -135,7 +135,7 @@ def _records(
 
 def transact(actor: Actor, name: str, number: int, commit: str, timeout_ms: int, *partitions: int) -> str:
     """A transaction of some appends, one after the other; each try is one of its own."""
-    from tests.simulation.actions import batch, check_report
+    from tests.simulation.actor import batch, check_report
     from tests.simulation.world import TOPIC
 
     world = actor.world
@@ -161,7 +161,7 @@ def transact(actor: Actor, name: str, number: int, commit: str, timeout_ms: int,
 
 def finish(actor: Actor, *_: int) -> str:
     """Whatever was left behind."""
-    from tests.simulation.actions import check_report
+    from tests.simulation.actor import check_report
 
     return check_report(
         actor,

@@ -60,7 +60,6 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.known_log import KnownLog, known_again
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog
 from stratalog.partitions.merge import Run
@@ -74,7 +73,6 @@ from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
-from stratalog.partitions.store.two_scans import objects_together
 from stratalog.partitions.transactions import LogTransactions
 from stratalog.tiering.copier import segment_of
 from stratalog.tiering.remote_change import CommittedBatch, TableChange, committed
@@ -108,73 +106,8 @@ def all_of(*patches: Callable[[], AbstractContextManager[object]]) -> Callable[[
 # ------------------------------------------------------------------------------- 1. a listing
 
 
-def end_of_known_epoch(lineage: Lineage, epoch: int) -> int | None:
-    """Without "whether or not e is in it"."""
-    if all(entry.epoch != epoch for entry in lineage.entries):
-        return 0
-    return next((entry.start_offset for entry in lineage.entries if entry.epoch > epoch), None)
-
-
-def is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
-    """Without "a merged segment is live only if it ends above the local start"."""
-    if name.next_offset is None:
-        return name.base_offset >= local_start and lineage.epoch_at(name.base_offset) == name.epoch
-    return lineage.epoch_at(name.next_offset - 1) == name.epoch
-
-
-def resolve_without_chain(
-    listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]
-) -> ReplicaLog:
-    """Live files in the order of their bases, none of them cut; a gap is not seen where a base follows."""
-    log = _resolve(listing, lineage, end_of_append)
-    dead = {file.name for file in log.dead}
-    live = sorted((file for file in listing.data if file.name not in dead), key=lambda file: file.name)
-    merged = [file.name for file in live if file.name.merged]
-
-    def hidden(name: DataName) -> bool:
-        return any(
-            other != name
-            and other.base_offset <= name.base_offset
-            and (name.next_offset or name.base_offset + 1) <= (other.next_offset or 0)
-            for other in merged
-        )
-
-    shown = [file for file in live if not hidden(file.name)]
-    chain: list[Link] = []
-    for index, file in enumerate(shown):
-        following = shown[index + 1].name.base_offset if index + 1 < len(shown) else None
-        end = file.name.next_offset or (following if following is not None else end_of_append(file))
-        chain.append(Link(file.name.base_offset, end, file))
-    end = max([log.local_start, *(link.end for link in chain)])
-    return replace(
-        log,
-        chain=tuple(chain),
-        log_end=end,
-        high_watermark=min(end, max(log.high_watermark, log.claimed_high_watermark)),
-        stranded=(),
-        hidden=tuple(file for file in live if hidden(file.name)),
-    )
-
-
 _resolve = stratalog.partitions.listing.resolve
 RESOLVERS = (stratalog.partitions.listing, stratalog.partitions.known_log, stratalog.engine.replication.sync)
-
-
-def without_chain() -> AbstractContextManager[object]:
-    import tests.simulation.invariants
-
-    modules = (*RESOLVERS, tests.simulation.invariants)
-    return all_of(
-        patched(stratalog.partitions.replica, "log_again", lambda _, *looked: resolve_without_chain(*looked)),
-        *(patched(module, "resolve", resolve_without_chain) for module in modules),
-    )()
-
-
-def chain_of_any_generation(
-    live: Iterable[DataFile], position: int, end_of_append: Callable[[DataFile], int]
-) -> list[Link]:
-    """At each offset the file that reaches furthest, as without rules."""
-    return stratalog.partitions.listing._chain_of_one_generation([*live], position, None, end_of_append)
 
 
 def merged_over_any_generation(mine: ReplicaLog, link: Link) -> bool:
@@ -219,29 +152,6 @@ def named_in_the_log(link: Link, erasures: Sequence[Erasure]) -> int:
     return next((one.generation for one in later if within(one.offsets, link.start, link.end)), 0)
 
 
-def first_scan(list_once: Callable[[], Any], where: str, together: object) -> Any:
-    """One scan, without a second one."""
-    return list_once()
-
-
-def all_of_the_second(
-    first: Sequence[StoredObject], second: Sequence[StoredObject]
-) -> Sequence[StoredObject] | None:
-    """With what came behind the end of the first scan."""
-    return None if objects_together(first, second) is None else second
-
-
-def holes_and_all(first: Sequence[StoredObject], second: Sequence[StoredObject]) -> Sequence[StoredObject] | None:
-    """Without what the second scan alone shows."""
-    return None if objects_together(first, second) is None else first
-
-
-def never_late(first: Sequence[StoredObject], second: Sequence[StoredObject]) -> Sequence[StoredObject] | None:
-    """High watermarks as if all of the log below them were listed."""
-    found = objects_together(first, second)
-    return None if found is None else [replace(one, late=False) for one in found]
-
-
 def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int) -> list[str]:
     """Without "dead files only below the high watermark"."""
     names = _removable(log, now_ms, delay_ms, leader_epoch)
@@ -249,13 +159,6 @@ def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epo
 
 
 _removable = stratalog.partitions.retention.removable
-
-
-def folder_without_incarnation(
-    incarnation_folder: str, topic: str, topic_id: str, partition: int, assignment: int
-) -> str:
-    """A replica's path without its directory id."""
-    return f"d/{topic}-{topic_id}/{partition}.{assignment}"
 
 
 # ------------------------------------------------------------------------------- 2. append
@@ -309,17 +212,6 @@ def not_there_is_not_written(staged: Any, name: DataName, attempt: Any) -> bool:
             attempt.names.discard(name)
             raise StorageError(f"{name} was not written") from error
         raise
-
-
-def known_for_good(
-    before: KnownLog | None,
-    answer: Sequence[StoredObject],
-    folder: str,
-    uri_of: Callable[[str], str],
-    generation: int = 0,
-) -> KnownLog:
-    """What is remembered of a folder is not looked at again."""
-    return before or known_again(None, answer, folder, uri_of, generation)
 
 
 def done_for_good(

@@ -331,6 +331,11 @@ def offsets_of(appended: Report) -> dict[int, tuple[int, int]]:
     }
 
 
+def remote_files(live: LiveCluster) -> list[Path]:
+    """The objects of partition 0 in the remote tier."""
+    return sorted(live.remote.glob("*/0/*.parquet"))
+
+
 def fence(live: LiveCluster, *brokers: int) -> None:
     """By hand, so that a probe does not bring them back."""
     for broker in brokers:

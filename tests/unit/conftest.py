@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.store_kinds import open_kind, store
 
 __all__ = ["faults", "open_kind", "store"]
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """Three brokers in memory, without a topic."""
+    return LiveCluster(tmp_path)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_a_flipped_byte_of_a_page_is_found(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
     path.write_bytes(content)
-    (link,) = one.replicas.leader.log(anew=True).chain
+    (link,) = one.replicas.leader.log(fresh=True).chain
     damaged = read_segment(piece.store, DataFile(link.name, link.file.object))
     with pytest.raises(CorruptSegmentError, match=path.name):
         read_row_group(piece.store, damaged, 0)

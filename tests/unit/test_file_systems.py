@@ -43,7 +43,7 @@ def opened(function: str, endpoint_url: str | None = "https://nowhere.example.or
 def broken(store: Store) -> dict[str, str]:
     """The rules that are broken, and how."""
     check = StoreCheck(store, store, race_in_threads, SystemClock(), random_id, QUICK)
-    return {each.rule: each.says for each in check.verdicts() if not each.kept}
+    return {each.rule: each.result for each in check.verdicts() if not each.kept}
 
 
 def test_an_honest_file_system_keeps_the_rules_and_travels_by_its_name() -> None:

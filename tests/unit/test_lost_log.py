@@ -434,5 +434,5 @@ def test_the_error_is_damage_of_the_leader(tmp_path: Path) -> None:
     lose(live)
     replicas = live.replicas()
     with pytest.raises(CorruptionError) as caught:
-        check_not_lost(replicas, replicas.leader.log(anew=True))
+        check_not_lost(replicas, replicas.leader.log(fresh=True))
     assert caught.value.broker_id == live.leader()

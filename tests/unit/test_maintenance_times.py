@@ -17,14 +17,14 @@ from stratalog.engine.upkeep.memory.times import (
     encode,
     wait_ms,
 )
-from stratalog.engine.upkeep.memory.trouble import NO_TROUBLE, Told, Trouble, trouble_of
+from stratalog.engine.upkeep.memory.trouble import NO_TROUBLE, ListedFailure, Trouble, trouble_of
 from stratalog.partitions.identity import TopicIdPartition
 
 NOW = 1_000_000_000_000
 A, B = (TopicIdPartition("a" * 32, partition) for partition in (0, 1))
 texts = st.text(max_size=3)
-told = st.lists(st.builds(Told, texts, texts, texts), min_size=1, max_size=2).map(tuple)
-trouble = st.builds(Trouble, st.integers(0, NOW), st.integers(1, 9), told, st.booleans())
+listed = st.lists(st.builds(ListedFailure, texts, texts, texts), min_size=1, max_size=2).map(tuple)
+trouble = st.builds(Trouble, st.integers(0, NOW), st.integers(1, 9), listed, st.booleans())
 times = st.builds(
     Times,
     st.dictionaries(st.sampled_from(["merge", "vacuum"]), st.integers(0, NOW)),
@@ -149,7 +149,7 @@ def test_damage_stays_until_a_look_that_could_find_it_sees_it_gone(
     before = Times(damaged={} if known is None else {A: known})
     looked = Looked({A: [Failure("t-0", code, "m") for code in found]}, frozenset(), deep, NOW)
     after = before.after(looked, [A, B])
-    assert [one.told[0].code for one in after.damaged.values()] == ([] if stays is None else [stays])
+    assert [one.listed[0].code for one in after.damaged.values()] == ([] if stays is None else [stays])
     if known is not None and stays is not None:
         assert after.damaged[A].since_ms == 1
 

@@ -106,7 +106,7 @@ def test_counters_are_cumulative_sums_of_what_all_drivers_did(live: LiveCluster,
     live.fill("abc")
     live.driver().tier().raise_for_failures()
     live.cluster.topics.delete("t")
-    shown.tell(new_events())
+    shown.count(new_events())
     assert new_events() == []
     clock.sleep(5)
     push.push()

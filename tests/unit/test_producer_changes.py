@@ -18,11 +18,11 @@ from stratalog.partitions.producer_changes import (
     Levels,
     ProducerPart,
     applied,
+    combined,
     levels_after,
     next_level,
     part_after,
     part_of,
-    told_together,
 )
 from stratalog.partitions.producers import (
     ProducerAppend,
@@ -168,16 +168,16 @@ class Model:
             return
         first = rng.randrange(len(links) - 1)
         run = links[first : rng.randint(first + 2, len(links))]
-        told = told_together(
+        joined = combined(
             [(replica.footers[link.name].base_offset, replica.footers[link.name].producer_part) for link in run],
             run[0].start,
         )
         state = without_transactions(replica.producers_at(log, run[-1].end))
         part = ProducerPart(state)
-        if told.since is not None and rng.random() < 0.9:
-            part = part_of(Level(told.since, frozenset(told.entries)), state, 10)
-        if told.since is None:
-            assert without_transactions(applied({}, told.entries)) == state
+        if joined.since is not None and rng.random() < 0.9:
+            part = part_of(Level(joined.since, frozenset(joined.entries)), state, 10)
+        if joined.since is None:
+            assert without_transactions(applied({}, joined.entries)) == state
         name = DataName(run[0].start, run[-1].end, run[-1].name.epoch)
         if name not in replica.footers:
             replica.footers[name] = footer_of(name, run[-1].end, part)

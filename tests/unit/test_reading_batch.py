@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from stratalog.engine.reading.stream_options import batch_options
@@ -13,11 +11,6 @@ from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.stream_harness import values_of
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
 
 
 def planned(live: LiveCluster, **options: str) -> list[StreamTask]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from stratalog.engine.reading.range_plan import StreamRange, plan_of_ranges
@@ -13,11 +11,6 @@ from stratalog.partitions.errors import LogTruncationError, OffsetOutOfRangeErro
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.stream_harness import source
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
 
 
 def batch(live: LiveCluster, rows: int | None = None, **options: str) -> list[StreamRange]:

@@ -25,12 +25,6 @@ from stratalog.partitions.errors import (
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.stream_harness import Query, first_tasks, source, values_of
 
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
-
-
 # ----------------------------------------------------------------------- what becomes of files
 
 

@@ -20,12 +20,6 @@ from tests.unit.harness import batch
 from tests.unit.nearest_harness import racked
 from tests.unit.stream_harness import Query, ends, first_tasks, source, values_of
 
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
-
-
 # ------------------------------------------------------------------------------------- begin
 
 

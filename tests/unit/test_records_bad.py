@@ -141,7 +141,7 @@ def test_more_than_the_driver_has_room_for_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_what_is_kept_is_the_record_as_bytes_and_what_happened_to_it() -> None:
-    rule = BadRecordRule("trips", RULE.schema, keys_required=False, kept=True, said=(("producer", "p"),))
+    rule = BadRecordRule("trips", RULE.schema, keys_required=False, kept=True, more_headers=(("producer", "p"),))
     batch = typed({**GOOD, "id": None}, keys=["å"])
     batch = batch.set_column(3, "headers", pa.array([[{"key": "h", "value": b"\xff"}]], HEADERS))
     batch = bad_records.with_places(
@@ -186,11 +186,6 @@ def rows(*keyed: tuple[str | None, str]) -> pa.RecordBatch:
 
 BATCHES = {0: [rows(("a", "1"), (None, "bad 1"))], 1: [rows((None, "bad 2")), rows(("b", "2"))]}
 ONLY_BAD = {0: [rows((None, "bad 1"))], 1: [rows((None, "bad 2"))]}
-
-
-@pytest.fixture
-def faults() -> Faults:
-    return Faults()
 
 
 @pytest.fixture

@@ -47,14 +47,14 @@ class Keyed(Log):
         self.acknowledge(len(self.given))
 
     def apply(self, rule: Rule, most: int | None = None, segment_bytes: int = 1) -> Removed:
-        log = self.replica.log(anew=True)
+        log = self.replica.log(fresh=True)
         options = RemovingOptions(segment_bytes=segment_bytes, compression="zstd", memory_bytes=1000, most=most)
         return carry_out(self.replica, log, transactions_of(log, self.replica.footer), rule, options)
 
     def held(self) -> dict[int, Record]:
         """The records of the log by offset; gaps are checked to be nothing else."""
         found: dict[int, Record] = {}
-        log = self.replica.log(anew=True)
+        log = self.replica.log(fresh=True)
         assert log.log_end == log.high_watermark == len(self.given)
         for link in log.chain:
             table = pa.Table.from_batches(read_batches(self.store, link.file, link.start, link.end))
@@ -88,7 +88,7 @@ def a_log(seed: int = 0, files: int = 12) -> Keyed:
 
 
 def bounds(log: Keyed) -> list[int]:
-    return [link.end for link in log.replica.log(anew=True).chain]
+    return [link.end for link in log.replica.log(fresh=True).chain]
 
 
 @pytest.mark.sample(10)
@@ -101,7 +101,7 @@ def test_the_last_record_of_each_key_stays_at_its_offset(seed: int, segment_byte
     for rule in rules:
         log.apply(rule, segment_bytes=segment_bytes)
         assert log.held() == log.surviving(rule)
-        assert carried_out(log.replica.log(anew=True), rule)
+        assert carried_out(log.replica.log(fresh=True), rule)
         assert log.apply(rule) == Removed(), "nothing is left to do"
 
 
@@ -138,7 +138,7 @@ def test_a_rule_over_an_earlier_one_that_was_half_carried_out_leaves_the_same() 
     for each in (log, other):
         each.apply(Rule(2, ends[8], ends[6]))
     assert log.held() == other.held() == log.surviving(Rule(2, ends[8], ends[6]))
-    for link in log.replica.log(anew=True).chain:
+    for link in log.replica.log(fresh=True).chain:
         assert log.store.read(log.replica.path(link.name)) == other.store.read(other.replica.path(link.name))
 
 
@@ -151,7 +151,7 @@ def test_a_leader_that_does_not_know_the_bound_to_be_committed_says_what_to_do()
     log.store.delete([name for name in names if int(name.rsplit("/", 1)[1].split(".")[0]) > 1])
     with pytest.raises(RetriableError, match=r"above the last stable offset 1 .*run `stratalog replicate`"):
         log.apply(Rule(1, 2))
-    assert len(log.replica.log(anew=True).chain) == 3
+    assert len(log.replica.log(fresh=True).chain) == 3
 
 
 def test_a_late_merge_brings_no_record_back() -> None:
@@ -174,7 +174,7 @@ def test_merges_leave_rewritten_segments_alone() -> None:
     rule = Rule(1, bounds(log)[5])
     log.apply(rule)
     policy = MergePolicy(segment_bytes=10**9, segment_ms=1, min_files=2)
-    runs = plan_merges(log.replica.log(anew=True), policy, 0, 10**12)
+    runs = plan_merges(log.replica.log(fresh=True), policy, 0, 10**12)
     assert [run.start for run in runs] == [rule.bound]
     assert log.merge(runs[0])
     assert log.held() == log.surviving(rule)
@@ -192,7 +192,7 @@ def test_the_footer_keeps_what_the_log_needs() -> None:
     assert footer.gaps == done.gaps == rule.bound - sum(at < rule.bound for at in log.held())
     assert (footer.base_offset, footer.next_offset, footer.records) == (0, rule.bound, rule.bound)
     assert footer.may_hold_control
-    present = log.replica.log(anew=True)
+    present = log.replica.log(fresh=True)
     assert log.replica.producers_at(present, rule.bound) == states[rule.bound]
 
 

@@ -23,7 +23,6 @@ from stratalog.partitions.segment import read_batches
 from stratalog.partitions.transactions import transactions_of
 from tests.unit.harness import OnePartition, batch, sync
 
-OPTIONS = RemovingOptions(segment_bytes=1, compression="zstd", memory_bytes=10_000)
 SYNC = SyncOptions(copies=SerialRunner())
 Row = tuple[bytes | None, bytes | None]
 
@@ -44,7 +43,7 @@ class Keyed(OnePartition):
         return self.append_as(who, made.set_column(1, "key", keys)).next_offset
 
     def log(self, broker: int) -> ReplicaLog:
-        return self.replicas.replica(broker).log(anew=True)
+        return self.replicas.replica(broker).log(fresh=True)
 
     def held(self, broker: int) -> dict[int, tuple[bytes | None, bytes | None, int | None]]:
         """The rows of a replica that are no gaps: key, value, control, by offset."""

@@ -4,7 +4,6 @@ segments of two leader epochs that overlap, and leader epochs that nobody rememb
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,6 @@ from tests.ports import ports_of
 from tests.unit.cluster_harness import Dying, LiveCluster, fence, unfence
 from tests.unit.retention_harness import filled, local_start, retained
 from tests.unit.tiering_harness import segment, uploaded
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
 
 
 def remote(live: LiveCluster) -> tuple[RemoteSegment, ...]:

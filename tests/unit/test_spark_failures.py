@@ -12,7 +12,7 @@ from pyspark.errors.exceptions.connect import (
     SparkRuntimeException,
 )
 
-from stratalog.engine.spark.given_up import why_given_up
+from stratalog.engine.spark.aborted import why_aborted
 from stratalog.engine.spark.scanning import without_file_system
 
 ABORTED = "Job aborted due to stage failure: Task 0 in stage 5.0 failed 4 times, most recent failure: "
@@ -61,7 +61,7 @@ class FromJavaError(Py4JJavaError):
     ],
 )
 def test_lost_machines_are_a_reason_in_one_line(error: Exception, why: str) -> None:
-    said = why_given_up(error)
+    said = why_aborted(error)
     assert said is not None
     assert said.startswith(why)
     assert "\n" not in said
@@ -80,7 +80,7 @@ def test_lost_machines_are_a_reason_in_one_line(error: Exception, why: str) -> N
     ],
 )
 def test_bugs_are_no_reason(error: Exception) -> None:
-    assert why_given_up(error) is None
+    assert why_aborted(error) is None
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def broken(store: Store) -> dict[str, str]:
     """The rules that a store was found to break, and how."""
     verdicts = StoreCheck(store, store, race_in_threads, CLOCK, random_id).verdicts()
     assert len({verdict.rule for verdict in verdicts}) == 13
-    return {verdict.rule: verdict.says for verdict in verdicts if not verdict.kept}
+    return {verdict.rule: verdict.result for verdict in verdicts if not verdict.kept}
 
 
 def test_a_store_that_keeps_the_rules_is_believed_and_left_clean(tmp_path: Path) -> None:
@@ -278,4 +278,4 @@ def test_real_servers_keep_the_rules(kind: str, request: pytest.FixtureRequest) 
         options, url = StoreOptions(part_bytes=PART_BYTES), f"{endpoint.root}/checked"
     store, other = (open_store(url, options) for _ in range(2))
     verdicts = StoreCheck(store, other, race_in_threads, SystemClock(), random_id).verdicts()
-    assert [(verdict.rule, verdict.says) for verdict in verdicts if not verdict.kept] == []
+    assert [(verdict.rule, verdict.result) for verdict in verdicts if not verdict.kept] == []

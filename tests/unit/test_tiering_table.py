@@ -347,7 +347,7 @@ def test_what_delta_says_is_one_line_without_the_servers_answer() -> None:
         "Kernel error \x1b[31m↳\x1b[0m 403 Forbidden\n <?xml version='1.0'?><Error><Code>ExpiredToken</Code>"
         "<Token-0>secret</Token-0></Error>"
     )
-    assert delta_options.said(error) == "Kernel error : 403 Forbidden (ExpiredToken)"
+    assert delta_options.error_text(error) == "Kernel error : 403 Forbidden (ExpiredToken)"
 
 
 def test_options_of_folders_are_none_and_those_of_s3_find_credentials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,32 +17,17 @@ from stratalog.partitions import paths
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.store.local import LocalStore
-from tests.unit.cluster_harness import LiveCluster, codes, the_failure
+from tests.unit.cluster_harness import LiveCluster, codes, remote_files, the_failure
 from tests.unit.faulty_store import Faults
 from tests.unit.foreign_table import make_catalog_managed
 from tests.unit.harness import SCHEMA
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
+from tests.unit.retention_harness import filled
 from tests.unit.tampering import remote_spot
 from tests.unit.tiering_harness import table_in
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
-
-
-def remote_files(live: LiveCluster) -> list[Path]:
-    return sorted(live.remote.glob("*/0/*.parquet"))
-
-
-def filled(live: LiveCluster, values: str, **configs: str) -> None:
-    """A topic of which all is tiered, one segment a value."""
-    live.tiered(**configs)
-    live.fill(values)
-    live.cluster.tier().raise_for_failures()
 
 
 def emptied(live: LiveCluster) -> None:

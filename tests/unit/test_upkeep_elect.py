@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from stratalog.engine.upkeep.replication.elect import elect_uncleanly_where_allowed
@@ -11,11 +9,6 @@ from stratalog.partitions.errors import InvalidCallError, UnknownBrokerError, Un
 from stratalog.partitions.paths import LocalStartName
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
 
 
 def leaders(live: LiveCluster, topic: str = "t") -> list[int | None]:

@@ -29,11 +29,6 @@ def done(report: Report) -> set[str]:
     return {step for step, outcome in outcomes(report).items() if outcome == "done"}
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
-
-
 @pytest.mark.slow
 def test_a_first_run_does_every_step_and_leaves_a_log_in_good_order(live: LiveCluster) -> None:
     live.tiered()

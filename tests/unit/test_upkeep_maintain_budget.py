@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,6 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.retention_harness import filled, local_start
 
 SEGMENTS = 5
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
 
 
 def rounds(live: LiveCluster, step: str, most: int = 20) -> Iterator[Report]:

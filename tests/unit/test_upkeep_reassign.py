@@ -382,14 +382,14 @@ def test_a_replica_may_be_gone_by_another_reassignment_meanwhile(
     live.topic()
     live.fill("abc")
     moved, rest = replicas(live)[0], replicas(live)[1:]
-    other, looked = live.driver(), reassign._check_stand
+    other, looked = live.driver(), reassign._check_cover
 
     def after_the_other(*given: Any) -> None:
         monkeypatch.undo()
         other.reassign({("t", 0): rest}).raise_for_failures()
         looked(*given)
 
-    monkeypatch.setattr(reassign, "_check_stand", after_the_other)
+    monkeypatch.setattr(reassign, "_check_cover", after_the_other)
     live.cluster.reassign({("t", 0): rest[:1]}).raise_for_failures()
     assert moved not in replicas(live)
     assert replicas(live) == rest[:1]

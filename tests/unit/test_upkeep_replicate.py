@@ -21,11 +21,6 @@ from tests.unit.harness import batch
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
-
-
-@pytest.fixture
 def disks(tmp_path: Path) -> LiveCluster:
     """Brokers on folders, which can be unmounted."""
     return LiveCluster(tmp_path, on_disk=True)

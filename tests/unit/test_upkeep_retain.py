@@ -12,7 +12,7 @@ from stratalog.partitions import segment
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.paths import METADATA_TOPIC
 from tests.ports import ports_of, with_ports
-from tests.unit.cluster_harness import LiveCluster, rows_of
+from tests.unit.cluster_harness import LiveCluster, remote_files, rows_of
 from tests.unit.faulty_store import Faults
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
 from tests.unit.retention_harness import filled, local_start, retained
@@ -20,15 +20,6 @@ from tests.unit.retention_harness import filled, local_start, retained
 HOUR_MS = 3_600_000
 OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
 READ_ONLY = {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"}
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
-
-
-def remote_files(live: LiveCluster) -> list[Path]:
-    return sorted(live.remote.glob("*/0/*.parquet"))
 
 
 # ------------------------------------------------------------------------------------- the cost

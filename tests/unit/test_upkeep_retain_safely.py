@@ -22,20 +22,11 @@ from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering import remote_file
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.remote_segment import RemoteSegment
-from tests.unit.cluster_harness import Dying, LiveCluster, codes, the_failure
+from tests.unit.cluster_harness import Dying, LiveCluster, codes, remote_files, the_failure
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed
 from tests.unit.retention_harness import filled, local_start, retained
 from tests.unit.tampering import spot
 from tests.unit.tiering_harness import segment, table_in, uploaded
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
-
-
-def remote_files(live: LiveCluster) -> list[Path]:
-    return sorted(live.remote.glob("*/0/*.parquet"))
 
 
 def test_a_segment_is_read_back_once_when_it_is_first_relied_upon(

@@ -13,17 +13,12 @@ from deltalake import DeltaTable
 
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
-from tests.unit.cluster_harness import Dying, LiveCluster, codes, rows_of, the_failure
+from tests.unit.cluster_harness import Dying, LiveCluster, codes, remote_files, rows_of, the_failure
 from tests.unit.remote_folder import topic_folders
 
 HOUR_MS = 3_600_000
 OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
 """Configs that switch tiering off and give the remote data up (KIP-950)."""
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
 
 
 def offsets_in(live: LiveCluster, topic: str = "t") -> list[int]:
@@ -57,11 +52,6 @@ def test_a_record_waits_no_longer_than_segment_ms_however_often_it_is_merged(tmp
     assert offsets_in(live) == [*range(6)]
     assert set(rows_of(live.cluster.describe(), "copy_lag_records", "copy_lag_ms")) == {(0, 0)}
     live.cluster.verify(deep=True).raise_for_failures()
-
-
-def remote_files(live: LiveCluster) -> list[Path]:
-    """The remote tier's data files of partition 0, by offset."""
-    return sorted(live.remote.glob("*/0/*.parquet"))
 
 
 def together(*actions: Callable[[], Report]) -> list[Report]:

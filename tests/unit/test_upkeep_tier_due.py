@@ -209,7 +209,7 @@ def test_a_named_topic_that_is_not_copied_is_noted(live: RemoteFaults, configs: 
     report = live.cluster.tier("t").raise_for_failures()
     assert (report.rows, report.totals["next_ms"]) == ([], None)
     assert report.notes == [
-        "t: not copied to the remote tier, because of remote.storage.enable or remote.log.copy.disable"
+        "t is not copied to the remote tier, because of remote.storage.enable or remote.log.copy.disable"
     ]
     assert live.cluster.tier().raise_for_failures().notes == []
 

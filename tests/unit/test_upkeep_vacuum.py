@@ -27,12 +27,6 @@ from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, ly
 from tests.unit.tiering_harness import segment, table_in, uploaded
 
 DAY_S = 24 * 60 * 60
-OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return LiveCluster(tmp_path)
 
 
 def remote_folder(live: LiveCluster, topic: str = "t") -> Path:

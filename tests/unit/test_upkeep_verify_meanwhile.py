@@ -72,11 +72,6 @@ class Bystanders:
 
 
 @pytest.fixture
-def faults() -> Faults:
-    return Faults()
-
-
-@pytest.fixture
 def live(tmp_path: Path, faults: Faults) -> LiveCluster:
     """Three brokers; ``t`` holds a to c on all of them."""
     made = LiveCluster(tmp_path, through=faults.wrap)

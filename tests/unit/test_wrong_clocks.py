@@ -17,7 +17,6 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.partitions.errors import PolicyViolationError
-from stratalog.partitions.paths import METADATA_TOPIC
 from tests.clocks import WrongClock
 from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
@@ -94,12 +93,6 @@ def two_snapshots(live: Keyed) -> None:
 
 def remove_snapshots(driver: Cluster) -> Report:
     return driver.snapshot("t", by_hand=True)
-
-
-def metadata_log(live: Keyed) -> int:
-    """Where the metadata log starts."""
-    (row,) = live.cluster.snapshot(METADATA_TOPIC, dry_run=True).rows
-    return int(str(row["log_start"]))
 
 
 def dead_uploads(live: Keyed) -> None:

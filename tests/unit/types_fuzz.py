@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 Leaf = tuple[pa.DataType, list[Any]]
-LONG = 2**63 - 1
 TEXTS = ["", "a", "é", "\U0001f600", "x" * 40, "1", "true", "2020-01-01"]
 BYTES = [b"", b"a", b"\xff\x00", b"x" * 40]
 TIMES = [datetime(1970, 1, 1), datetime(2020, 2, 29, 1, 2, 3, 456789), datetime(1, 1, 1), datetime(9999, 12, 31)]

@@ -37,7 +37,6 @@ _ALWAYS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_NOTHING: Mapping[str, str] = {}
 _NO_CONTENT = "default-src 'none'; frame-ancestors 'none'"
 
 _log = logging.getLogger("stratalog.page")

@@ -69,9 +69,9 @@ class Lookups:
         self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     def records(self, given: Given) -> dict[str, Any]:
-        """At most ``RECORDS`` records of ``topic`` and ``partition`` from ``offset`` on, or from the first record
-        at or after ``time`` (ISO 8601). Without either, the last records. ``next`` is the offset for the next
-        lookup.
+        """At most ``RECORDS`` records of ``topic`` and ``partition`` starting at ``offset``, or from the first
+        record at or after ``time`` (ISO 8601). Without either, the last records. ``next`` is the offset for the
+        next lookup.
 
         Raises: InvalidCallError; BusyError; StoreTimeoutError; see ``fetch``.
         """

@@ -138,11 +138,11 @@ class PageServer(ClusterServer):
 
     def _failed(self, error: StratalogError) -> None:
         found, text = self._content, self._text
-        said = printable(f"{error.code}: {error}")
+        message = printable(f"{error.code}: {error}")
         if found is None:
             health = unopened(self._file.path, error, self._clock.now_ms())
             found, text = unopened_content(health, self._file.cluster_id), str(health)
-        self._show(found, text, {"at_ms": self._clock.now_ms(), "what": said})
+        self._show(found, text, {"at_ms": self._clock.now_ms(), "what": message})
 
     def _show(self, found: Mapping[str, Any], text: str, error: Mapping[str, Any] | None) -> None:
         with self._lock:

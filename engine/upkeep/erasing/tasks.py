@@ -268,7 +268,7 @@ class _Cleaning:
         """Delete what may be deleted from one replica. Raises: errors of listing and reading it."""
         work, replica = self._work, self._work.replicas.replica(broker)
         erasures, left = work.replicas.view.erasures, list[NotErased]()
-        log = replica.log(anew=True)
+        log = replica.log(fresh=True)
         check_whole(replica, log)
         now_ms = agreed_ms(work.clock, replica.store)
         if not is_erased(log, erasures):

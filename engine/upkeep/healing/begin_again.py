@@ -114,7 +114,7 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
     listing a replica in service.
     """
     view = replicas.view
-    if not is_lost(view, replicas.leader.log(anew=True)):
+    if not is_lost(view, replicas.leader.log(fresh=True)):
         return None
     replicas = with_remote_asked(replicas)
     if replicas.remote is not None and replicas.remote.unknown:
@@ -131,7 +131,7 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
         if view.brokers[broker].fenced:
             unseen.append(broker)
             continue
-        log = replicas.replica(broker).log(anew=True)
+        log = replicas.replica(broker).log(fresh=True)
         if broker in view.isr and log.log_end >= view.written_to:
             raise CorruptionError(
                 f"{view}: broker {broker}, of the ISR, has the log; run replicate, which makes it the leader"

@@ -39,10 +39,10 @@ from stratalog.engine.metadata.partition_commands import AlterPartition, Partiti
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.damaged import check_aside
 from stratalog.engine.replicas.in_sync import without
-from stratalog.engine.replicas.mend import mend
 from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, Missing, Repair
+from stratalog.engine.replicas.repairing import apply_repair
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.engine.replication.snapshots import mend as mend_snapshot
+from stratalog.engine.replication.snapshots import repair_snapshot
 from stratalog.engine.upkeep.healing.estimate import send_heal
 from stratalog.engine.upkeep.healing.plan import HealPlan, HealRow, plan_heal
 from stratalog.engine.upkeep.healing.rebuild import RebuildJob, rebuild_remote
@@ -101,7 +101,7 @@ def heal(
         plans: dict[TopicIdPartition, tuple[Audited, HealPlan]] = {}
         jobs: list[RebuildJob] = []
         rewritten = rewrites_of(audits)
-        run.notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewritten.items()]
+        run.notes += [f"{image.topics[topic_id].name}: {note}" for topic_id, note in rewritten.items()]
         lacking_snapshots: dict[TopicIdPartition, list[int]] = {}
         touched: set[TopicIdPartition] = set()
         for each in audits:
@@ -136,7 +136,7 @@ def heal(
         else:
             steps = _HealRun(metadata, storage, execution, memory, plans, run)
             steps.heal_replicas()
-            steps.mend_snapshots(lacking_snapshots)
+            steps.repair_snapshots(lacking_snapshots)
             if jobs:
                 run.add(rebuild_remote(metadata, storage, jobs, image.topics, run))
             put_right(storage, rewritten, image.topics, run)
@@ -164,7 +164,7 @@ class _HealRun:
     def heal_replicas(self) -> None:
         """Steps 3 to 5."""
         if self.plans:
-            self._mend(self._step_aside())
+            self._repair_replicas(self._step_aside())
             self._rejoin()
 
     def _step_aside(self) -> dict[TopicIdPartition, PartitionReplicas]:
@@ -223,7 +223,7 @@ class _HealRun:
             else:
                 views[key] = view
 
-    def _mend(self, replicas_of: Mapping[TopicIdPartition, PartitionReplicas]) -> None:
+    def _repair_replicas(self, replicas_of: Mapping[TopicIdPartition, PartitionReplicas]) -> None:
         """Step 4, replicas in parallel; leaders that are repaired in place come first, because the others copy
         their registers. Failed repairs are noted; the last step finds the damage again.
         """
@@ -237,15 +237,17 @@ class _HealRun:
         following = [job for job in jobs if job.repairs[0].broker_id != job.plan.leader]
         done: set[Repair] = set()
 
-        def mend_replica(job: _Job) -> None:
+        def repair_replica(job: _Job) -> None:
             for repair in job.repairs:
                 source = job.plan.leader if repair.register_of is None else repair.register_of
                 leader = job.replicas.replica(source)
-                mend(job.replicas.replica(repair.broker_id), leader, repair, lambda: self._check_aside(job))
+                apply_repair(
+                    job.replicas.replica(repair.broker_id), leader, repair, lambda: self._check_aside(job)
+                )
                 done.add(repair)
 
         outcomes = (
-            outcome for turn in (leading, following) for outcome in self.storage.threads.run(mend_replica, turn)
+            outcome for turn in (leading, following) for outcome in self.storage.threads.run(repair_replica, turn)
         )
         for outcome in self.run.watched(outcomes, len(jobs), "replicas"):
             if isinstance(outcome, Failed):
@@ -271,7 +273,7 @@ class _HealRun:
         else:
             self.run.absorb(report)
 
-    def mend_snapshots(self, lacking: Mapping[TopicIdPartition, list[int]]) -> None:
+    def repair_snapshots(self, lacking: Mapping[TopicIdPartition, list[int]]) -> None:
         """Step 6."""
         image = self.metadata.image() if lacking else None
         for key, brokers in lacking.items():
@@ -279,19 +281,19 @@ class _HealRun:
                 continue
             replicas = self.storage.replicas(image.view(*key))
             for broker in brokers:
-                mended = None
+                repaired = None
                 try:
                     replica = replicas.replica(broker)
-                    mended = while_it_changes(lambda: mend_snapshot(replicas, replica, replica.log()))  # noqa: B023
+                    repaired = while_it_changes(lambda: repair_snapshot(replicas, replica, replica.log()))  # noqa: B023
                 except StratalogError as error:
                     self.run.notes.append(f"{replicas} on broker {broker}: {error.code}: {error}")
                 row = HealRow(
                     topic=replicas.view.topic,
                     partition=replicas.view.partition,
                     broker=broker,
-                    damage="snapshot" if mended is None else str(mended.name),
-                    source=None if mended is None else "another replica",
-                    outcome="left alone" if mended is None else "mended",
+                    damage="snapshot" if repaired is None else str(repaired.name),
+                    source=None if repaired is None else "another replica",
+                    outcome="left alone" if repaired is None else "mended",
                 )
                 self.run.add([row])
 

@@ -142,7 +142,7 @@ def _find(
 def _look(look: tuple[PartitionReplicas, RemoteLog]) -> Parted | None:
     """The contradiction; None if the leader's log matches its remote log."""
     replicas, remote = look
-    log = replicas.leader.log(anew=True)
+    log = replicas.leader.log(fresh=True)
     try:
         replicas.check_remote_end(log)
     except (DivergentRemoteError, LogBehindRemoteError):

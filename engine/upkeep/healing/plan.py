@@ -101,7 +101,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
             except CorruptionError as error:
                 unmended.append(error)
             continue
-        put, lacking = sources.mend(broker, damage, in_place and broker == leader)
+        put, lacking = sources.repair_of(broker, damage, in_place and broker == leader)
         beyond = [hole for hole in lacking if leader != leader_id and hole[0] >= sources.log_end]
         forgotten |= set(beyond)
         lacking = [hole for hole in lacking if hole not in beyond]
@@ -173,7 +173,7 @@ class _CopySources(GoodFiles):
         """The log of the new leader."""
         return self._looks[self._leader].end if self._leader in self._looks else 0
 
-    def mend(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[Offsets]]:
+    def repair_of(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[Offsets]]:
         """The files that repair a damage, and the offsets that none of them has."""
         match damage:
             case BadEpoch() | BadLocalStart():

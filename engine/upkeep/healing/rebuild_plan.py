@@ -126,8 +126,8 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
         if pieces is not None:
             plans.append(RebuildPlan((), pieces))
         else:
-            nobody = " ".join(offsets(*hole) for hole in sources.holes(start, end))
-            remedy = f"no replica has {nobody} any more: they are in an older copy of the remote tier, or lost"
+            lost = " ".join(offsets(*hole) for hole in sources.holes(start, end))
+            remedy = f"no replica has {lost} any more: they are in an older copy of the remote tier, or lost"
             lacking.append(Lacking(finding, remedy))
     return plans, lacking
 
@@ -244,7 +244,7 @@ def _of_one_rule(links: Iterable[Link]) -> tuple[Link, ...]:
 
 
 def _chain(files: Sequence[HeldFile], start: int, until: int | None) -> Iterator[Link]:
-    """Files of a replica without a gap from ``start`` on, none of which extends beyond ``until``."""
+    """Files of a replica without a gap starting at ``start``, none of which extends beyond ``until``."""
     while True:
         there = [f for f in files if f.start <= start < f.end and (until is None or f.end <= until)]
         if not there:

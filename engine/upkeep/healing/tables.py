@@ -51,7 +51,7 @@ def take_rewrites_back(
         return table.undo_rewrites().version, str(log.rewrite)
 
     versions = {}
-    for topic, (version, said) in run.done(ask_remote(storage, look, topics), lambda topic: topic.name):
+    for topic, (version, note) in run.done(ask_remote(storage, look, topics), lambda topic: topic.name):
         versions[topic.topic_id] = version
-        run.notes += [f"{topic.name}: {said}"] if said else []
+        run.notes += [f"{topic.name}: {note}"] if note else []
     return versions

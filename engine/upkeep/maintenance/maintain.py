@@ -268,7 +268,7 @@ class _Maintenance:
                 report = call()
             except StratalogError as error:
                 report = Report(name, (), [Failure.of(name, error)])
-            failures.extend(self._told(name, report))
+            failures.extend(self._noted(name, report))
             self._run.parts.append(report)
             return report
 
@@ -350,11 +350,11 @@ class _Maintenance:
             return execution_on(self._storage, local_tasks(), now.clock, now.progress, driver_only=now.driver_only)
         return self._storage, self._execution
 
-    def _told(self, name: str, report: Report) -> list[Failure]:
+    def _noted(self, name: str, report: Report) -> list[Failure]:
         """The failures of a step; a change by another run is a note."""
         changed = [failure for failure in report.failures if failure.code == SourceChangedError.code]
-        told = [*report.notes, *(f"{one.item}: {one.message}; left for the next run" for one in changed)]
-        self._run.notes += [f"{name}: {note}" for note in told]
+        notes = [*report.notes, *(f"{one.item}: {one.message}; left for the next run" for one in changed)]
+        self._run.notes += [f"{name}: {note}" for note in notes]
         return [failure for failure in report.failures if failure.code != SourceChangedError.code]
 
     def _over(self) -> bool:

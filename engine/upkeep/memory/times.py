@@ -133,7 +133,7 @@ class Times:
         belong to them.
         """
         known = self.failing.get(step, NO_TROUBLE)
-        return known.unlisted > 0 or any(one.is_of(subjects) for one in known.told)
+        return known.unlisted > 0 or any(one.is_of(subjects) for one in known.listed)
 
     def is_settled(self, step: str, key: TopicIdPartition, digest: int, now_ms: int) -> bool:
         """Whether the step has no work for a partition with this digest; False for 0."""

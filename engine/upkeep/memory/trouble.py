@@ -27,10 +27,10 @@ DAMAGE = frozenset(
 
 _MOST_TEXT = 500
 """The number of characters of a text to store."""
-_MOST_TOLD = 100
+_MOST_LISTED = 100
 
 
-class Told(NamedTuple):
+class ListedFailure(NamedTuple):
     """One stored failure."""
 
     item: str
@@ -50,7 +50,7 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     since_ms: Int64
     failures: Int64
     """The number of failures in the last run."""
-    told: tuple[Told, ...] = ()
+    listed: tuple[ListedFailure, ...] = ()
     """The first of these failures."""
     deep: bool = False
     """Whether finding these failures required reading every byte."""
@@ -68,7 +68,7 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     @property
     def unlisted(self) -> int:
         """The number of failures that are not listed."""
-        return self.failures - len(self.told)
+        return self.failures - len(self.listed)
 
     def without_damage_of(self, subjects: Collection[str]) -> Trouble:
         """The remaining trouble after these partitions and topics were found intact."""
@@ -81,18 +81,18 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         left = NO_TROUBLE if tried is None else self._without(lambda one: one.is_of(tried))
         if not left.is_there:
             return self.again(later)
-        again = {one.item for one in later.told}
-        kept = tuple(one for one in left.told if one.item not in again)
+        again = {one.item for one in later.listed}
+        kept = tuple(one for one in left.listed if one.item not in again)
         since_ms = min(one.since_ms for one in (left, later) if one.is_there)
         failures = left.unlisted + len(kept) + later.failures
-        return Trouble(since_ms, failures, (*later.told, *kept)[:_MOST_TOLD], left.deep or later.deep)
+        return Trouble(since_ms, failures, (*later.listed, *kept)[:_MOST_LISTED], left.deep or later.deep)
 
-    def _without(self, gone: Callable[[Told], bool]) -> Trouble:
+    def _without(self, gone: Callable[[ListedFailure], bool]) -> Trouble:
         """If not all failures are listed, the trouble remains unchanged until a run over everything."""
-        left = tuple(one for one in self.told if not gone(one))
-        if len(left) == len(self.told) or self.unlisted:
+        left = tuple(one for one in self.listed if not gone(one))
+        if len(left) == len(self.listed) or self.unlisted:
             return self
-        return msgspec.structs.replace(self, failures=len(left), told=left)
+        return msgspec.structs.replace(self, failures=len(left), listed=left)
 
 
 NO_TROUBLE = Trouble(0, 0)
@@ -102,8 +102,8 @@ def trouble_of(failures: Sequence[Failure], now_ms: int, *, deep: bool = False) 
     """The trouble of a run; ``NO_TROUBLE`` without failures."""
     if not failures:
         return NO_TROUBLE
-    told = tuple(
-        Told(one.item[:_MOST_TEXT], one.code[:_MOST_TEXT], one.message[:_MOST_TEXT])
-        for one in failures[:_MOST_TOLD]
+    listed = tuple(
+        ListedFailure(one.item[:_MOST_TEXT], one.code[:_MOST_TEXT], one.message[:_MOST_TEXT])
+        for one in failures[:_MOST_LISTED]
     )
-    return Trouble(now_ms, len(failures), told, deep)
+    return Trouble(now_ms, len(failures), listed, deep)

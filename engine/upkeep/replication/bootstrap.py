@@ -68,8 +68,8 @@ def bootstrap(
 ) -> Report:
     """Format and register these brokers' roots if necessary, then bring their replicas of the topics (None: all)
     into the ISR. ``add``: the brokers get replicas of all partitions of the topics. ``instead_of``: the broker
-    replaces this other broker, which then has no replicas. With ``trust_copy`` nothing is formatted, and the roots
-    are registered as the originals of which they are copies.
+    replaces this other broker, which then has no replicas. With ``trust_copy`` nothing is formatted, and each
+    root is registered as the original that it was copied from.
 
     The report has, per partition: ``copied_bytes``; ``avoided_bytes``, the local bytes of the leader that a
     follower starting at the leader's first local offset would also have copied; ``remote_bytes``, in the remote

@@ -1,6 +1,6 @@
 """Finds candidates for an unclean election: the stored replicas of a partition whose ISR is lost.
 
-A leader must have the log from the log start on, or find the rest in the remote tier or a snapshot. So a replica
+A leader must have the log from the log start, or find the rest in the remote tier or a snapshot. So a replica
 that ends below the log start, the end of the remote log or the end of the snapshot can lead only after it has
 started over there (KIP-405: a leader "with missing local segments" continues from the remote; KIP-630, "Changes to
 Leader Election": "the latest epoch and end offset for a replica is the latest snapshot or replicated log"). If the

@@ -103,7 +103,7 @@ class Dirty:
     found: Cleanable
     wanted: WantedRule | None = None
     """The next rule, if one is due."""
-    goes_on: bool = False
+    is_unfinished: bool = False
     """Whether the current rule has not been applied everywhere."""
     why: str | None = None
     """The reason why nothing is due."""
@@ -187,7 +187,7 @@ def _look(work: CompactWork) -> Dirty:
         last = view.rules[-1].rule
         behind = work.recorded is not None and work.recorded < last.generation
         if behind or not carried_out(log, last) or members_behind(replicas, last):
-            return Dirty(found, goes_on=True)
+            return Dirty(found, is_unfinished=True)
     if not is_erased(log, view.erasures) or not_erased(replicas):
         return Dirty(found, why=ERASING)
     if now_ms is None:
@@ -266,7 +266,7 @@ def compact(
             AddRules(tuple(wanted.values())),
             {key: works[key].replicas.view for key in wanted},
         )
-        due = [key for key, seen in looked.items() if seen.goes_on or key in ruled]
+        due = [key for key, seen in looked.items() if seen.is_unfinished or key in ruled]
         done: dict[TopicIdPartition, CompactResult] = {}
         if dry_run:
             done = _plan_removals(tables, sends, image, works, AddRules(tuple(wanted.values())), due)

@@ -156,7 +156,7 @@ class KeptShort:
         self._due: dict[TopicIdPartition, _Due] = {}
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def appended(self, image: ClusterImage, ended: Sequence[tuple[PartitionView, LogEnd]]) -> None:
         """Record acknowledged appends to partitions of one topic under these views. Starts a thread if logs are
@@ -232,18 +232,18 @@ class KeptShort:
         try:
             done = shorten_log(self._working, self._clock, due.image, due.view)
         except StratalogError as error:
-            self._tell(due.view, error)
+            self._log(due.view, error)
             return
         if done is not None:
             self._last[due.view.key] = _LastTime(due.names, done.names)
             for failed in done.failed:
-                self._tell(due.view, failed)
+                self._log(due.view, failed)
 
-    def _tell(self, view: PartitionView, error: StratalogError) -> None:
+    def _log(self, view: PartitionView, error: StratalogError) -> None:
         passing = isinstance(error, SourceChangedError | StaleMetadataError)
-        if passing or error.code in self._told or self._is_deleted(view):
+        if passing or error.code in self._logged or self._is_deleted(view):
             return
-        self._told.add(error.code)
+        self._logged.add(error.code)
         note = f"{view} was not kept short: {error.code}: {error}"
         _log.warning("%s", printable(note))
 

@@ -24,7 +24,7 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicIm
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
-from stratalog.engine.replication.snapshots import check_stands_for_start
+from stratalog.engine.replication.snapshots import check_start_is_covered
 from stratalog.engine.upkeep.retention.remote import remote_parts
 from stratalog.engine.upkeep.retention.tasks import RemoteRetention
 from stratalog.partitions.errors import (
@@ -46,7 +46,7 @@ _LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class StandWork(PartitionWork):
+class CoverWork(PartitionWork):
     """The work for one partition: read the files that replace the removed replicas."""
 
     going: tuple[int, ...]
@@ -61,14 +61,14 @@ class StandWork(PartitionWork):
         return [*self.replicas.stores.values(), *([] if self.remote is None else [self.remote.store])]
 
 
-def plan_stand(
+def plan_cover(
     storage: Storage,
     image: ClusterImage,
     topic: TopicImage,
     partition: int,
     target: tuple[int, ...],
     run: OperationRun,
-) -> StandWork | None:
+) -> CoverWork | None:
     """The files to read before a partition of ``image`` gets the replicas ``target``; None if no replica is
     removed. Raises: see ``remote_parts``.
     """
@@ -84,7 +84,7 @@ def plan_stand(
         remote = remote_parts(storage, topic, looking).get(view.partition)
     comes = not set(target) <= set(present.original)
     staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
-    return StandWork(
+    return CoverWork(
         replicas=storage.replicas(view),
         going=tuple(broker for broker in going if not view.brokers[broker].fenced),
         staying=() if comes else tuple(staying),
@@ -107,15 +107,15 @@ def check_joins(
     if not completing:
         return
 
-    def plan(key: TopicIdPartition, image: ClusterImage) -> StandWork | None:
+    def plan(key: TopicIdPartition, image: ClusterImage) -> CoverWork | None:
         (replicas, brokers), topic = completing[key], image.topics.get(key[0])
         if topic is None:
             return None
-        work = plan_stand(storage, image, topic, key[1], replicas.view.target, run)
+        work = plan_cover(storage, image, topic, key[1], replicas.view.target, run)
         stay = [broker for broker in replicas.view.target if broker in replicas.view.isr]
         return None if work is None else replace(work, replicas=replicas, staying=(*brokers, *stay))
 
-    for outcome in check_stands(metadata, execution, completing, plan):
+    for outcome in check_covers(metadata, execution, completing, plan):
         match outcome:
             case Done(key, damaged):
                 yield from ((key, error) for error in damaged)
@@ -123,20 +123,20 @@ def check_joins(
                 yield key, error
 
 
-def check_stands(
+def check_covers(
     metadata: MetadataClient,
     execution: Execution,
     keys: Iterable[TopicIdPartition],
-    plan: Callable[[TopicIdPartition, ClusterImage], StandWork | None],
+    plan: Callable[[TopicIdPartition, ClusterImage], CoverWork | None],
 ) -> Iterator[Outcome[TopicIdPartition, tuple[CorruptionError, ...]]]:
-    """Run ``check_stand`` for these partitions, by ``plan``; skip those for which it is None. A missing remote
+    """Run ``check_cover`` for these partitions, by ``plan``; skip those for which it is None. A missing remote
     object may have expired since the table was read, so everything is read again; it counts as missing if the
     table still lists it.
     """
     left = [*keys]
     for look in range(_LOOKS):
         image = metadata.image()
-        works: list[StandWork] = []
+        works: list[CoverWork] = []
         for key in left:
             try:
                 work = plan(key, image)
@@ -145,7 +145,7 @@ def check_stands(
             else:
                 works += [] if work is None else [work]
         left = []
-        for outcome in execution.tasks.run(check_stand, works):
+        for outcome in execution.tasks.run(check_cover, works):
             key = outcome.item.replicas.view.key
             match outcome:
                 case Done(_, damaged):
@@ -160,7 +160,7 @@ def _completes(view: PartitionView, newcomers: Collection[int]) -> bool:
     return bool(view.target and newcomers) and set(view.joining) <= {*view.isr, *newcomers}
 
 
-def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
+def check_cover(work: CoverWork) -> tuple[CorruptionError, ...]:
     """The task. Returns the damage of remaining replicas, if one of them is intact. Raises: CorruptionError kinds
     if no intact copy would remain; errors of reading storage.
     """
@@ -193,7 +193,7 @@ def _start_of_leader(replicas: PartitionReplicas) -> int | None:
         log = replicas.leader.log()
     except CorruptionError:
         return None
-    check_stands_for_start(replicas, replicas.leader, log)
+    check_start_is_covered(replicas, replicas.leader, log)
     return log.local_start
 
 
@@ -204,11 +204,11 @@ def _read_whole(replicas: PartitionReplicas, replica: Replica) -> int:
         check_whole(replica, log)
         for link in log.chain:
             verify_bytes(replica.store, link.file)
-        check_stands_for_start(replicas, replica, log)
+        check_start_is_covered(replicas, replica, log)
         return log.local_start
 
 
-def _check_remote(work: StandWork, remote: RemoteRetention, start: int) -> None:
+def _check_remote(work: CoverWork, remote: RemoteRetention, start: int) -> None:
     """The remote segments of the removed replicas' records below ``start``, or of all their records if new
     replicas begin at the end of the remote log.
     """

@@ -174,8 +174,8 @@ def _remote_ends(
                 ends[topic.topic_id] = {p: found[-1].next_offset for p, found in remote.segments.items()}
             case Failed(topic, RetriableError() as error):
                 down.add(topic.topic_id)
-                told = f"{error}; merged only records after the last known end of the remote log"
-                run.failures.append(Failure(topic.name, error.code, told))
+                message = f"{error}; merged only records after the last known end of the remote log"
+                run.failures.append(Failure(topic.name, error.code, message))
             case Failed(topic, error):
                 run.fail(topic.name, error)
                 del ends[topic.topic_id]

@@ -43,7 +43,7 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.planned_sync import PlannedSync, plan_sync
 from stratalog.engine.replication.sync import SyncOptions
 from stratalog.engine.replication.throttle import checked_rate
-from stratalog.engine.upkeep.replication.letting_go import StandWork, check_stands, plan_stand
+from stratalog.engine.upkeep.replication.letting_go import CoverWork, check_covers, plan_cover
 from stratalog.engine.upkeep.replication.planned import plan_copies, send_reading
 from stratalog.engine.upkeep.replication.replicate import end_throttle, replicate
 from stratalog.engine.upkeep.replication.replicate import plan as plan_replicate
@@ -132,7 +132,7 @@ def reassign(
             for (topic, partition), replicas in plan.items()
         }
         if not dry_run and not force:
-            _check_stand(metadata, storage, execution, planned, run)
+            _check_cover(metadata, storage, execution, planned, run)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
         if dry_run:
             after = image
@@ -143,7 +143,7 @@ def reassign(
             after = metadata.image()
             after = _copy(metadata, storage, execution, memory, planned, after, run)
             end_throttle(metadata, after)
-            _tell_unfinished(planned, after, run)
+            _note_unfinished(planned, after, run)
         run.add(_row(key, one, after, dry_run) for key, one in planned.items())
     copied = sum(one.copied_bytes for one in planned.values())
     run.totals |= {"partitions": len(run.rows), "bytes" if dry_run else "copied_bytes": copied}
@@ -184,7 +184,7 @@ def cancel(
     return run.report()
 
 
-def _check_stand(
+def _check_cover(
     metadata: MetadataClient,
     storage: Storage,
     execution: Execution,
@@ -193,11 +193,11 @@ def _check_stand(
 ) -> None:
     """Step 1. A partition without an intact remaining replica is refused."""
 
-    def plan(key: TopicIdPartition, image: ClusterImage) -> StandWork | None:
+    def plan(key: TopicIdPartition, image: ClusterImage) -> CoverWork | None:
         topic, one = image.topics.get(key[0]), planned[key]
-        return None if topic is None else plan_stand(storage, image, topic, key[1], one.replicas, run)
+        return None if topic is None else plan_cover(storage, image, topic, key[1], one.replicas, run)
 
-    for outcome in check_stands(metadata, execution, planned, plan):
+    for outcome in check_covers(metadata, execution, planned, plan):
         one = planned[outcome.item]
         match outcome:
             case Done(_, damaged):
@@ -298,7 +298,7 @@ def _copy(
     return metadata.image()
 
 
-def _tell_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterImage, run: OperationRun) -> None:
+def _note_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterImage, run: OperationRun) -> None:
     """Report unfinished partitions."""
     elsewhere = 0
     for key, one in planned.items():

@@ -34,7 +34,7 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicIm
 from stratalog.engine.metadata.reassignment_commands import THROTTLED_RATE, EndThrottle
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.transactions import finish_due
-from stratalog.engine.replicas.behind_remote import go_on_from_remote
+from stratalog.engine.replicas.behind_remote import continue_from_remote
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
 from stratalog.engine.replicas.in_sync import Progressed, adding, is_current, joined, propose, without
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
@@ -337,7 +337,7 @@ def _replace_leaders(
         for key, (view, error) in damaged.items()
         if key not in replaced and isinstance(error, LogBehindRemoteError)
     }
-    gone_on, refused = go_on_from_remote(metadata, storage, execution, behind) if behind else ({}, {})
+    gone_on, refused = continue_from_remote(metadata, storage, execution, behind) if behind else ({}, {})
     for key, note in {**resigned, **replaced, **gone_on}.items():
         states[key].notes.append(note)
         states[key].again = True

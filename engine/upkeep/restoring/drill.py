@@ -150,13 +150,13 @@ def compare(living: Ports, copied: Ports, one: RestoredPartition, deep: bool) ->
         raise CorruptionError(
             f"the remote log ends at offset {end}, after the leader's, which ends at {before.positions.log_end}"
         )
-    tells = one.log_start < one.log_end
-    if tells and (found := _below(after, end)) != (wanted := _below(before, end)):
+    has_records = one.log_start < one.log_end
+    if has_records and (found := _below(after, end)) != (wanted := _below(before, end)):
         raise CorruptionError(
             f"the leader epochs below offset {end} are {found.to_json().decode()}, but in the running cluster "
             f"{wanted.to_json().decode()}"
         )
-    if tells and end == before.leader.log.log_end:
+    if has_records and end == before.leader.log.log_end:
         states = [
             state.leader.replicas.leader.producers(state.leader.log)
             for ports, state in ((living, before), (copied, after))

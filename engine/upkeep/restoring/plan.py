@@ -172,7 +172,7 @@ def plan_restore(
                     f"the records of {topic.name} are lost, because it was not tiered; it is restored empty"
                 )
             if config.snapshots:
-                topic = _begun_anew(topic)
+                topic = _started_at_zero(topic)
             folder = paths.topic_folder(topic.name, topic.topic_id)
             found = _partitions_of(remote, folder, topic, log, runner)
         except StratalogError as error:
@@ -186,7 +186,7 @@ def plan_restore(
     )
 
 
-def _begun_anew(topic: TopicDescription) -> TopicDescription:
+def _started_at_zero(topic: TopicDescription) -> TopicDescription:
     """The topic, with logs that start at 0. A log that starts later needs the snapshot that replaces its beginning
     (KIP-630, "Validation of Snapshot and Log"), and only brokers hold snapshots.
     """

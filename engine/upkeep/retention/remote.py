@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _NO_HISTORY = Lineage()
-"""The lineage of a partition of which no segment may stay in the remote tier."""
+"""The lineage of a partition that may keep no segment in the remote tier."""
 
 
 def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict[int, RemoteRetention]:
@@ -66,8 +66,8 @@ def remote_parts(storage: Storage, topic: TopicImage, run: OperationRun) -> dict
 
 
 def _load(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
-    """The table, of which ``log`` was just read, and its objects. If an object seems to be missing, it is looked
-    up again, as it may have left the table since that read.
+    """The content of the table and its objects; ``log`` was just read from the table. If an object seems to be
+    missing, it is looked up again, as it may have left the table since that read.
     """
     objects = table.objects()
     missing = frozenset(segment.path for segment in log.all_segments() if not objects.holds(segment))
@@ -103,7 +103,7 @@ class Expiry:
                 if config.remote_storage_enable:
                     self._expire(topic, config)
                 elif config.remote_log_delete_on_disable and self.storage.remote is not None:
-                    self._give_up(topic, config)
+                    self._remove_all(topic, config)
             except StratalogError as error:
                 self.operation.fail(topic.name, error)
         return self.removed
@@ -127,7 +127,7 @@ class Expiry:
         key = TopicIdPartition(topic.topic_id, partition)
         return max(committed, self.log_starts.get(key, 0)) if self.operation.dry_run else committed
 
-    def _give_up(self, topic: TopicImage, config: TopicConfig) -> None:
+    def _remove_all(self, topic: TopicImage, config: TopicConfig) -> None:
         """Remove all segments of a topic that is no longer tiered (KIP-950), once its logs start on the
         brokers."""
         table = self.storage.remote_table(topic)

@@ -201,7 +201,7 @@ class _Vacuum:
         )
         if found is not None and found[1]:
             size = sum(stored.size_bytes for stored in found[1])
-            self._tell(paths.join(paths.SNAPSHOT_TABLES, folder), found[0], len(found[1]), size)
+            self._add_row(paths.join(paths.SNAPSHOT_TABLES, folder), found[0], len(found[1]), size)
 
     def _lineages(self, image: ClusterImage, topic: TopicImage, partitions: frozenset[int]) -> dict[int, Lineage]:
         """The lineages of the leaders that can be listed and have joined the metadata's leader epoch."""
@@ -230,7 +230,7 @@ class _Vacuum:
             return
         if not self.run.dry_run:
             table.delete()
-        self._tell(name, "deleted topic", len(seen), size)
+        self._add_row(name, "deleted topic", len(seen), size)
 
     def brokers(self) -> None:
         """Step 5."""
@@ -239,7 +239,7 @@ class _Vacuum:
             self._staged(f"broker {broker_id}", store)
         swept = sweep_roots(self.metadata, self.storage, self.clock, self.run, older_than_ms=self.older_than_ms)
         if swept:
-            self._tell("brokers", "folders without an owner", swept, 0)
+            self._add_row("brokers", "folders without an owner", swept, 0)
 
     def _staged(self, where: str, store: Store) -> None:
         try:
@@ -248,7 +248,7 @@ class _Vacuum:
             self.run.fail(where, error)
         else:
             if count:
-                self._tell(where, "unfinished", count, 0)
+                self._add_row(where, "unfinished", count, 0)
 
     def _delete(self, store: Store, what: str, doomed: Sequence[tuple[StoredObject, str]]) -> None:
         if doomed and not self.run.dry_run:
@@ -257,9 +257,9 @@ class _Vacuum:
         for stored, why in doomed:
             sizes[why] += stored.size_bytes
         for why, files in sorted(Counter(why for _, why in doomed).items()):
-            self._tell(what, why, files, sizes[why])
+            self._add_row(what, why, files, sizes[why])
 
-    def _tell(self, where: str, why: str, files: int, size_bytes: int) -> None:
+    def _add_row(self, where: str, why: str, files: int, size_bytes: int) -> None:
         self.run.add([VacuumRow(where=where, why=why, files=files, bytes=size_bytes)])
 
 

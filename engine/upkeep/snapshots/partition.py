@@ -20,8 +20,8 @@ from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import (
     checkpoints_of,
-    mend,
     newest_id,
+    repair_snapshot,
     uncompressed_bytes,
     usable_snapshot,
 )
@@ -121,7 +121,7 @@ def make_snapshot(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot |
 def _make_once(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
     began_s = work.clock.monotonic_s()
     leader = work.replicas.leader
-    log, planned, earlier = plan_and_mend(work)
+    log, planned, earlier = plan_and_repair(work)
     if planned.wait is not None or planned.large:
         return planned, None
     with errors_of(leader):
@@ -135,7 +135,7 @@ def _make_once(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | No
     return planned, PartitionSnapshot(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
 
 
-def plan_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapshot | None]:
+def plan_and_repair(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapshot | None]:
     """The leader's log, and ``plan_of`` it. Damaged or missing snapshots of the leader are first replaced by
     intact copies from other replicas, if there are any.
 
@@ -145,7 +145,7 @@ def plan_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapsho
     log = leader_log(work.replicas)
     damaged: tuple[str, ...] = ()
     if log.local_start > 0 and newest_id(log) is None:
-        mend(work.replicas, leader, log)
+        repair_snapshot(work.replicas, leader, log)
         log = leader_log(work.replicas)
     try:
         planned, earlier = plan_of(work, leader, log)
@@ -155,7 +155,7 @@ def plan_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapsho
     except LogGapError:
         pass  # raised again below unless it can be repaired
     with errors_of(leader):
-        mend(work.replicas, leader, log)
+        repair_snapshot(work.replicas, leader, log)
     log = leader_log(work.replicas)
     planned, earlier = plan_of(work, leader, log)
     return log, replace(planned, damaged=damaged), earlier

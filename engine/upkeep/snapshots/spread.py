@@ -12,8 +12,8 @@ from stratalog.engine.replication.snapshots import (
     checkpoints_of,
     fetch_latest,
     latest_snapshot,
-    mend,
     newest_id,
+    repair_snapshot,
 )
 from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
 from stratalog.partitions.agreed_time import agreed_ms
@@ -189,7 +189,7 @@ def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
         return []
     successor = latest_snapshot(replica, log)
     if successor is None or successor.snapshot_id != newest_id(log):  # the later one is damaged
-        mend(work.replicas, replica, log)
+        repair_snapshot(work.replicas, replica, log)
         return []  # its copy is old enough at the next run at the earliest
     if successor is None or successor.snapshot_id.end_offset < log_start:
         return []

@@ -4,7 +4,7 @@ A description is written before a tier run commits anything, so every table belo
 nothing has changed since the last one, that costs one listing. Descriptions are created exclusively under
 ``<metadata offset>.<digest>`` and never changed: drivers that see the metadata at one offset write the same bytes,
 and the greatest offset counts, so a late driver's description has no effect. They are not part of the tables: one
-object describes all topics at one offset, including topics of which nothing is tiered.
+object describes all topics at one offset, including topics without tiered records.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _not_copied(
     """A note for each named topic that is not copied, with the reason."""
     failed = {failure.item for failure in failures}
     return [
-        f"{topic}: not copied to the remote tier, because of remote.storage.enable or remote.log.copy.disable"
+        f"{topic} is not copied to the remote tier, because of remote.storage.enable or remote.log.copy.disable"
         for topic in topics
         if image.topic(topic).topic_id not in tiered and topic not in failed
     ]

@@ -56,11 +56,10 @@ class Audited:
     """The objects of the remote tier whose footers match the table."""
     findings: list[Finding] = field(default_factory=list)
     good: list[Copy] = field(default_factory=list)
-    """With ``deep``: the files of logs and of the remote tier of which every byte was read and is intact, and
-    which equal their copies.
+    """With ``deep``: the intact files of logs and of the remote tier. Every byte was read, and equals its copies.
     """
     spare: list[Copy] = field(default_factory=list)
-    """With ``deep``: the files of replicas that no log uses, of which every byte was read and is intact."""
+    """With ``deep``: the intact files of replicas that no log uses. Every byte was read."""
 
     @property
     def replicas(self) -> PartitionReplicas:

@@ -177,7 +177,7 @@ def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
     assert work.place is not None
     replica = work.replicas.replica(work.place)
     try:
-        log = replica.log(anew=True)
+        log = replica.log(fresh=True)
     except CorruptionError as error:
         raise SourceChangedError(
             f"{work.where}: {held.name} was deleted, and the log cannot be read: {error}"

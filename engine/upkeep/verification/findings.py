@@ -64,7 +64,7 @@ def foreign_file(store: Store, stored: StoredObject) -> CorruptSegmentError:
 
 
 def other_records(partition: str, first: int, leader: int | None) -> CorruptSegmentError:
-    """The error for a leader and a remote log that have different records from an offset on."""
+    """The error for a leader and a remote log that have different records starting at an offset."""
     return CorruptSegmentError(
         f"{partition}: from offset {first} on, its leader, broker {leader}, and its remote log have different "
         f"records under the same leader epochs{_REMOTE_DIFFERS}"

@@ -89,7 +89,7 @@ class PartitionStructure:
     with it.
     """
     read: tuple[tuple[int, ReadFiles], ...] = ()
-    """With ``deep``, by broker: the small files of the log, of which all bytes were read with the footer."""
+    """With ``deep``, by broker: the small files of the log that were read as a whole with the footer."""
 
 
 @dataclass(slots=True)
@@ -268,7 +268,7 @@ def _replica_structure(
             errors[file] = error
     bad = [_bad(file, files, log) for file in errors]
     findings += [
-        Finding(str(replica), _said(replica, file, errors[file.file]), replica.broker_id, file) for file in bad
+        Finding(str(replica), _damage(replica, file, errors[file.file]), replica.broker_id, file) for file in bad
     ]
     end = max([log.local_start, *(f.end for f in good), *(f.end for f in bad)])
     return ReplicaStructure(
@@ -295,7 +295,7 @@ def _held(replica: Replica, file: DataFile, footer: SegmentFooter) -> HeldFile:
 
 
 def _unread(file: DataFile) -> HeldFile:
-    """A file of which only the name is known."""
+    """A file whose name alone is known."""
     base, following = file.name.base_offset, file.name.next_offset
     return HeldFile(file, base, base + 1 if following is None else following)
 
@@ -309,7 +309,7 @@ def _bad(file: DataFile, files: Iterable[DataFile], log: ReplicaLog) -> BadFile:
     return BadFile(file, base, end)
 
 
-def _said(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSegmentError:
+def _damage(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSegmentError:
     return CorruptSegmentError(f"{offsets(bad.start, bad.end)}: {error}")
 
 
@@ -346,7 +346,7 @@ def _find_short(
             if broker in replicas.view.isr and leader.high_watermark > max(must_reach, look.end):
                 # The leader may have advanced beyond the follower's earlier listing.
                 try:
-                    again = _SeenReplica(replica, (), replica.list(anew=True), seen[broker].lineage)
+                    again = _SeenReplica(replica, (), replica.list(fresh=True), seen[broker].lineage)
                     look = _replica_structure(again, reference, _Footers(replica, deep=False), [])
                 except SourceChangedError:
                     raise

@@ -44,7 +44,7 @@ def verify(
         audits = audit(metadata, storage, execution, image, chosen_topics(image, topics), run, deep=deep)
         run.failures += failures_of(audits)
         found = found_in(audits)
-        run.notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewrites_of(audits).items()]
+        run.notes += [f"{image.topics[topic_id].name}: {note}" for topic_id, note in rewrites_of(audits).items()]
         run.notes += notes_of(audits)
         looked = [_row(each) for each in audits if each.looked is not None]
         run.add(

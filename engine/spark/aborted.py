@@ -14,7 +14,7 @@ _OF_NO_KIND = ("SparkException", "UnknownException", "SparkConnectGrpcException"
 """Errors of Spark Connect that are not about the computation."""
 
 
-def why_given_up(error: BaseException) -> str | None:
+def why_aborted(error: BaseException) -> str | None:
     """The reason why Spark aborted a job, in one line: executors or workers were lost too often, the job was
     cancelled, or the JVM or server is gone. None for all errors that a retry would not fix: an exception in
     Python, or an expression that fails on a record.
@@ -24,8 +24,8 @@ def why_given_up(error: BaseException) -> str | None:
     """
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     if "py4j" in packages and hasattr(error, "java_exception"):
-        said = _said_by_the_jvm(error)
-        return None if _RAISED_IN_PYTHON in said else _first_line(said)
+        message = _message_of_the_jvm(error)
+        return None if _RAISED_IN_PYTHON in message else _first_line(message)
     if packages & {"py4j", "grpc"} or isinstance(error, ConnectionError):
         return f"the driver's JVM, or the server of Spark Connect, is gone ({_first_line(str(error))})"
     if isinstance(error, PySparkException) and not isinstance(error, PythonException):
@@ -36,18 +36,18 @@ def why_given_up(error: BaseException) -> str | None:
 
 
 @contextmanager
-def given_up(kind: type[StratalogError], consequence: str) -> Iterator[None]:
+def aborted_as(kind: type[StratalogError], consequence: str) -> Iterator[None]:
     """Raises ``kind`` if Spark aborts a job in the block."""
     try:
         yield
     except Exception as error:
-        why = why_given_up(error)
+        why = why_aborted(error)
         if why is None:
             raise
         raise kind(f"Spark aborted the job, {consequence} ({why})") from error
 
 
-def _said_by_the_jvm(error: BaseException) -> str:
+def _message_of_the_jvm(error: BaseException) -> str:
     """The message of the first error in the chain that is not a wrapper."""
     try:
         found = error.java_exception  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ def _said_by_the_jvm(error: BaseException) -> str:
             found = found.getCause()
         return str(found.getMessage() or found)
     except Exception as gone:  # the JVM is gone
-        if why_given_up(gone) is None:
+        if why_aborted(gone) is None:
             raise
         return "the JVM of the driver is gone"
 

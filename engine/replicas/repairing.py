@@ -30,7 +30,7 @@ from stratalog.partitions.store import StagedWriter
 _READ_BYTES = 8 * 1024 * 1024
 
 
-def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
+def apply_repair(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
     """Apply a repair to ``target``. ``may_touch`` raises when the view of the repair has changed; it is called
     when everything is staged, directly before the first change.
 
@@ -41,36 +41,36 @@ def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[
         may_touch()
         target.store.delete([target.path(EpochName(repair.damage.epoch))])
     elif isinstance(repair.damage, BadEpoch):
-        _mend_epoch(target, leader, EpochName(repair.damage.epoch), may_touch)
+        _repair_epoch(target, leader, EpochName(repair.damage.epoch), may_touch)
     elif isinstance(repair.damage, BadLocalStart) and not repair.starts_over:
-        _mend_local_start(target, leader, repair.state_of, LocalStartName(repair.damage.offset), may_touch)
+        _repair_local_start(target, leader, repair.state_of, LocalStartName(repair.damage.offset), may_touch)
     elif repair.put or repair.starts_over or isinstance(repair.damage, BadFile):
         _join(target, leader, may_touch)
         if repair.starts_over:
             _start_over(target, leader, may_touch)
-        _mend_files(target, repair, may_touch)
+        _repair_files(target, repair, may_touch)
 
 
 def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
     """Write the register of an epoch before the files of that epoch, as in any replica."""
     if target.broker_id == leader.broker_id:
         return
-    joined = leader.list(anew=True).joined_epoch
-    if target.list(anew=True).joined_epoch < joined:
-        _mend_epoch(target, leader, EpochName(joined), may_touch)
+    joined = leader.list(fresh=True).joined_epoch
+    if target.list(fresh=True).joined_epoch < joined:
+        _repair_epoch(target, leader, EpochName(joined), may_touch)
 
 
 def _start_over(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
     """Start the log over, as a follower below its leader's start does (protocol, section 3). Writes the register
     before anything else.
     """
-    log = leader.log(anew=True)
+    log = leader.log(fresh=True)
     state = encode(leader.producers_at_local_start(log))
     may_touch()
     target.store.create(target.path(LocalStartName(log.local_start)), state)
 
 
-def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
+def _repair_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
     with ExitStack() as cleanup:
         # 1. Stage the verified bytes.
         staged: list[StagedWriter] = []
@@ -79,7 +79,7 @@ def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) 
             cleanup.callback(_drop, staged[-1])
         # 2. Check that the bad file is still the one that was found: another heal may have replaced it.
         bad = repair.damage.file if isinstance(repair.damage, BadFile) else None
-        present = {file.name: file.object.version for file in target.list(anew=True).data}
+        present = {file.name: file.object.version for file in target.list(fresh=True).data}
         if bad is not None and present.get(bad.name) != bad.object.version:
             bad = None
         may_touch()
@@ -94,7 +94,7 @@ def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) 
         if bad is not None and not repair.forgotten and all(copy.held.name != bad.name for copy in repair.put):
             target.store.delete([bad.object.name])
     # 5. Look again.
-    listed = {file.name: file for file in target.list(anew=True).data}
+    listed = {file.name: file for file in target.list(fresh=True).data}
     for copy in repair.put:
         _check_there(target, copy, listed.get(copy.held.name))
 
@@ -135,7 +135,7 @@ def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
         raise CorruptSegmentError(f"{what} does not read back as it was written: is that storage failing?")
 
 
-def _mend_local_start(
+def _repair_local_start(
     target: Replica, other: Replica, state_of: Copy | None, name: LocalStartName, may_touch: Callable[[], None]
 ) -> None:
     """Restore the producer state of a local start: from the file that ends there, or else from the same register
@@ -170,7 +170,7 @@ def _put_register(target: Replica, name: EpochName | LocalStartName, content: by
         raise CorruptionError(f"{target}: {name} does not read back as it was written: is that storage failing?")
 
 
-def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:
+def _repair_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:
     """Copy the leader's register of that epoch. If the leader never joined that epoch, join the leader's greatest
     epoch if it is later, and delete the damaged register.
 
@@ -193,7 +193,7 @@ def _held(target: Replica, name: EpochName) -> bytes | None:
 
 
 def _leaders_register(leader: Replica, name: EpochName) -> tuple[EpochName, bytes]:
-    joined = EpochName(leader.list(anew=True).joined_epoch)
+    joined = EpochName(leader.list(fresh=True).joined_epoch)
     for wanted in (name, joined):
         if wanted.epoch >= name.epoch:
             with suppress(FileNotFoundError):

@@ -1,0 +1,118 @@
+"""Steps of compaction and erasure left out (``mutations``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import stratalog.engine.replication.sync
+import stratalog.engine.upkeep.erasing.remote_clean
+import stratalog.engine.upkeep.retention.vacuum
+import stratalog.engine.upkeep.tiering.tasks
+import stratalog.partitions.erasure
+import stratalog.partitions.known_log
+import stratalog.partitions.listing
+import stratalog.tiering.delta_table
+from stratalog.engine.upkeep.erasing.remote import RemoteErasing
+from stratalog.engine.upkeep.replication.compact import CompactWork
+from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
+from stratalog.tiering.divergence import Histories
+from tests.simulation import variants, variants_of_listings
+from tests.simulation.directed import (
+    BOTH_COMPACT,
+    ERASED_LATE,
+    LATE_MERGE,
+    LATE_MERGE_OF_ERASED,
+    MERGED_LATE,
+    REMOVED_LATE,
+    VACUUMED,
+    VACUUMED_EARLY,
+)
+from tests.simulation.mutation import Mutation
+
+MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
+    Mutation(
+        "further reach wins over a rule",
+        "at each offset the file of the greatest generation counts (partitions.removal)",
+        variants.all_of(
+            *(
+                variants.patched(module, "chain_of", variants_of_listings.chain_of_any_generation)
+                for module in (stratalog.partitions.listing, stratalog.partitions.known_log)
+            )
+        ),
+        directed=LATE_MERGE,
+        script=MERGED_LATE,
+        seeds=1,
+    ),
+    Mutation(
+        "the leader follows a rule before the remote log",
+        "only then the leader rewrites its own files, and followers copy them (tiering.removal)",
+        variants.patched(RemoteTables, "carry_out", variants.nothing_remote),
+        theme="compact tiered",
+    ),
+    Mutation(
+        "a rule beyond the remote log",
+        "the bound is at most the end of the remote log",
+        variants.patched(CompactWork, "until", None),
+        theme="compact tiered",
+    ),
+    Mutation(
+        "a late removal adds its segments again",
+        "a late commit of rewritten segments finds the replaced ones gone, or the rule recorded",
+        variants.patched(stratalog.tiering.delta_table, "decide_removed", variants.removed_whatever_is_listed),
+        directed=BOTH_COMPACT,
+        script=REMOVED_LATE,
+        seeds=1,
+    ),
+    Mutation(
+        "a vacuum of segments that a removal is about to list",
+        "an uncommitted object is deleted only if its rule is recorded",
+        variants.patched(stratalog.engine.upkeep.retention.vacuum, "find_litter", variants.litter_of_any_rule),
+        directed=VACUUMED,
+        script=VACUUMED_EARLY,
+        seeds=1,
+    ),
+    Mutation(
+        "an upload from before an erasure",
+        "a commit leaves out partitions with a later erasure than the view of its plan (tiering.erasure)",
+        variants.patched(Histories, "knows", variants.true),
+        theme="erase tiered",
+        first=100,
+    ),
+    Mutation(
+        "the leader erases before the remote log",
+        "only then the leader rewrites its own files, and followers copy them (tiering.erasure)",
+        variants.patched(RemoteErasing, "carry_out", variants.nothing_refused),
+        theme="erase tiered",
+    ),
+    Mutation(
+        "any segment of a follower replaces the leader's",
+        "a file of a greater generation replaces one of a lesser generation, and never the reverse",
+        variants.patched(stratalog.engine.replication.sync, "_merged_over", variants.merged_over_any_generation),
+        theme="compact",
+        first=8,
+    ),
+    Mutation(
+        "only the part of a file in the log is erased",
+        "the whole file counts, not only the part in the log (partitions.erasure)",
+        variants.all_of(
+            variants.patched(stratalog.partitions.erasure, "_named", variants.named_in_the_log),
+            variants.patched(stratalog.partitions.erasure, "_cut_by", lambda log, link: 0),
+        ),
+        directed=LATE_MERGE_OF_ERASED,
+        script=ERASED_LATE,
+        seeds=1,
+    ),
+    Mutation(
+        "further reach wins over an erasure",
+        "at each offset the file of the greatest generation counts (partitions.removal)",
+        variants.all_of(
+            *(
+                variants.patched(module, "chain_of", variants_of_listings.chain_of_any_generation)
+                for module in (stratalog.partitions.listing, stratalog.partitions.known_log)
+            )
+        ),
+        directed=LATE_MERGE_OF_ERASED,
+        script=ERASED_LATE,
+        seeds=1,
+    ),
+)
