@@ -89,6 +89,8 @@ def test_a_batch_that_failed_after_its_write_is_in_delta_once_also_from_the_remo
     assert any(file.remote for file in cluster.plan_read("replayed"))
     numbers.append(5)
     to_its_end(writer, tmp_path / "checkpoint")
+    if spark_version() < LIMITS:  # the run ended after the batch that it repeated
+        to_its_end(writer, tmp_path / "checkpoint")
     found = spark.read.format("delta").load(str(table)).orderBy("n").collect()
     assert [row["n"] for row in found] == list(range(65))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.spark.versions import SINK, spark_version
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from tests.spark.streams import Seen
 
@@ -99,6 +100,7 @@ def test_the_sinks_do_the_same(cluster: Cluster, spark: SparkSession, caplog: py
     assert cluster.read("sunk").where("value.extra = 3").count() == 1
 
 
+@pytest.mark.skipif(spark_version() < SINK, reason="a stream's sink takes Spark 4.1")
 @pytest.mark.parametrize(
     ("policy", "stored"),
     [("fail", None), ("drop", (1, None)), pytest.param("add", (1, 2), marks=pytest.mark.connect)],
