@@ -12,6 +12,7 @@ import pyarrow as pa
 from stratalog import Cluster, spark_session
 from stratalog.jobs.session import log_option
 from stratalog.partitions.identity import random_id
+from tests.spark.streams import patiently
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,7 +43,10 @@ def main(folder: Path, topic: str, bootstrap: str, *once: str) -> None:
     writer = cluster.for_each_live_batch(
         topic, bootstrap, Kept(folder / "kept"), startingOffsets="earliest", maxOffsetsPerTrigger=BATCH
     ).option("checkpointLocation", str(folder / "checkpoint"))
-    (writer.trigger(availableNow=True) if once else writer).start().awaitTermination()
+    if once:
+        patiently(lambda: writer.trigger(availableNow=True).start().awaitTermination())
+    else:
+        writer.start().awaitTermination()
 
 
 if __name__ == "__main__":
