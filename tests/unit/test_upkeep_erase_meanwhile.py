@@ -11,10 +11,12 @@ import pytest
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.partitions.errors import InvalidCallError, StorageError
+from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.unit.cluster_harness import rows_of
 from tests.unit.faulty_store import Faults
 from tests.unit.snapshot_harness import keyed
 from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, SECRET, Erasable, traces
+from tests.unit.test_upkeep_erase_remote import Tiered
 
 
 def around_each(
@@ -203,3 +205,57 @@ def test_an_append_that_takes_the_name_of_an_erased_file_is_not_lost(tmp_path: P
     live.cluster.replicate().raise_for_failures()
     assert live.everywhere() == {0: (OTHER, "1"), 2: (OTHER, "2"), 3: (OTHER, "3")}
     assert live.cluster.verify(deep=True).ok
+
+
+def test_an_upload_in_flight_of_a_record_appended_after_the_search_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its segment begins below the end of the search, and has the key only in a later record."""
+    segments = {"segment_bytes": "1000000", "segment_ms": "60000", "local_retention_bytes": "-1"}
+    live = Tiered(tmp_path, tier=False, fill=False, **segments)
+    for row in [(KEY, SECRET), (OTHER, "1"), (OTHER, "2")]:
+        live.put(row)
+    commit, clean_remotely = DeltaTopicTable.commit, erasing._Erasing.clean_remotely
+    stalled: list[Callable[[], Any]] = []
+
+    def stall(*args: Any, **options: Any) -> Any:
+        stalled.append(lambda: commit(*args, **options))
+        raise KeyboardInterrupt
+
+    def meanwhile(run: Any) -> None:
+        live.put((KEY, "again"))
+        live.clock.sleep(120)
+        live.put((OTHER, "2"))
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaTopicTable, "commit", stall)
+            with pytest.raises(KeyboardInterrupt):
+                live.driver().tier("t")
+        clean_remotely(run)
+
+    monkeypatch.setattr(erasing._Erasing, "clean_remotely", meanwhile)
+    live.erase(KEY, now=True).raise_for_failures()
+    stalled[0]()
+    listed = live.remote_log().of_partition(0)
+    assert any(one.base_offset < 3 < one.next_offset for one in listed)
+    assert all((live.remote / live.table().folder / one.path).exists() for one in listed)
+    assert live.cluster.verify(deep=True).ok
+
+
+def test_an_append_after_the_search_is_no_late_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge gives it a file that begins below the end of the search."""
+    live = Erasable(tmp_path, fill=False, segment_bytes="1000000", segment_ms="60000")
+    for row in [(KEY, SECRET), (OTHER, "1"), (OTHER, "2")]:
+        live.put(row)
+    look = erasing._Erasing.look_everywhere
+
+    def meanwhile(run: Any) -> None:
+        live.put((KEY, "again"))
+        live.clock.sleep(120)
+        live.put((OTHER, "2"))
+        live.cluster.merge("t").raise_for_failures()
+        look(run)
+
+    monkeypatch.setattr(erasing._Erasing, "look_everywhere", meanwhile)
+    assert live.erase(KEY, now=True).whole
+    merged = [one.name for one in live.replicas().leader.list().data if one.name.merged]
+    assert any(name.base_offset < 3 < name.least_end for name in merged)

@@ -277,9 +277,9 @@ class _Erasing:
                     NotErased(where, "it is no file of a log, so nobody knows what it has: remove it by hand")
                 )
             elif not copy.owned or part.is_new(copy.file, where):
-                keys = part.keys if not copy.owned or copy.file.name.base_offset < part.looked_to else None
+                looked_to = part.looked_to if copy.owned else None
                 try:
-                    if not may_hold(copy.store, copy.file, part.view.erasures, keys):
+                    if not may_hold(copy.store, copy.file, part.view.erasures, part.keys, looked_to):
                         continue
                     why = self._why_there(copy)
                 except StratalogError as error:
