@@ -14,8 +14,8 @@
 A run that ends anywhere leaves the rest to the next one. Two at once agree by the partition epochs.
 
 An upload or a merge that began before the erasure, and ends after it, may bring a file with erased records back.
-The file does not count, as files of a greater generation do, and is deleted like every replaced one. Its bytes are
-unfinished until then, and step 5 finds those.
+The file does not count, as files of a greater generation do, and is deleted like every replaced one. Step 5 finds
+bytes without a name, but no single PUT (an object smaller than a part) on its way: only ``verify --erased`` sees it.
 """
 
 from __future__ import annotations
