@@ -15,7 +15,7 @@ A run that ends anywhere leaves the rest to the next one. Two at once agree by t
 
 An upload or a merge that began before the erasure, and ends after it, may bring a file with erased records back.
 The file does not count, as files of a greater generation do, and is deleted like every replaced one. Step 5 finds
-bytes without a name, but no single PUT (an object smaller than a part) on its way: only ``verify --erased`` sees it.
+bytes without a name, but no single PUT on its way (an object smaller than a part): ``verify --erased`` does later.
 """
 
 from __future__ import annotations
