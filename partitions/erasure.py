@@ -45,7 +45,8 @@ The remote tier
 
 Invariants
     E1  once an erasure is reported, no read returns a record that it names
-    E2  once it is reported whole, no file on any root holds such a record
+    E2  once it is reported whole, no file on any root holds such a record, except for the object of a single PUT
+        that a writer stalled since before the rule creates later on object storage; no reader sees it
     C2 and C3 of ``removal``
 """
 

@@ -44,6 +44,8 @@ _TOKEN = re.compile(
   )""",
     re.VERBOSE | re.ASCII,
 )
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+"""The texts of dates and times that Spark and Python read as the same one."""
 _COMPARISONS = {
     **{one.value: one for one in Comparison if not one.value[0].isalpha()},
     "==": Comparison.EQUAL,
@@ -271,6 +273,8 @@ def _value_of(token: _Token, before: str | None, kind: pa.DataType) -> Any:
 
 def _of_text(text: str, before: str | None, kind: pa.DataType) -> Any:
     is_a = pa.types
+    if (is_a.is_date32(kind) or is_a.is_timestamp(kind)) and not _TIME.fullmatch(text):
+        return None
     if is_a.is_date32(kind) and before in (None, "DATE"):
         return date.fromisoformat(text)
     if is_a.is_timestamp(kind):

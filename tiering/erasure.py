@@ -20,7 +20,7 @@ The order of steps
     4. Only then the leader rewrites its own files, and followers copy them.
     5. Objects that may hold erased records are deleted, after ``file.delete.delay.ms`` (rounded up to hours, as
        for every object that left a table), or at once with ``--now``: replaced ones, and uploads that were never
-       committed. First the walk waits for staged uploads, as on brokers.
+       committed. First the walk waits for staged uploads, as on brokers. It cannot see a single PUT on its way.
     6. When none is left, a checkpoint of the newest version is written, and every older file of the table's log is
        deleted: entries, checkpoints, checksums. Their statistics have minima and maxima of erased records. The
        checkpoint lists removed objects by path, without statistics.
@@ -56,7 +56,8 @@ offsets are not known any more, so it is to be repeated with the keys.
 Invariants, in addition to E1 and E2
     E3  once the table records an erasure, no version from then on lists a segment with a record that it names
     E4  once an erasure is reported whole, no object in the topic's folder has such a record, or bounds that come
-        from one
+        from one, except for what a writer that stalled since before step 1 creates later: the object of a single
+        PUT, which is smaller than a part, and an entry of the table's log (History). No reader sees either
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.identity import NewId
+from stratalog.partitions.identity import NewId, TopicIdPartition
 from stratalog.partitions.probing import Prober, ThreadProber
 from stratalog.partitions.runner import Runner, ThreadRunner
 from stratalog.partitions.store import Store, StoreCounts, StoreOptions
@@ -70,6 +70,8 @@ class Storage:
     """The key that signs metadata and descriptions; None: they are not signed, or this process only reads."""
     elsewhere: Callable[[], StoreCounts] = StoreCounts
     """Returns the storage calls of tasks on executors so far."""
+    foreign: dict[tuple[TopicIdPartition, int], frozenset[str]] = field(default_factory=dict)
+    """By partition and generation: see ``PartitionReplicas.foreign``."""
 
     def replicas(self, view: PartitionView) -> PartitionReplicas:
         """A partition with the stores of its brokers."""
@@ -78,7 +80,7 @@ class Storage:
         if view.tiered and self.remote is not None:
             folder, read = paths.topic_folder(view.topic, view.topic_id), self.read_remote_log(view)
             remote = RemotePart(self.remote, folder, view.partition, read)
-        return PartitionReplicas(view, stores, remote)
+        return PartitionReplicas(view, stores, remote, self.foreign.get((view.key, view.generation), frozenset()))
 
     def replicas_of(self, image: ClusterImage, topics: Iterable[TopicImage]) -> list[PartitionReplicas]:
         """All partitions of the topics."""

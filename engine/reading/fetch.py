@@ -39,6 +39,7 @@ from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.look import remote_log_pieces
+from stratalog.engine.replicas.foreign_files import note_foreign
 from stratalog.engine.replicas.nearest import (
     Chosen,
     SeenLeader,
@@ -277,7 +278,8 @@ class _Fetch:
                 with suppress(NoMajorityError):
                     self.metadata.image().topic(self.key[0])  # a deleted topic is not damaged
                 raise
-            except (RetriableError, StaleMetadataError):
+            except (RetriableError, StaleMetadataError) as error:
+                note_foreign(self.metadata, self.storage, error)
                 tries += 1
                 pause = _BACKOFF.pause_s(tries, self.storage.rng.random())
                 if self.clock.monotonic_s() + pause > self.deadline_s:

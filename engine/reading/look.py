@@ -14,6 +14,7 @@ from stratalog.engine.metadata.chosen import chosen_topics
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage, partition_of
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.plan import PartitionPieces, check_end, readable_pieces
+from stratalog.engine.replicas.foreign_files import note_foreign
 from stratalog.engine.replicas.nearest import SeenLeader, seen_leader
 from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
 from stratalog.partitions.bulk import collector_paused
@@ -89,16 +90,26 @@ def look(
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds; StorageError
         when the remote tier is needed and unreachable.
     """
-    return look_again(lambda: _look_once(metadata, storage, memory, topic, partitions, takes_remote))
+    return look_again(
+        metadata, storage, lambda: _look_once(metadata, storage, memory, topic, partitions, takes_remote)
+    )
 
 
-def look_again(once: Callable[[], T]) -> T:
+def look_again(metadata: MetadataClient, storage: Storage, once: Callable[[], T]) -> T:
     """Run ``once``, and again if a leader has changed meanwhile, or files moved or seem to be missing. Damage is
     looked at twice, too: the folders of a topic that was deleted meanwhile look damaged, and ``once`` reads the
     metadata.
     """
+
+    def noting() -> T:
+        try:
+            return once()
+        except FencedLeaderEpochError as error:
+            note_foreign(metadata, storage, error)
+            raise
+
     try:
-        return while_it_changes(once, FencedLeaderEpochError, LogGapError, SourceChangedError, looks=_LOOKS)
+        return while_it_changes(noting, FencedLeaderEpochError, LogGapError, SourceChangedError, looks=_LOOKS)
     except CorruptionError as error:
         try:
             return once()

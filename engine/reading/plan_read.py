@@ -72,7 +72,7 @@ def plan_read(
         LeaderNotAvailableError, UnknownLeaderEpochError; CorruptionError kinds.
     """
     query.check_times(clock.now_ms())
-    return look_again(lambda: _plan_once(metadata, storage, clock, memory, query, client))
+    return look_again(metadata, storage, lambda: _plan_once(metadata, storage, clock, memory, query, client))
 
 
 def plan_again(
@@ -89,7 +89,7 @@ def plan_again(
         unclean election has replaced them; UnknownTopicOrPartitionError when the topic was created again; see
         ``plan_read``.
     """
-    return look_again(lambda: _plan_again_once(metadata, storage, clock, memory, plan, client))
+    return look_again(metadata, storage, lambda: _plan_again_once(metadata, storage, clock, memory, plan, client))
 
 
 def _plan_once(

@@ -286,14 +286,16 @@ class StreamSource:
         Raises: see ``latest``; errors of planning a read.
         """
         began = _began(start, end)
-        return look_again(lambda: self._plan_once(began, end)) if _has_records(began, end) else []
+        if not _has_records(began, end):
+            return []
+        return look_again(self._metadata, self._storage, lambda: self._plan_once(began, end))
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
-        """The records of ``plan`` as ranges of offsets, one for each partition that has records. Raises: see
-        ``latest``.
-        """
+        """The records of ``plan``: a range of offsets for each partition with records. Raises: see ``latest``."""
         began = _began(start, end)
-        return look_again(lambda: self._ranges_once(began, end)) if _has_records(began, end) else []
+        if not _has_records(began, end):
+            return []
+        return look_again(self._metadata, self._storage, lambda: self._ranges_once(began, end))
 
     def _ranges_once(self, began: Mapping[TopicPartition, Position], end: StreamOffsets) -> list[StreamRange]:
         seen = self._look(also=end.partitions)

@@ -20,6 +20,7 @@ from stratalog.engine.records.bad_record_lane import Lane
 from stratalog.engine.records.bad_records import BadRecordFilter, BadRecordRule, FoundBad
 from stratalog.engine.records.remote_end import replicas_to_append_to
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
+from stratalog.engine.replicas.foreign_files import note_foreign
 from stratalog.engine.replicas.in_sync import is_current, without
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.append import (
@@ -242,8 +243,11 @@ def _next_round(
         for partition, error in errors.items()
         if isinstance(error, CorruptionError)
     }
+    noted_foreign = {p for p, error in errors.items() if error and note_foreign(metadata, storage, error)}
     for partition, error in errors.items():
         view = states[partition].view
+        if partition in noted_foreign:
+            continue
         if isinstance(error, FencedLeaderEpochError) and is_current(image, view):
             ahead = ahead_of_metadata(metadata, storage, view)
             if view.leader in ahead:
@@ -266,7 +270,9 @@ def _next_round(
     if topic.topic_id not in image.topics:
         return image, _end_deleted(states, [*raced, *troubled])
     again = [
-        p for p in troubled if states[p].view.key in try_again or image.view(topic.topic_id, p) != states[p].view
+        p
+        for p in troubled
+        if p in noted_foreign or states[p].view.key in try_again or image.view(topic.topic_id, p) != states[p].view
     ]
     return image, [*raced, *again]
 

@@ -24,6 +24,7 @@ from stratalog.engine.replicas.in_sync import behind_since_ms, lags
 from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
 from stratalog.engine.replicas.out_of_range import Bounds, FetchAnswer, fetch_answer
 from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.later_rule import check_rules_known
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import (
@@ -120,7 +121,8 @@ def seen_leader(
     """The leader of a partition of ``image``, listed now. If a follower in the client's rack has a file too, the
     file is read from there.
 
-    Raises: see ``look_at_leader``; InvalidConfigError for a selector that cannot be loaded.
+    Raises: see ``look_at_leader``; LaterRuleError when a removal that ``image`` does not know has replaced some of
+        its files; InvalidConfigError for a selector that cannot be loaded.
     """
     replicas = storage.replicas(view)
     near: list[int] = []
@@ -129,6 +131,7 @@ def seen_leader(
         near = [broker for broker in able if _rack(view, broker) == client.rack]
     footer_of = footers_nearby(replicas, near)
     log = look_at_leader(replicas, footer_of)
+    check_rules_known(replicas, log.listing, log.local_start)
     tiered = topic_config_of(image, image.topics[view.topic_id]).remote_storage_enable
     return SeenLeader(image, replicas, log, footer_of, tiered)
 

@@ -7,6 +7,7 @@ afterwards (protocol, rule 2).
 
     partition         one partition: the view, its replicas on their stores, and a task's work on it
     leader            takes over an epoch; the leader's log
+    later_rule        files of a later removal than the view knows
     log_end           the end of the leader's log between two appends of a driver
     remote_end        keeps the leader's log from ending below the remote log
     lost_log          a leader that holds none of the records that the metadata knows about

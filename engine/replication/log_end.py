@@ -20,13 +20,13 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from stratalog.engine.replication.later_rule import check_rules_known
 from stratalog.engine.replication.leader import compare_with_remote, leader_log
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.errors import FencedLeaderEpochError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, claimed_high_watermark_of, is_live
-from stratalog.partitions.paths import DataName, name_in, parse_name
+from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import EndState, Replica, errors_of
 from stratalog.partitions.runner import Runner, side_by_side
 from stratalog.partitions.segment import forget_files
@@ -66,14 +66,14 @@ def look_at_end(
     end that an earlier look found under this view. The first call also compares the log with the remote log, if
     the caller has read the latter. ``read`` is called with a single new file of the log before its footer is read.
 
-    Raises: see ``leader_log``; FencedLeaderEpochError when a removal of records that the view does not know has
-        rewritten the end.
+    Raises: see ``leader_log``; LaterRuleError when a removal of records that the view does not know has rewritten
+        the end.
     """
     now_ms = clock.now_ms()
     if known is not None and known.last is not None and is_recent(known, clock):
         leader = replicas.leader
         behind = leader.list_behind(known.last.name)
-        _check_rules_known(leader, behind, known.log_end)
+        check_rules_known(replicas, behind, known.log_end)
         found = [file for file in behind.data if is_live(file.name, known.lineage, known.log_end)]
         if _is_unchanged(behind, known):
             if not found:
@@ -88,28 +88,12 @@ def look_at_end(
                 side_by_side(copies, leader.check_root, opened)
                 return _after(leader, known, found[0]), {found[0].name}
     log = leader_log(replicas)
-    _check_rules_known(replicas.leader, log.listing, log.chain[-1].start if log.chain else log.log_end)
+    check_rules_known(replicas, log.listing, log.chain[-1].start if log.chain else log.log_end)
     if known is None:
         compare_with_remote(replicas, log)
     last = log.chain[-1].file if log.chain else None
     end = LogEnd(log.lineage, last, log.log_end, replicas.leader.end_state(log), now_ms, names_in(log.listing))
     return end, {link.name for link in log.chain}
-
-
-def _check_rules_known(leader: Replica, listing: Listing, start: int) -> None:
-    """Check that no file from ``start`` on is of a later removal of records than the view knows. Such a file does
-    not count in this view. The file that it replaced may be deleted, and its name be taken by an append that began
-    before: the log would hold these records by this view alone.
-
-    Raises: FencedLeaderEpochError.
-    """
-    later = (parse_name(name_in(leader.folder, stored.name)) for stored in listing.foreign)
-    for name in later:
-        if isinstance(name, DataName) and name.least_end > start:
-            raise FencedLeaderEpochError(
-                f"{leader} has {name}, made by a later removal of records than this view knows: read the metadata "
-                "again"
-            )
 
 
 def is_recent(known: LogEnd, clock: Clock) -> bool:

@@ -21,6 +21,8 @@ class PartitionReplicas:
     stores: Mapping[int, Store]
     remote: RemotePart | None = None
     """None if the topic is not tiered."""
+    foreign: frozenset[str] = frozenset()
+    """The names of files of a later generation than the view's that no rule of removal made."""
 
     def __str__(self) -> str:
         return str(self.view)

@@ -10,11 +10,13 @@ import pytest
 
 from stratalog.engine.driver.report import Report
 from stratalog.engine.upkeep.erasing.certificate import ErasedPartition, read_certificate
-from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.errors import InvalidCallError, PolicyViolationError
+from tests.ports import ports_of
 from tests.unit.cluster_harness import report_of, rows_of
 from tests.unit.snapshot_harness import keyed
 from tests.unit.test_upkeep_compact import stop_before_removal
 from tests.unit.test_upkeep_erase import KEY, Erasable
+from tests.unit.test_upkeep_erase_remote import Tiered
 
 
 def verified(live: Erasable, path: Path) -> Report:
@@ -117,3 +119,34 @@ def test_a_certificate_that_cannot_be_meant_is_refused(tmp_path: Path, change: d
     (tmp_path / "c").write_text(json.dumps(fields))
     with pytest.raises(InvalidCallError, match=why):
         live.cluster.verify_erased(tmp_path / "c")
+
+
+def test_a_remote_copy_that_cannot_be_looked_for_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Tiered(tmp_path)
+    assert live.erase(KEY, certificate=tmp_path / "c").whole
+    monkeypatch.setattr(ports_of(live.cluster).storage, "remote", None)
+    report = verified(live, tmp_path / "c")
+    assert [row["state"] for row in report.rows if row["broker"] is None] == ["unknown"]
+    assert "has no [cluster] remote" in str(report.failures)
+
+
+def test_an_unfinished_upload_is_unknown(tmp_path: Path) -> None:
+    live = Tiered(tmp_path)
+    assert live.erase(KEY, certificate=tmp_path / "c").whole
+    remote = ports_of(live.driver()).storage.remote
+    assert remote is not None
+    staged = remote.stage_writer(f"{live.table().folder}/0/{0:020}.{1:010}.parquet")
+    report = verified(live, tmp_path / "c")
+    assert [(one.item, one.code) for one in report.failures] == [("remote tier", "UNKNOWN")]
+    assert "1 unfinished" in report.failures[0].message
+    staged.abort()
+    assert verified(live, tmp_path / "c").ok
+
+
+def test_a_topic_that_may_have_been_tiered_is_refused_without_the_remote_tier(tmp_path: Path) -> None:
+    live = Erasable(tmp_path, remote_log_delete_on_disable="true")
+    ports_of(live.cluster).storage.remote = None
+    with pytest.raises(PolicyViolationError, match=r"no \[cluster\] remote"):
+        live.erase(KEY)

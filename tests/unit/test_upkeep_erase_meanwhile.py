@@ -9,12 +9,20 @@ from typing import Any
 import pytest
 
 from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.reading.fetch import fetch_many
+from stratalog.engine.reading.look import look
+from stratalog.engine.replication import append as append_module
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.partitions.errors import InvalidCallError, StorageError
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.runner import Done
+from stratalog.tiering.delta_table import DeltaTopicTable
+from tests.ports import ports_of
 from tests.unit.cluster_harness import rows_of
 from tests.unit.faulty_store import Faults
 from tests.unit.snapshot_harness import keyed
 from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, SECRET, Erasable, traces
+from tests.unit.test_upkeep_erase_remote import Tiered
 
 
 def around_each(
@@ -184,8 +192,12 @@ def test_a_task_that_meets_files_of_another_erasure_runs_again(
 
 
 @pytest.mark.parametrize("stalls_s", [0, 3600])
-def test_an_append_that_takes_the_name_of_an_erased_file_is_not_lost(tmp_path: Path, stalls_s: int) -> None:
-    """It has looked for the end of the log before another append, whose file an erasure then deletes."""
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_append_that_takes_the_name_of_an_erased_file_is_not_lost(
+    tmp_path: Path, stalls_s: int, more: int
+) -> None:
+    """It has looked for the end of the log before another append, whose file an erasure then deletes. Appends
+    after the erasure continue the log behind the taken name."""
     faults = Faults()
     live = Erasable(tmp_path, through=faults.wrap, fill=False)
     late = live.driver()
@@ -196,10 +208,119 @@ def test_an_append_that_takes_the_name_of_an_erased_file_is_not_lost(tmp_path: P
             faults.none()
             live.put((KEY, SECRET))
             live.erase(KEY, now=True).raise_for_failures()
+            for _ in range(more):
+                live.put((OTHER, "more"))
             live.clock.sleep(stalls_s)
 
     faults.before = before
     late.append_batches("t", {0: [keyed([(OTHER, "2"), (OTHER, "3")], 1)]}).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
-    assert live.everywhere() == {0: (OTHER, "1"), 2: (OTHER, "2"), 3: (OTHER, "3")}
+    late_rows = {2 + more: (OTHER, "2"), 3 + more: (OTHER, "3")}
+    assert live.everywhere() == {0: (OTHER, "1"), **{2 + at: (OTHER, "more") for at in range(more)}, **late_rows}
     assert live.cluster.verify(deep=True).ok
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_reader_with_old_metadata_takes_no_late_append_for_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """The append took the name of an erased file, and its writer has ended before it noticed."""
+    faults = Faults()
+    live = Erasable(tmp_path, through=faults.wrap, fill=False)
+    late = live.driver()
+    late.append_batches("t", {0: [keyed([(OTHER, "1")], 1)]}).raise_for_failures()
+    old: list[Any] = []
+
+    def before(uri: str, what: str, name: str) -> None:
+        if what in ("create", "commit") and "/t-" in name and name.endswith(".parquet"):
+            faults.none()
+            live.put((KEY, SECRET), (OTHER, "acknowledged"))
+            old.append(live.driver().image)
+            live.erase(KEY, now=True).raise_for_failures()
+
+    look_at_end = append_module.look_at_end
+
+    def dying(*args: Any, **options: Any) -> Any:
+        if old:
+            raise KeyboardInterrupt
+        return look_at_end(*args, **options)
+
+    faults.before = before
+    monkeypatch.setattr(append_module, "look_at_end", dying)
+    with pytest.raises(KeyboardInterrupt):
+        late.append_batches("t", {0: [keyed([(OTHER, f"late-{i}") for i in range(count)], 1)]})
+    ports = ports_of(live.driver())
+    (fetched,) = fetch_many(
+        ports.metadata, ports.storage, ports.clock, ports.memory, {("t", 0): 0}, known=old[0], timeout_s=5
+    )
+    assert isinstance(fetched, Done)
+    got = fetched.value.records.to_pylist()
+    assert [row["value"].decode() for row in got] == ["1", "acknowledged"]
+
+
+@pytest.mark.parametrize("end", [3, 99])
+def test_a_file_of_a_removal_that_never_was_stops_neither_appends_nor_readers(tmp_path: Path, end: int) -> None:
+    live = Erasable(tmp_path)
+    leader = live.replicas().leader
+    leader.store.create(leader.path(DataName(2, end, 1, 7)), b"of lost metadata")
+    live.driver().append_batches("t", {0: [keyed([(OTHER, "4")], 1)]}).raise_for_failures()
+    assert live.driver().fetch("t", 0, 6).records.num_rows == 1
+    ports = ports_of(live.driver())
+    (seen,) = look(ports.metadata, ports.storage, ports.memory, "t")[1]
+    assert seen.leader.log.log_end == 7
+    live.erase(KEY)
+    live.driver().append_batches("t", {0: [keyed([(OTHER, "5")], 1)]}).raise_for_failures()
+
+
+def test_an_upload_in_flight_of_a_record_appended_after_the_search_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its segment begins below the end of the search, and has the key only in a later record."""
+    segments = {"segment_bytes": "1000000", "segment_ms": "60000", "local_retention_bytes": "-1"}
+    live = Tiered(tmp_path, tier=False, fill=False, **segments)
+    for row in [(KEY, SECRET), (OTHER, "1"), (OTHER, "2")]:
+        live.put(row)
+    commit, clean_remotely = DeltaTopicTable.commit, erasing._Erasing.clean_remotely
+    stalled: list[Callable[[], Any]] = []
+
+    def stall(*args: Any, **options: Any) -> Any:
+        stalled.append(lambda: commit(*args, **options))
+        raise KeyboardInterrupt
+
+    def meanwhile(run: Any) -> None:
+        live.put((KEY, "again"))
+        live.clock.sleep(120)
+        live.put((OTHER, "2"))
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaTopicTable, "commit", stall)
+            with pytest.raises(KeyboardInterrupt):
+                live.driver().tier("t")
+        clean_remotely(run)
+
+    monkeypatch.setattr(erasing._Erasing, "clean_remotely", meanwhile)
+    live.erase(KEY, now=True).raise_for_failures()
+    stalled[0]()
+    listed = live.remote_log().of_partition(0)
+    assert any(one.base_offset < 3 < one.next_offset for one in listed)
+    assert all((live.remote / live.table().folder / one.path).exists() for one in listed)
+    assert live.cluster.verify(deep=True).ok
+
+
+def test_an_append_after_the_search_is_no_late_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge gives it a file that begins below the end of the search."""
+    live = Erasable(tmp_path, fill=False, segment_bytes="1000000", segment_ms="60000")
+    for row in [(KEY, SECRET), (OTHER, "1"), (OTHER, "2")]:
+        live.put(row)
+    look = erasing._Erasing.look_everywhere
+
+    def meanwhile(run: Any) -> None:
+        live.put((KEY, "again"))
+        live.clock.sleep(120)
+        live.put((OTHER, "2"))
+        live.cluster.merge("t").raise_for_failures()
+        look(run)
+
+    monkeypatch.setattr(erasing._Erasing, "look_everywhere", meanwhile)
+    assert live.erase(KEY, now=True).whole
+    merged = [one.name for one in live.replicas().leader.list().data if one.name.merged]
+    assert any(name.base_offset < 3 < name.least_end for name in merged)

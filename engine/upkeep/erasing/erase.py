@@ -14,8 +14,8 @@
 A run that ends anywhere leaves the rest to the next one. Two at once agree by the partition epochs.
 
 An upload or a merge that began before the erasure, and ends after it, may bring a file with erased records back.
-The file does not count, as files of a greater generation do, and is deleted like every replaced one. Its bytes are
-unfinished until then, and step 5 finds those.
+The file does not count, as files of a greater generation do, and is deleted like every replaced one. Step 5 finds
+bytes without a name, but no single PUT on its way (an object smaller than a part): ``verify --erased`` does later.
 """
 
 from __future__ import annotations
@@ -277,9 +277,9 @@ class _Erasing:
                     NotErased(where, "it is no file of a log, so nobody knows what it has: remove it by hand")
                 )
             elif not copy.owned or part.is_new(copy.file, where):
-                keys = part.keys if not copy.owned or copy.file.name.base_offset < part.looked_to else None
+                looked_to = part.looked_to if copy.owned else None
                 try:
-                    if not may_hold(copy.store, copy.file, part.view.erasures, keys):
+                    if not may_hold(copy.store, copy.file, part.view.erasures, part.keys, looked_to):
                         continue
                     why = self._why_there(copy)
                 except StratalogError as error:

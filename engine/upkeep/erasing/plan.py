@@ -104,6 +104,11 @@ def _refusals(
             "it is compacted, and an earlier record of a key would become its last: erase whole keys, without a "
             "time"
         )
+    if storage.remote is None and config.remote_log_delete_on_disable:
+        yield (
+            "it may have been tiered (remote.log.delete.on.disable), and the cluster file has no [cluster] remote "
+            "in which to look for its objects: add it there; if it never was tiered, delete that config"
+        )
     if storage.remote is not None:
         untiered = () if config.remote_storage_enable else (topic.folder,)
         for folder in (*untiered, paths.join(paths.SNAPSHOT_TABLES, topic.folder)):

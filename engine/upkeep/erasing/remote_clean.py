@@ -158,9 +158,9 @@ class _CleaningTopic:
         self._forget_history(objects.log_entries)
 
     def _may_hold(self, part: ErasingPartition, found: RemoteObject) -> bool:
-        keys = part.keys if found.name.base_offset < part.looked_to else None
         table = self.erasing.tables[self.topic_id]
-        return may_hold(table.remote, DataFile(found.name, found.object), part.view.erasures, keys)
+        file = DataFile(found.name, found.object)
+        return may_hold(table.remote, file, part.view.erasures, part.keys, part.looked_to)
 
     def _is_due(
         self, path: str, stored: StoredObject, removed: RemovedFiles, delay_ms: int, time_ms: int | None

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.upkeep.erasing.certificate import ErasedRemote, ErasedTopic
-from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy
+from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, still_staged
 from stratalog.partitions import paths
-from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.store import StoredObject
 from stratalog.tiering.erasure import log_litter, older_log_files
 from stratalog.tiering.remote_objects import RemoteObjects
 
+_WHERE = "remote tier"
 
-def remote_copies(storage: Storage, topics: Iterable[ErasedTopic]) -> Iterator[tuple[TopicIdPartition, Copies]]:
+
+def remote_copies(
+    storage: Storage, topics: Sequence[ErasedTopic], clock: Clock
+) -> Iterator[tuple[TopicIdPartition, Copies]]:
     """The remote copy of each partition in a certificate whose topic has objects in the remote tier, or had when
-    it was erased. Objects that belong to no partition count for each."""
+    it was erased. Objects that belong to no partition count for each. Unfinished uploads are looked for before the
+    objects, as they may get a name meanwhile; the first copy counts them."""
     remote = storage.remote
-    for topic in topics if remote is not None else ():
-        assert remote is not None
+    if remote is None:
+        for topic in topics:
+            for one in topic.partitions:
+                if one.remote is not None:
+                    error = InvalidCallError("the cluster file has no [cluster] remote: add it, and verify again")
+                    yield TopicIdPartition(topic.topic_id, one.partition), Copies(None, (), 0, error)
+        return
+    staged = still_staged({_WHERE: remote}, clock)[_WHERE]
+    unfinished = 0 if isinstance(staged, StratalogError) else len(staged)
+    for topic in topics:
         folder = paths.topic_folder(topic.topic, topic.topic_id)
         try:
             stored = remote.walk(folder)
+            if isinstance(staged, StratalogError) and (stored or any(one.remote for one in topic.partitions)):
+                raise staged
         except StratalogError as error:
             for one in topic.partitions:
                 yield TopicIdPartition(topic.topic_id, one.partition), Copies(None, (), 0, error)
@@ -42,7 +58,8 @@ def remote_copies(storage: Storage, topics: Iterable[ErasedTopic]) -> Iterator[t
             found += [
                 FileCopy(None, remote, key, each, None, True, why) for each, why in _unknown(objects, one.remote)
             ]
-            yield key, Copies(None, tuple(found))
+            yield key, Copies(None, tuple(found), unfinished)
+            unfinished = 0
 
 
 def _unknown(objects: RemoteObjects, erased: ErasedRemote | None) -> Iterator[tuple[StoredObject, str]]:

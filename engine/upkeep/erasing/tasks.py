@@ -311,8 +311,16 @@ class _Cleaning:
         return NotErased(f"broker {broker}: {file.object.name}", why, waits)
 
 
-def may_hold(store: Store, file: DataFile, erasures: Sequence[Erasure], keys: RecordFinder | None) -> bool:
-    """Whether a data file may hold a record that the erasures name, or a wanted one; a damaged one may."""
+def may_hold(
+    store: Store,
+    file: DataFile,
+    erasures: Sequence[Erasure],
+    keys: RecordFinder | None,
+    looked_to: int | None = None,
+) -> bool:
+    """Whether a data file may hold a record that the erasures name, or a wanted one; a damaged one may. A wanted
+    record from ``looked_to`` on does not count: it was appended after the search, and the erasures do not name
+    it."""
     name = file.name
     try:
         end = end_of_file(store, file)
@@ -321,6 +329,9 @@ def may_hold(store: Store, file: DataFile, erasures: Sequence[Erasure], keys: Re
         ):
             return True
         if keys is None:
+            return False
+        end = end if looked_to is None else min(end, looked_to)
+        if name.base_offset >= end:
             return False
         return next(keys.offsets_in(store, file, name.base_offset, end), None) is not None
     except CorruptSegmentError:

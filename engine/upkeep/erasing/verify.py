@@ -140,7 +140,7 @@ def verify_erased(
         ]
         works += [
             _Work(copies, expected, frozenset([key]), bytes.fromhex(certificate.salt), conditions)
-            for key, copies in remote_copies(storage, certificate.topics)
+            for key, copies in remote_copies(storage, certificate.topics, execution.clock)
         ]
         looked = sorted(run.each(_look, works, unit="copies"), key=_place)
         for work, states in looked:
