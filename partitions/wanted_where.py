@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.partitions.columns import bools_of, integers_of
+from stratalog.partitions.columns import bools_of, integers, integers_of
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.predicate import Predicate, may_select, paths_of, selected
@@ -22,7 +22,7 @@ from stratalog.partitions.store.protocol import Readable
 from stratalog.partitions.wanted_keys import WantedKeys
 from stratalog.partitions.where import parse_where
 
-_NO_RECORDS = pa.array([ABORT, COMMIT, GAP], pa.int32())
+_NO_RECORDS = integers(np.array([ABORT, COMMIT, GAP])).cast(pa.int32())
 
 
 class RecordFinder(Protocol):

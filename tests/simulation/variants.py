@@ -122,7 +122,9 @@ def nothing_remote(
     return {work.replicas.view.key for work in works}
 
 
-def removed_whatever_is_listed(log: RemoteLog, replaced: Sequence[Replaced]) -> TableChange | CommittedBatch:
+def removed_whatever_is_listed(
+    log: RemoteLog, replaced: Sequence[Replaced], _operation: str = "compact"
+) -> TableChange | CommittedBatch:
     """Adds rewritten segments once, whether or not those that they replace are listed."""
     listed = {segment.path for segment in log.all_segments()}
     new = [each for each in replaced if each.upload.segment.path not in listed]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,6 @@ from stratalog.engine.upkeep.memory.times import decode
 from stratalog.engine.upkeep.replication import merge
 from stratalog.partitions.errors import SourceChangedError, StorageError, UnknownTopicOrPartitionError
 from stratalog.partitions.paths import MAINTENANCE
-from stratalog.partitions.store import StoredObject
 from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.ports import ports_of
@@ -164,14 +164,19 @@ def test_a_table_that_nobody_touches_costs_an_idle_run_one_request(live: LiveClu
         live.driver().maintain(exclude=["scrub", "vacuum"]).raise_for_failures()
     live.driver().maintain(only=["tier"], due=True)
     asked: list[str] = []
-    stat = LocalStore.stat
 
-    def counted(store: LocalStore, name: str) -> StoredObject:
-        asked.append(name)
-        return stat(store, name)
+    def counted(name: str) -> None:
+        call = getattr(LocalStore, name)
+
+        def count(store: LocalStore, what: str, *others: Any, **named: Any) -> Any:
+            asked.append(what)
+            return call(store, what, *others, **named)
+
+        patch.setattr(LocalStore, name, count)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalStore, "stat", counted)
+        for name in ("stat", "read", "list", "names", "walk"):
+            counted(name)
         patch.setattr(DeltaTopicTable, "load", lambda table: pytest.fail("the table is read"))
         live.driver().maintain(only=["tier"], due=True).raise_for_failures()
     assert len([name for name in asked if "_delta_log" in name]) == 1

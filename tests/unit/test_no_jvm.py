@@ -25,7 +25,7 @@ ALLOWED = {
     },  # it starts the JVM of a classic session; one of Spark Connect has a server
     # the description of jobs; those of Spark Connect are described by its server
     "engine/spark/described.py": {"_sc", "setLocalProperty"},
-    "engine/spark/given_up.py": {"py4j"},  # the name of a module: how an error of a classic session is told
+    "engine/spark/aborted.py": {"py4j"},  # the name of a module: how an error of a classic session is recognized
     "engine/spark/frame_tasks.py": {"_jdf"},  # statistics of a plan; without them an append takes the shuffle
     "engine/spark/stream_query.py": {"sparkContext"},  # the id of a query; Spark Connect's is found otherwise
 }

@@ -25,6 +25,7 @@ RUN_AS_A_BRIDGE = "docs/bridges.md"  # tests/bridges/test_bridges.py
 RUN_WITH_SPARK = (
     "README.md",
     "docs/delta.md",
+    "docs/mirror.md",  # tests/kafka/test_live_page.py
     "docs/tutorial.md",
     "docs/pipelines.md",
 )  # tests/spark
