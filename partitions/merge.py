@@ -29,9 +29,10 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.transactions import Fate, FooterOf, LogTransactions
 
 _SMALLEST_TIER_BYTES = 64 * 1024
-_FEW = 64
+FEW = 64
 """A file of at least this fraction of ``segment.bytes`` waits until its segment is sealed. A segment has at most
-this many of them, and an earlier merge would write their bytes once more.
+this many of them, and an earlier merge would write their bytes once more. An upload reads at most this many files
+of a run that ``merge`` leaves to it.
 """
 
 
@@ -43,8 +44,9 @@ class MergePolicy:
     segment_ms: int
     min_files: int
     leaves_sealed: bool = False
-    """Whether sealed runs are not merged, because ``tier`` uploads each as one segment, which it writes straight
-    from the files. A run with transactions is merged nevertheless, as its readers would have to find the markers.
+    """Whether sealed runs of at most ``FEW`` files are not merged, because ``tier`` uploads each as one segment,
+    which it writes straight from the files. A run with transactions is merged nevertheless, as its readers would
+    have to find the markers.
     """
 
 
@@ -184,9 +186,8 @@ def plan_merges(
         if not rewritten:
             sealed, active = _sealed([*links], policy, now_ms)
             runs = [with_outcomes(run, transactions) for run in sealed]
-            merges += [
-                run for run in runs if run.transactional or (len(run.links) > 1 and not policy.leaves_sealed)
-            ]
+            most = FEW if policy.leaves_sealed else 1
+            merges += [run for run in runs if run.transactional or len(run.links) > most]
             merges += [with_outcomes(run, transactions) for run in _crowds(active, policy)]
     return merges
 
@@ -291,7 +292,7 @@ def _crowds(links: Sequence[Link], policy: MergePolicy) -> list[Run]:
     of them, and of which each is small.
     """
     crowds: list[Run] = []
-    for small, group in groupby(links, key=lambda link: _size(link) * _FEW < policy.segment_bytes):
+    for small, group in groupby(links, key=lambda link: _size(link) * FEW < policy.segment_bytes):
         if small:
             few = [*group]
             crowds += _crowds_up_to(max(_tier(_size(link), policy) for link in few), few, policy)

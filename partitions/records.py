@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from stratalog.partitions.bounded import parse_json
@@ -227,10 +229,66 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column as another type. Arrow 19 casts no nullable field to a required one, so types that are otherwise
-    equal are viewed. Raises: pyarrow.ArrowException, also for a null in a required field.
+    """A column as another type. Fields may become required: a null struct then has values in their place, which
+    no file stores. Arrow's own casts refuse such structs, and Arrow 19 casts no nullable field to a required one.
+
+    Raises: pyarrow.ArrowException, also for a null in a required field.
     """
-    return column.view(kind) if same_type(column.type, kind) else column.cast(kind)
+    if not same_type(column.type, kind):
+        column = column.cast(_optional(kind))
+    if pa.types.is_nested(kind):
+        column = pa.concat_arrays([column])  # without the rows outside a slice
+        return _required(column, kind, np.ones(len(column), bool))
+    return column
+
+
+def _optional(kind: pa.DataType) -> pa.DataType:
+    """The type with nullable fields."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _optional(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_optional(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_optional(kind.key_type), _optional(kind.item_type))
+    return kind
+
+
+def _required(
+    column: pa.Array, kind: pa.DataType, live: npt.NDArray[np.bool_], what: str = "", *, nullable: bool = True
+) -> pa.Array:
+    """A column without an offset as a type that differs in nullability alone. ``live``: the rows that have no null
+    around them.
+    """
+    valid, *buffers = column.buffers()
+    if column.null_count:
+        present = column.is_valid().to_numpy(zero_copy_only=False)
+        if not nullable:
+            if not present[live].all():
+                raise pa.ArrowInvalid(f"field {what!r} is required, but a record has a null there")
+            valid = None
+        live = live & present
+    if not pa.types.is_nested(kind):
+        return pa.Array.from_buffers(kind, len(column), [valid, *buffers])
+    if pa.types.is_struct(kind):
+        children = [
+            _required(column.field(i), field.type, live, field.name, nullable=field.nullable)
+            for i, field in enumerate(kind)
+        ]
+        return pa.Array.from_buffers(kind, len(column), [valid], children=children)
+    live = np.repeat(live, np.diff(column.offsets.to_numpy()))
+    if pa.types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        entries = pa.StructArray.from_arrays(
+            [
+                _required(column.keys, key.type, live, f"{what}.key", nullable=False),
+                _required(column.items, item.type, live, f"{what}.value", nullable=item.nullable),
+            ],
+            fields=[key, item],
+        )
+        return pa.Array.from_buffers(kind, len(column), [valid, buffers[0]], children=[entries])
+    element = kind.value_field
+    values = _required(column.values, element.type, live, f"{what}.element", nullable=element.nullable)
+    return pa.Array.from_buffers(kind, len(column), [valid, buffers[0]], children=[values])
 
 
 def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:

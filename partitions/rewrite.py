@@ -14,6 +14,7 @@ log.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -216,36 +217,41 @@ def stage_run(
 class _Files:
     """The files of a run. A small file is read by one request, with its footers: by the columns it would take a
     request for each. Files of up to ``_HELD_BYTES`` together are kept from the first look, the others are read
-    again.
+    again. Around a rewritten file, a merged file of an older generation has several links.
     """
+
+    segments: list[Segment]
+    """The segment of each link, in order."""
 
     def __init__(self, source: Store, run: Run) -> None:
         """Reads all footers. Raises: see ``read_segment``."""
         self._source = source
         self._held: dict[DataName, HeldObject] = {}
-        self._segments: dict[DataName, Segment] = {}
+        self._left = Counter(link.name for link in run.links)
+        self._by_name: dict[DataName, Segment] = {}
         room = _HELD_BYTES
         for link in run.links:
+            if link.name in self._by_name:
+                continue
             size = link.file.object.size_bytes
             if size > min(room, SMALL_BYTES):
-                self._segments[link.name] = read_segment(source, link.file)
+                self._by_name[link.name] = read_segment(source, link.file)
                 continue
             room -= size
             held = self._held[link.name] = HeldObject(source, link.file.object)
-            self._segments[link.name] = segment_of(source, link.file, held)
-
-    @property
-    def segments(self) -> list[Segment]:
-        """The footers of the files, in order."""
-        return [*self._segments.values()]
+            self._by_name[link.name] = segment_of(source, link.file, held)
+        self.segments = [self._by_name[link.name] for link in run.links]
 
     def records(self, link: Link) -> Iterator[pa.RecordBatch]:
         """The records of a link. Call it once for each link. Raises: see ``read_batches``."""
-        held: Readable | None = self._held.pop(link.name, None)
+        self._left[link.name] -= 1
+        held: Readable | None = self._held.get(link.name)
+        if not self._left[link.name]:
+            self._held.pop(link.name, None)
         if held is None:
             small = link.file.object.size_bytes <= SMALL_BYTES
             held = HeldObject(self._source, link.file.object) if small else self._source
-        return batches_of(held, self._segments[link.name], link.start, link.end)
+        return batches_of(held, self._by_name[link.name], link.start, link.end)
 
 
 def _followed(segments: Sequence[Segment]) -> Removal | None:
@@ -260,9 +266,11 @@ _Part = Callable[[ProducerState, int], ProducerPart]
 
 
 def _markers(footers: Iterable[SegmentFooter], start: int) -> tuple[TransactionPart, ...]:
-    """The markers in these files that end transactions which began before ``start``."""
+    """The markers in these files, each once, that end transactions which began before ``start``."""
     parts = (part for footer in footers for part in (footer.transaction, *footer.markers) if part is not None)
-    return tuple(part for part in parts if part.first_offset is not None and part.first_offset < start)
+    return tuple(
+        dict.fromkeys(part for part in parts if part.first_offset is not None and part.first_offset < start)
+    )
 
 
 def _write(

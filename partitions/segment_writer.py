@@ -300,7 +300,9 @@ def _regular(column: pa.ChunkedArray) -> pa.ChunkedArray:
     batches are copied. In lists the writer counts elements instead, so these become one piece.
     """
     kind = column.type
-    if column.num_chunks < 2 or not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
+    if column.num_chunks < 2:
+        return column  # combining would copy it
+    if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
         return column.combine_chunks()
     pieces: list[pa.Array] = []
     rest: list[pa.Array] = []

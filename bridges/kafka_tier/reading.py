@@ -18,7 +18,7 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.bridges.kafka_tier.batches import KafkaBatch, batch_bytes, batches_of, decompressed
+from stratalog.bridges.kafka_tier.batches import HEADER_BYTES, KafkaBatch, batch_bytes, batches_of, decompressed
 from stratalog.bridges.kafka_tier.columns import decode
 from stratalog.bridges.kafka_tier.indexes import AbortedTransaction, OffsetIndex, parse_offset_index
 from stratalog.bridges.kafka_tier.layout import IndexKind, OpenSegment
@@ -159,12 +159,22 @@ def _batches(task: TierTask, what: str, *, first: bool = False) -> Iterator[list
             expected = found[-1].last_offset + 1
             # The incomplete batch is read again: joining it to the next bytes would copy them all.
             position, size = position + found[-1].end, min(2 * size, READ_BYTES)
+            needed = _of_next(data, found[-1].end, position - found[-1].end, what) if expected < end else 0
+            size = needed if 2 * needed > READ_BYTES else max(size, needed)
         elif len(data) < size:
             raise CorruptionError(f"{what}: its log ends at byte {position + len(data)}, before offset {end}")
         else:
-            size = max(2 * size, batch_bytes(data, 0, position, what) or 0)
+            size = max(2 * size, _of_next(data, 0, position, what))
     if end == segment.next_offset and expected != end:
         raise CorruptionError(f"{what}: its batches end before offset {expected}, but its metadata says {end}")
+
+
+def _of_next(data: bytes, at: int, position: int, what: str) -> int:
+    """The bytes from ``data[at:]`` on that hold a whole batch, and the header of the batch after it; 0 if unknown.
+    So a read of a large batch tells the size of the next read. Raises: see ``batches_of``.
+    """
+    size = batch_bytes(data, at, position, what)
+    return 0 if size is None else size + HEADER_BYTES
 
 
 def _checked(task: TierTask, batches: list[KafkaBatch], expected: int, what: str) -> list[KafkaBatch]:

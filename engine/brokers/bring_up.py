@@ -18,7 +18,7 @@ from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, Row
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.commands import RegisterBroker
-from stratalog.engine.metadata.image import BrokerImage, ClusterImage
+from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.quorum.bootstrap import has_log
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.voter import Voter
@@ -27,6 +27,7 @@ from stratalog.partitions.errors import BrokerUnreachableError, InvalidCallError
 from stratalog.partitions.identity import NewId, same_root
 from stratalog.partitions.root import (
     BrokerFile,
+    Root,
     check_broker_file,
     check_signed,
     format_root,
@@ -152,11 +153,13 @@ def plan_registration(
                 check_broker_file(found.file, store, storage.file.cluster_id, broker_id)
             elif trust_copy:
                 raise _not_there(broker_id, store)
-            directory_id = storage.new_id() if found is None else found.file.directory_id
-            root = "" if found is None else found.identity
-            present = image.brokers.get(broker_id)
-            command = RegisterBroker(broker_id, directory_id, known.rack, known.log_dir, root, trusted=trust_copy)
-            decision = command.decide(image)
+            if found is None:
+                command: RegisterBroker | None = RegisterBroker(
+                    broker_id, storage.new_id(), known.rack, known.log_dir
+                )
+            else:
+                command = _to_register(storage, image, broker_id, found, by_name=True, trust_copy=trust_copy)
+            after = image if command is None else command.decide(image).image_after(image)
         except StratalogError as error:
             failures.append(Failure.of(f"broker {broker_id}", error))
             continue
@@ -164,9 +167,9 @@ def plan_registration(
             new.add(broker_id)
         sends.send(store, puts=_PUTS_OF_FORMAT if found is None else 0, gets=_GETS_OF_REGISTRATION)
         sends.send_look(image, times=2)
-        if _is_other(present, directory_id, root) or trust_copy:
+        if command is not None:
             sends.send_commit(image)
-            image = decision.image_after(image)
+            image = after
     return image, new, failures
 
 
@@ -205,13 +208,41 @@ def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
 def _register(
     metadata: MetadataClient, storage: Storage, broker_id: int, *, by_name: bool, trust_copy: bool
 ) -> RegisteredRow:
-    known = entry(storage.file, broker_id)
+    entry(storage.file, broker_id)
     store = storage.stores[broker_id]
     found = inspect_root(store)
     if found is None:
         raise _not_there(broker_id, store)
     check_broker_file(found.file, store, storage.file.cluster_id, broker_id)
-    present = metadata.image().brokers.get(broker_id)
+    command = _to_register(storage, metadata.image(), broker_id, found, by_name=by_name, trust_copy=trust_copy)
+    if command is not None:
+        metadata.submit(command)
+    broker = metadata.image().broker(broker_id)
+    return RegisteredRow(
+        broker=broker_id,
+        rack=broker.rack,
+        broker_epoch=broker.broker_epoch,
+        directory_id=broker.directory_id,
+        registered="before" if command is None else "now",
+    )
+
+
+def _to_register(
+    storage: Storage,
+    image: ClusterImage,
+    broker_id: int,
+    found: Root,
+    *,
+    by_name: bool,
+    trust_copy: bool,
+) -> RegisterBroker | None:
+    """The command that registers a broker's root; None if nothing changes.
+
+    Raises: UnsignedError; InvalidCallError for a trusted copy that is none; StaleBrokerError for a moved root that
+        nobody has named.
+    """
+    known, store = entry(storage.file, broker_id), storage.stores[broker_id]
+    present = image.brokers.get(broker_id)
     if present is None or present.directory_id != found.file.directory_id:
         check_signed(found.file, store, storage.key)
     if trust_copy and (present is None or present.directory_id != found.file.directory_id):
@@ -237,26 +268,10 @@ def _register(
         or present.fenced
         or (present.directory_id, present.rack, present.log_dir, present.root) != wanted
     )
-    if changed:
-        metadata.submit(RegisterBroker(broker_id, *wanted, trusted=trust_copy))
-    broker = metadata.image().broker(broker_id)
-    return RegisteredRow(
-        broker=broker_id,
-        rack=broker.rack,
-        broker_epoch=broker.broker_epoch,
-        directory_id=broker.directory_id,
-        registered="now" if changed else "before",
-    )
+    return RegisterBroker(broker_id, *wanted, trusted=trust_copy) if changed else None
 
 
 def _not_there(broker_id: int, store: Store) -> BrokerUnreachableError:
     return BrokerUnreachableError(
         f"broker {broker_id}: {store.uri} has no broker.json: mount the volume, or format it"
     )
-
-
-def _is_other(present: BrokerImage | None, directory_id: str, root: str) -> bool:
-    """Whether this root is to be registered: for the first time, again, or as another incarnation."""
-    if present is None or present.fenced or present.directory_id != directory_id:
-        return True
-    return not same_root(root, present.root)

@@ -17,7 +17,7 @@ from stratalog.engine.config.definition import (
     one_of,
 )
 from stratalog.partitions.compaction import CompactionPolicy
-from stratalog.partitions.merge import MergePolicy
+from stratalog.partitions.merge import FEW, MergePolicy
 from stratalog.partitions.retention import UNLIMITED, RetentionLimits
 from stratalog.snapshots.policy import SnapshotPolicy
 from stratalog.tiering.plan import CopyLag
@@ -73,7 +73,9 @@ class TopicConfig:
         unit="bytes",
         doc="After an append is acknowledged, its driver shortens the log: it merges small appends into "
         "segments of up to this size, and deletes the replaced files after file.delete.delay.ms. 0: only merge "
-        "and retain do this.",
+        "and retain do this. In a tiered topic without a copy lag, merge stops at this size, too, and an upload "
+        "reads these files; if this is less than a 64th of segment.bytes, merge leaves at most 64 files to an "
+        "upload.",
     )
     retention_ms: int = key(
         _SEVEN_DAYS_MS,
@@ -357,12 +359,13 @@ class TopicConfig:
     @property
     def merging_on_brokers(self) -> MergePolicy:
         """The policy of ``merge``. ``tier`` writes a segment that it may upload at once straight from the files of
-        the log, so ``merge`` only merges appends as far as their driver does after an acknowledgement.
+        the log, so ``merge`` only merges appends as far as their driver does after an acknowledgement. If that
+        leaves small files, ``merge`` leaves only runs of few files to ``tier``.
         """
         at_once = self.copies_to_remote and not self.compacts and 0 in (self.copy_lag.ms, self.copy_lag.size_bytes)
         if not at_once:
             return self.merging
-        if self.segment_merge_inline_bytes:
+        if self.segment_merge_inline_bytes * FEW >= self.segment_bytes:
             return self.merging_inline
         return replace(self.merging, leaves_sealed=True)
 

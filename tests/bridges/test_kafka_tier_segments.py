@@ -6,10 +6,13 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from stratalog.bridges.kafka_tier import layout as layouts
+from stratalog.bridges.kafka_tier import reading
 from stratalog.bridges.kafka_tier.layout import IndexKind, LayoutOptions, OpenSegment, open_layout
 from stratalog.bridges.kafka_tier.local import LocalTieredStorageLayout
 from stratalog.bridges.kafka_tier.metadata_log import messages_of
@@ -32,6 +35,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
 from tests.bridges.kafka_tier_data import AIVEN, FOLDERS, MAIN, PREFIXED, Tier, batch_bytes, keys, real
+from tests.bridges.kafka_tier_made import Batch
 
 ID, OTHER = "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAQ"
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
@@ -348,3 +352,29 @@ def test_a_layout_is_named_and_others_are_registered(monkeypatch: pytest.MonkeyP
     assert open_layout("mine", LayoutOptions()).name == "local"
     with pytest.raises(InvalidCallError, match="no encryption"):
         open_layout("local", LayoutOptions(keys={"k": b""}))
+
+
+@pytest.mark.parametrize("size", [100, 3000, 5000, 7900, 20_000])
+@pytest.mark.parametrize("first", [True, False])
+def test_large_batches_are_read_about_once(monkeypatch: pytest.MonkeyPatch, size: int, first: bool) -> None:
+    """A read that ends in a large batch knows how much the next one takes."""
+    monkeypatch.setattr(reading, "READ_BYTES", 8000)
+    monkeypatch.setattr(reading, "_LEAST_READ_BYTES", 300)
+    count = 200_000 // size
+    log = b"".join(Batch(base, (b"x" * size,), 0).data() for base in range(count))
+    spent: list[int] = []
+
+    def read(start: int, end: int) -> bytes:
+        spent.append(len(log[start:end]))
+        return log[start:end]
+
+    segment = SimpleNamespace(start_offset=0, next_offset=count, size_bytes=len(log))
+    task: Any = SimpleNamespace(
+        opened=SimpleNamespace(read=read),
+        piece=SimpleNamespace(segment=segment, start=0, end=count),
+        epochs=SimpleNamespace(run_at=lambda _: (0, count)),
+    )
+    found = [batch for part in reading._batches(task, "t", first=first) for batch in part]
+    assert [batch.base_offset for batch in found] == list(range(count))
+    assert sum(spent) <= (1.35 if size == 3000 else 1.1) * len(log)
+    assert len(spent) <= count + 3

@@ -273,6 +273,8 @@ def test_a_root_that_was_formatted_anew_or_not_at_all_is_no_copy(live: LiveClust
     report = live.cluster.brokers.register([2], trust_copy=True, check=False)
     assert codes(report) == {"INVALID_REQUEST" if formatted else "BROKER_NOT_AVAILABLE": 1}
     assert live.cluster.image == before
+    planned = live.cluster.bootstrap(2, trust_copy=True, dry_run=True, check=False)
+    assert codes(planned) == codes(report)
     live.cluster.bootstrap(2, trust_copy=True, check=False)
     assert formatted or live.store(2).list("") == []
 

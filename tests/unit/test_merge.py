@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.engine.config.settings import topic_config
 from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, parse, resolve
-from stratalog.partitions.merge import MergePolicy, Run, next_merge_ms, plan_merges, sealed_runs, why_not_merged
+from stratalog.partitions.merge import (
+    FEW,
+    MergePolicy,
+    Run,
+    next_merge_ms,
+    plan_merges,
+    sealed_runs,
+    why_not_merged,
+)
 from stratalog.partitions.paths import DataName, WatermarkName
 from tests.unit.notation import FOLDER, log_of, stored, text_of
 
@@ -206,6 +215,38 @@ SIZES: dict[str, Callable[[random.Random, int], int]] = {
     "a large one now and then": lambda dice, _: 1024 * (2000 if dice.random() < 0.01 else 3),
     "of any magnitude": lambda dice, _: 2 ** dice.randrange(10, 22),
 }
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1, 4096, 16_383, 16_384, 65_536, 64 << 20])
+@pytest.mark.parametrize("min_files", [16, 100_000])
+def test_an_upload_reads_few_files_whatever_a_driver_may_merge(inline_bytes: int, min_files: int) -> None:
+    """Small files must not stay unmerged until the upload, which would read each of them."""
+    configs = {
+        "remote.storage.enable": "true",
+        "segment.bytes": str(1 << 20),
+        "segment.merge.inline.bytes": str(inline_bytes),
+        "segment.merge.min.files": str(min_files),
+    }
+    config = topic_config(configs, {})
+    folder = Folder(config.merging_on_brokers)
+    for _ in range(1000):
+        folder.append(3000)
+    folder.now_ms = config.segment_ms
+    while folder.plan():
+        folder.merge()
+    uploads = sealed_runs(folder.log(), config.merging, 0, folder.now_ms)
+    assert len(folder.files) <= 4 * FEW
+    assert max(len(run.links) for run in uploads) <= 2 * FEW
+
+
+@pytest.mark.parametrize(("files", "left"), [(64, 64), (65, 1)])
+def test_a_run_of_many_files_is_merged_before_the_remote_tier_takes_it(files: int, left: int) -> None:
+    folder = Folder(replace(POLICY, segment_bytes=64_000, min_files=100, leaves_sealed=True))
+    for _ in range(files):
+        folder.append(10)
+    folder.now_ms = POLICY.segment_ms
+    folder.merge()
+    assert len(folder.files) == left
 
 
 @pytest.mark.slow

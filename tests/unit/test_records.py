@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -251,3 +252,90 @@ def test_a_nullable_field_is_cast_to_a_required_one_if_it_has_no_null() -> None:
     assert cast(
         pa.array([{"a": 1}], pa.struct([("a", pa.int16())])), pa.struct([("a", pa.int32())])
     ).to_pylist() == [{"a": 1}]
+
+
+TEXT = pa.string()
+NESTED = pa.struct(
+    [
+        pa.field("x", TEXT, nullable=False),
+        pa.field("flag", pa.bool_(), nullable=False),
+        pa.field(
+            "inner",
+            pa.struct(
+                [
+                    pa.field("y", pa.int64(), nullable=False),
+                    pa.field("l", pa.list_(pa.struct([pa.field("q", TEXT, nullable=False)])), nullable=False),
+                ]
+            ),
+            nullable=False,
+        ),
+        pa.field("m", pa.map_(TEXT, pa.struct([pa.field("z", pa.int64(), nullable=False)])), nullable=False),
+    ]
+)
+
+
+def nested(at: int) -> dict[str, object]:
+    inner = {"y": at, "l": [{"q": "v"}, None] * (at % 3)}
+    return {"x": f"a{at}", "flag": at % 2 == 0, "inner": inner, "m": [(f"k{i}", {"z": i}) for i in range(at % 4)]}
+
+
+OPTIONAL = pa.struct(
+    [
+        ("x", TEXT),
+        ("flag", pa.bool_()),
+        ("inner", pa.struct([("y", pa.int32()), ("l", pa.list_(pa.struct([("q", TEXT)])))])),
+        ("m", pa.map_(TEXT, pa.struct([("z", pa.int32())]))),
+    ]
+)
+ROWS = [nested(at) if at % 3 else None for at in range(20)]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(ROWS, OPTIONAL),
+        pa.array(ROWS, OPTIONAL).slice(3, 9),
+        pa.array([{"x": None}, *ROWS], OPTIONAL).slice(1),
+        pa.array([*ROWS, {"x": None}], OPTIONAL)[:-1],
+        pa.nulls(3, OPTIONAL),
+        pa.array([], OPTIONAL),
+    ],
+    ids=["null records", "slice", "a null before a slice", "a null after it", "nulls", "empty"],
+)
+def test_null_records_and_slices_are_cast_to_required_fields(column: pa.Array) -> None:
+    """A tombstone has nulls in its required fields."""
+    made = cast(column, NESTED)
+    made.validate(full=True)
+    assert made.type == NESTED
+    assert made.to_pylist() == column.to_pylist()
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table([made], schema=pa.schema([("value", NESTED)])), sink)
+    assert pq.read_table(pa.BufferReader(sink.getvalue())).column(0).to_pylist() == column.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        ({"x": None}, "x"),
+        ({"inner": None}, "inner"),
+        ({"inner": {"y": None, "l": []}}, "y"),
+        ({"inner": {"y": 1, "l": [{"q": None}]}}, "q"),
+        ({"m": [("k", {"z": None})]}, "z"),
+        ({"m": None}, "m"),
+    ],
+)
+def test_a_null_in_a_required_field_of_a_record_is_refused(broken: dict[str, object], field: str) -> None:
+    with pytest.raises(pa.ArrowInvalid, match=f"'{field}' is required"):
+        cast(pa.array([*ROWS, nested(1) | broken], OPTIONAL), NESTED)
+
+
+def test_a_list_whose_elements_begin_later_is_cast() -> None:
+    """Neither the elements before the first list, nor those of a null list, count."""
+    elements = pa.array([{"x": None}, {"x": "a"}, {"x": "b"}], pa.struct([("x", TEXT)]))
+    column = pa.ListArray.from_arrays(pa.array([1, 2, 3], pa.int32()), elements)
+    made = cast(column, pa.list_(pa.struct([pa.field("x", TEXT, nullable=False)])))
+    assert made.to_pylist() == [[{"x": "a"}], [{"x": "b"}]]
+    made.validate(full=True)
+    hidden = pa.ListArray.from_arrays(pa.array([0, 1, 3], pa.int32()), elements, mask=pa.array([True, False]))
+    made = cast(hidden, pa.list_(pa.struct([pa.field("x", TEXT, nullable=False)])))
+    assert made.to_pylist() == [None, [{"x": "a"}, {"x": "b"}]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -15,8 +16,8 @@ from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import GAP
 from stratalog.partitions.removal import Rule, carried_out
 from stratalog.partitions.removing import Removed, RemovingOptions, carry_out
-from stratalog.partitions.rewrite import merge_run
-from stratalog.partitions.segment import read_batches, read_segment
+from stratalog.partitions.rewrite import Removal, merge_run, remove_from_run, stage_run, state_after
+from stratalog.partitions.segment import forget, read_batches, read_segment
 from stratalog.partitions.segment_check import verify_segment
 from stratalog.partitions.transactions import transactions_of
 from tests.unit.segments import listed, records, write_segment
@@ -222,3 +223,33 @@ def test_a_key_that_is_only_a_tombstone_leaves_when_its_time_is_over() -> None:
     assert log.held() == {1: (b"a", None), 2: (b"b", b"2"), 3: (b"c", b"3")}
     log.apply(Rule(2, 3, 3))
     assert log.held() == {2: (b"b", b"2"), 3: (b"c", b"3")}
+
+
+def test_a_merged_file_around_a_rewritten_one_is_rewritten_with_it() -> None:
+    """A late merge of an older generation surrounds the rewritten file: two links of the run are one file."""
+    log = a_log(5)
+    rule = Rule(1, len(log.given))
+    late, middle = log.run(0, 10**9), log.run(bounds(log)[3], bounds(log)[6])
+    staged, _ = stage_run(
+        log.store,
+        late,
+        log.store,
+        log.replica.path(late.segment_name),
+        compression="zstd",
+        state=lambda: state_after(log.replica, late),
+    )
+    nothing = Removal(Rule(1, rule.bound), lambda start, end: np.zeros(end - start, bool))
+    name = middle.name_in(log.replica.log(), 1)
+    remove_from_run(log.replica, middle, name, nothing, compression="zstd")
+    assert staged.commit()
+    chain = log.replica.log(fresh=True).chain
+    assert [link.name for link in chain] == [late.segment_name, name, late.segment_name]
+    run = log.run(0, 10**9)
+    forget()
+    before = log.store.counts.snapshot()
+    stage_run(log.store, run, log.store, "staged", compression="zstd", state=dict, removal=nothing)[0].abort()
+    assert (log.store.counts - before).reads == 2
+    held = log.held()
+    log.apply(Rule(2, rule.bound), segment_bytes=10**9)
+    assert [link.name.generation for link in log.replica.log(fresh=True).chain] == [2]
+    assert held != log.held() == log.surviving(rule)

@@ -110,6 +110,16 @@ def test_only_rows_around_the_ends_of_batches_are_copied() -> None:
     assert copied <= 3 * 1024
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.int64(), pa.list_(pa.int32())])
+def test_a_column_of_one_batch_is_not_copied(kind: pa.DataType) -> None:
+    value = {pa.binary(): b"x", pa.int64(): 1, pa.list_(pa.int32()): [1, 2]}[kind]
+    for column in (pa.array([value] * 5000, kind), pa.array([value] * 5000, kind).slice(7, 3000)):
+        before = pa.total_allocated_bytes()
+        assert _regular(pa.chunked_array([column])).chunk(0).equals(column)
+        assert pa.total_allocated_bytes() == before
+    assert len(_regular(pa.chunked_array([], kind))) == 0
+
+
 @pytest.mark.parametrize("typed", [False, True])
 def test_the_memory_of_records_is_what_arrow_says_but_for_its_rounding(typed: bool) -> None:
     """Levels of lists come on top."""
