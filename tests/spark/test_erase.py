@@ -55,7 +55,7 @@ def test_the_job_erases_in_both_tiers(
     file = write_cluster_file(tmp_path / "c")
     cluster = Cluster.format(file, spark)
     configs = {"remote.storage.enable": "true", "segment.bytes": "1", "local.retention.bytes": "0"}
-    cluster.topics.create("t", partitions=2, replication_factor=2, configs=configs)
+    cluster.topics.create("t", partitions=2, replication_factor=2, configs={**configs, "retention.ms": "-1"})
     for partition in (0, 1):
         for number in range(3):
             pairs = [("erase-me", f"secret-{number}"), (f"keep-{number}", "1")]

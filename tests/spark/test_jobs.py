@@ -141,11 +141,11 @@ def submit(place: Place, script: str, *argv: str) -> subprocess.CompletedProcess
 @pytest.mark.long("starts spark-submit")
 @pytest.mark.classic("spark-submit starts a session of its own")
 def test_a_job_under_spark_submit_works_and_prints_its_report_last(filled: Place) -> None:
-    done = submit(filled, "merge", "--topics", "t", "--json")
+    done = submit(filled, "tier", "--topics", "t", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
-    assert (report["operation"], report["ok"]) == ("merge", True)
-    assert report["totals"]["segments"] > 0
+    assert (report["operation"], report["ok"]) == ("tier", True)
+    assert report["totals"]["uploaded_files"] > 0
 
 
 @pytest.mark.classic("spark-submit starts a session of its own")
@@ -260,8 +260,8 @@ def test_the_life_of_a_topic(filled: Place, capsys: pytest.CaptureFixture[str]) 
         assert filled.call(job, *argv, "--json") == 0, capsys.readouterr()
         return last_line(capsys)
 
-    assert run("merge")["totals"]["segments"] > 0
-    assert run("replicate")["totals"]["copied_bytes"] > 0
+    assert run("merge")["totals"]["segments"] == 0, "tier writes a segment from few files"
+    run("replicate")
     assert run("tier")["totals"]["uploaded_files"] > 0
     run("retain")
     assert run("retain")["totals"]["deleted_bytes"] > 0

@@ -38,6 +38,12 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import CHANGES, Faults
 
 
+@pytest.fixture(autouse=True)
+def merges_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tier`` would write segments from few files, without a merge."""
+    monkeypatch.setattr("stratalog.partitions.merge.FEW", 1)
+
+
 class Fault(Enum):
     """How the n-th change fails."""
 

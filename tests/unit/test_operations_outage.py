@@ -73,6 +73,12 @@ OPERATIONS: dict[str, tuple[Callable[[RemoteFaults], Report], set[str]]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def merges_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tier`` would write segments from few files, without a merge."""
+    monkeypatch.setattr("stratalog.partitions.merge.FEW", 1)
+
+
 @pytest.mark.parametrize(
     ("operation", "waiting"),
     [
