@@ -11,6 +11,7 @@ import sys
 
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.mutations_of_bytes import MUTATIONS_OF_BYTES
+from tests.simulation.mutations_of_removal import MUTATIONS_OF_REMOVAL
 
 
 def found_at(mutation: Mutation) -> int | None:
@@ -21,7 +22,7 @@ def found_at(mutation: Mutation) -> int | None:
 
 
 if __name__ == "__main__":
-    for mutation in [*MUTATIONS, *MUTATIONS_OF_BYTES]:
+    for mutation in [*MUTATIONS, *MUTATIONS_OF_BYTES, *MUTATIONS_OF_REMOVAL]:
         if not sys.argv[1:] or mutation.name in sys.argv[1:]:
             seed = found_at(mutation)
             if seed != mutation.first:
