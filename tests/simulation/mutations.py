@@ -93,7 +93,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "the second scan fills the holes of the first",
                 "objects_together",
                 variants_of_listings.holes_and_all,
-                1246,
+                4468,
             ),
             (
                 "late high watermarks are claims",
