@@ -62,7 +62,7 @@ def append(cluster: Cluster) -> None:
 OPERATIONS: dict[str, tuple[Callable[[Cluster], object], int, int]] = {
     "append": (append, 13, 10),
     "replicate": (lambda cluster: cluster.replicate(), 15, 11),
-    "plan_read": (lambda cluster: cluster.plan_read("t"), 3, 3),
+    "plan_read": (lambda cluster: cluster.plan_read("t"), 3, 5),
     "fetch": (lambda cluster: cluster.fetch("t", 0, 0), 3, 0),
     "tier": (lambda cluster: cluster.tier(), 15, 10),
     "retain": (lambda cluster: cluster.retain(), 10, 14),
