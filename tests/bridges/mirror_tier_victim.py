@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import random
+import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +19,11 @@ from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.driver.tasks import LocalTasks
 from tests.bridges.test_mirror_tier import whole
+from tests.kafka.mirrored import new_cluster
 from tests.ports import ports_of, with_ports
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([__name__])
 
 
 class AtOnce(LocalTasks):
@@ -36,3 +44,29 @@ def mirror_by_parts(cluster_file: str, topic: str, brokers: str = "", tier: str 
     with closing(Cluster.open(Path(cluster_file))) as cluster:
         ports = ports_of(cluster).with_tasks(AtOnce(6))
         with_ports(mirror, ports)(source, [topic], options).raise_for_failures()
+
+
+def killed_mirrors(parent: Path, kills: int, seed: str, within_s: float, *given: str) -> Iterator[Cluster]:
+    """New clusters below ``parent``, until ``kills`` is reached. ``mirror_by_parts(file, *given)`` fills each: it is
+    killed at random moments, and then ends by itself. ``within_s``: the latest moment in the first cluster.
+    """
+    draw, killed, number = random.Random(seed), 0, 0
+    while killed < kills:
+        folder = parent / str(number)
+        folder.mkdir()
+        number += 1
+        with closing(new_cluster(folder)) as cluster:
+            while True:
+                process = _FORKS.Process(target=mirror_by_parts, args=(str(folder / "cluster.toml"), *given))
+                process.start()
+                began = time.monotonic()
+                process.join(draw.random() * within_s if killed < kills else 120)
+                if process.exitcode is not None:
+                    assert process.exitcode == 0
+                    within_s = max(0.2, time.monotonic() - began)
+                    break
+                process.kill()
+                process.join()
+                killed += 1
+            yield cluster
+    print(f"{killed} kills, {number} copies")

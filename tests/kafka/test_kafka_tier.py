@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import random
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -25,7 +22,7 @@ from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.source import SourceRange
 from stratalog.partitions.clock import SystemClock
-from tests.bridges.mirror_tier_victim import AtOnce, mirror_by_parts
+from tests.bridges.mirror_tier_victim import AtOnce, killed_mirrors
 from tests.depth import at_depth
 from tests.kafka.kafka_clients import WAIT_S, KafkaClients, wait_until
 from tests.kafka.mirrored import new_cluster
@@ -43,8 +40,6 @@ TIERED = {
 KILLS = at_depth(test=5, nightly=100)
 LATEST_TIERED = -5
 """ListOffsets' number."""
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.bridges.mirror_tier_victim"])
 
 
 @pytest.fixture
@@ -177,25 +172,7 @@ def test_killed_mirrors_of_a_tier_copy_each_record_once(
     """
     topic = filled(clients, f"{prefix}killed")
     tier = address(tmp_path_factory)
-    draw, within_s, killed, copies = random.Random("kills of mirrors of a tier"), 4.0, 0, 0
-    while killed < KILLS:
-        folder = tmp_path / str(copies)
-        folder.mkdir()
-        copies += 1
-        with closing(new_cluster(folder)) as cluster:
-            given = (str(folder / "cluster.toml"), topic.name, clients.address, tier)
-            while True:
-                process = _FORKS.Process(target=mirror_by_parts, args=given)
-                process.start()
-                began = time.monotonic()
-                process.join(draw.random() * within_s if killed < KILLS else 120)
-                if process.exitcode is not None:
-                    assert process.exitcode == 0
-                    within_s = max(0.2, time.monotonic() - began)
-                    break
-                process.kill()
-                process.join()
-                killed += 1
-            cluster.compare(topic.name, clients.address).raise_for_failures()
-            cluster.verify(deep=True).raise_for_failures()
-    print(f"{killed} kills, {copies} copies")
+    given = (topic.name, clients.address, tier)
+    for cluster in killed_mirrors(tmp_path, KILLS, "kills of mirrors of a tier", 4.0, *given):
+        cluster.compare(topic.name, clients.address).raise_for_failures()
+        cluster.verify(deep=True).raise_for_failures()
