@@ -42,20 +42,20 @@ class Mutation:
     """The sentence."""
     apply: Callable[[], AbstractContextManager[object]]
     theme: str | None = None
-    """Of which runs; None: of all kinds."""
+    """The theme of its runs; None: all themes."""
     directed: Configuration | None = None
     """Runs of this configuration only, with schedules by seed."""
     shaped: Callable[[Configuration], Configuration] = lambda configuration: configuration
-    """What the runs have in common besides."""
+    """Changes the configuration of each run."""
     script: Sequence[tuple[str, str]] = ()
     """The schedule of the directed configuration by hand."""
     first: int = 1
-    """Seeds from here on ..."""
+    """The first seed that is tried."""
     seeds: int = 60
-    """... so many: one of them must fail."""
+    """The number of seeds that are tried: one of them must fail."""
 
     def configuration(self, seed: int) -> Configuration:
-        """Of a seed, as this mutation needs it."""
+        """The configuration of a seed, as this mutation needs it."""
         if self.directed is not None:
             return self.shaped(replace(self.directed, seed=seed))
         made = replace(configuration_of(seed, self.theme), most_batches=50)  # snapshots as operations alone

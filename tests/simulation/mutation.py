@@ -23,21 +23,21 @@ class Mutation:
     """The sentence of the protocol."""
     apply: Callable[[], AbstractContextManager[object]]
     theme: str | None = None
-    """Of which runs; None: of all kinds."""
+    """The theme of its runs; None: all themes."""
     directed: Configuration | None = None
     """Runs of this configuration only, with schedules by seed."""
     script: Sequence[tuple[str, str]] = ()
     """The schedule of the directed configuration by hand: a window so small that seeds rarely hit it."""
     shaped: Callable[[Configuration], Configuration] = lambda configuration: configuration
-    """What the runs have in common besides."""
+    """Changes the configuration of each run."""
     voters: int | None = None
     first: int = 1
-    """Seeds from here on ..."""
+    """The first seed that is tried."""
     seeds: int = 1000
-    """... so many: one of them must fail."""
+    """The number of seeds that are tried: one of them must fail."""
 
     def configuration(self, seed: int) -> Configuration:
-        """Of a seed, as this mutation needs it."""
+        """The configuration of a seed, as this mutation needs it."""
         if self.directed is not None:
             return self.shaped(replace(self.directed, seed=seed))
         configuration = replace(configuration_of(seed, self.theme, self.voters), ahead_ms=())
