@@ -47,8 +47,8 @@ def mirror_by_parts(cluster_file: str, topic: str, brokers: str = "", tier: str 
 
 
 def killed_mirrors(parent: Path, kills: int, seed: str, within_s: float, *given: str) -> Iterator[Cluster]:
-    """New clusters below ``parent``, until ``kills`` is reached. ``mirror_by_parts(file, *given)`` fills each: it is
-    killed at random moments, and then ends by itself. ``within_s``: the latest moment in the first cluster.
+    """New clusters below ``parent``, until ``kills`` is reached. ``mirror_by_parts(file, *given)`` fills each. It
+    is killed at random moments, and then ends by itself. ``within_s``: the latest moment in the first cluster.
     """
     draw, killed, number = random.Random(seed), 0, 0
     while killed < kills:
