@@ -1,6 +1,7 @@
 """Applies a removal rule to one replica: finds the records that the rule removes, and rewrites the files in
-ascending order. If a run is interrupted, the log stays intact (``partitions.removal``), and the next run
-continues.
+ascending order.
+
+If a run is interrupted, the log stays intact (``partitions.removal``), and the next run continues.
 """
 
 from __future__ import annotations

@@ -136,9 +136,10 @@ def _tuples(columns: Iterable[pa.Array]) -> list[tuple[object, ...]]:
 def wanted_keys(
     keys: Iterable[object], key_type: pa.DataType, what: str, before_us: int | None = None
 ) -> WantedKeys:
-    """The keys as ``WantedKeys``. If keys are binary, text becomes its UTF-8 bytes. Raises: InvalidCallError if no
-    key is given, or a key is null or of another type, or if equal keys of the type may have different bytes
-    (floating-point numbers, arrays, maps).
+    """The keys as ``WantedKeys``. If keys are binary, text becomes its UTF-8 bytes.
+
+    Raises: InvalidCallError if no key is given, or a key is null or of another type, or if equal keys of the type
+        may have different bytes (floating-point numbers, arrays, maps).
     """
     if not is_comparable(key_type):
         raise InvalidCallError(

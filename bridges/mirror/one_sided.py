@@ -1,4 +1,4 @@
-"""Records of a compared partition that one side has and a rule of removal has taken from the other.
+"""Records of a compared partition that one side has and a removal rule has taken from the other.
 
 A rule removes a record without a key, a tombstone that is old enough, and a record whose key has a later record.
 It explains no other record that only one side has: the last record of a key, for example, whose tombstone left the
