@@ -70,7 +70,7 @@ class TableChange:
     why: str = ""
     """The reason, for readers of the table's history."""
     rules: Mapping[int, Rule] | None = None
-    """The rules of removal by partition that the table records, in a version without files (``tiering.removal``).
+    """The removal rules by partition that the table records, in a version without files (``tiering.removal``).
     """
     erased: Mapping[int, int] | None = None
     """The erasures by partition that the table records, in a version without files (``tiering.erasure``)."""

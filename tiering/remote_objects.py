@@ -8,7 +8,7 @@
       begins below the end of the remote log        deleted: a commit would find other files with its offsets
       of another history than the leader's          deleted: no commit would take it
       the topic is no longer tiered                 deleted
-      of a rule of removal that is not carried out  stays: a commit may list it, until the table has the rule
+      of a removal rule that is not carried out  stays: a commit may list it, until the table has the rule
       anything else                                 stays: the next tier run commits it, or files with its offsets
 
 An upload without a commit is deleted only after a day, by the clock of the storage. The first two cases would be

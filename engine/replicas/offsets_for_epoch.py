@@ -54,7 +54,7 @@ def knows_high_watermark(log: ReplicaLog, current_leader_epoch: int) -> bool:
 
 def check_knows_end(what: str, log: ReplicaLog, leader_epoch: int) -> None:
     """Check that the leader of this epoch knows everything that is committed. Until it does, its known end may be
-    below records that were acknowledged and read (KIP-207). ¶ Raises: OffsetNotAvailableError.
+    below records that were acknowledged and read (KIP-207). Raises: OffsetNotAvailableError.
     """
     if not knows_high_watermark(log, max(leader_epoch, log.joined_epoch)):
         raise OffsetNotAvailableError(
@@ -89,8 +89,8 @@ def divergent_offset(log: ReplicaLog, offset: int, leader_epoch: int) -> int | N
     at ``offset`` whose last record was of ``leader_epoch``; None if it has all of them: the epoch is in the log
     and does not end before the offset (KIP-320).
 
-    After several unclean elections the histories may diverge earlier, as the consumer does not name the start of
-    its last record's epoch. (A Kafka consumer does not name it, either.)
+    After several unclean elections the histories may diverge earlier, because the consumer does not name the start
+    of its last record's epoch. (A Kafka consumer does not name it, either.)
     """
     floor, end = _floor(log.lineage, leader_epoch), _end(log.lineage, leader_epoch, log.log_end)
     if end < offset:
