@@ -348,8 +348,7 @@ class MetadataLog:
 
     def _claimed(self, survey: Survey, epoch: int) -> tuple[list[Voter], Voter | None]:
         """The voters on which this driver has the epoch, and the one on which another driver was first. All
-        drivers use the same order, and stop at that voter. So if two drivers claim at the same time, one gets all
-        voters.
+        drivers use the same order, and stop at that voter. So of two concurrent drivers, one gets all voters.
 
         Raises: StorageRefusedError if the refusing voters leave no majority.
         """
