@@ -90,7 +90,7 @@ def _check_rules(where: str, remote: RemotePartition, leader: ReplicaLog, findin
             overlaps = segment.base_offset < link.end and link.start < segment.next_offset
             if overlaps and segment.generation < link.name.generation:
                 error = CorruptionError(
-                    f"{where}: {segment.path} follows rule of removal {segment.generation}, but the leader's "
+                    f"{where}: {segment.path} follows removal rule {segment.generation}, but the leader's "
                     f"{link.name} rule {link.name.generation}: the remote tier was restored from an older copy. "
                     "Bring back the newer one; otherwise compact removes the records again, but keys whose "
                     "tombstones are removed may be back"
