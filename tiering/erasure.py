@@ -24,6 +24,7 @@ The order of steps
     6. When none is left, a checkpoint of the newest version is written, and every older file of the table's log is
        deleted: entries, checkpoints, checksums. Their statistics have minima and maxima of erased records. The
        checkpoint lists removed objects by path, without statistics.
+       The history of an Iceberg table goes next (``iceberg_history``).
     7. The metadata forget the offsets.
     A crash between any two steps leaves a whole log. The next run continues: the table shows which segments are
     left, a walk which objects, and the log which entries.

@@ -11,6 +11,7 @@ from stratalog.engine.config.mirrored import mirrored_topic
 from stratalog.engine.config.settings import (
     check_config,
     check_disabling,
+    check_iceberg_kept,
     check_partitioner,
     check_removed,
     cluster_config,
@@ -365,11 +366,12 @@ class AlterConfigs:
                     topic.name in INTERNAL_TOPICS,
                     topic_id in image.rules,
                     topic_id in image.erasures,
+                    _erases(image, topic_id),
                     topic.key_schema,
                 ): topic
                 for topic_id, topic in image.topics.items()
             }
-            for (_, internal, compacted, erased, key_schema), topic in kinds.items():
+            for (_, internal, compacted, erased, erases, key_schema), topic in kinds.items():
                 whose = f"{what}: topic {topic.name!r}"
                 before_and_after = (
                     topic_config(topic.configs, image.configs, whose),
@@ -379,6 +381,7 @@ class AlterConfigs:
                 if before_and_after[1].keys_required:
                     check_key(key_schema, before_and_after[1].cleanup_policy, whose)
                 check_removed(*before_and_after, whose, compacted=compacted, erased=erased)
+                check_iceberg_kept(*before_and_after, whose, unfinished=erases)
                 if not internal:  # the engine has its own way of partitioning the records of internal topics
                     check_partitioner(*before_and_after, whose)
         else:
@@ -391,6 +394,7 @@ class AlterConfigs:
             topic_id = image.topic(self.topic).topic_id
             compacted, erased = topic_id in image.rules, topic_id in image.erasures
             check_removed(before, config, what, compacted=compacted, erased=erased)
+            check_iceberg_kept(before, config, what, unfinished=_erases(image, topic_id))
         records = tuple(
             ConfigRecord(
                 resource=ConfigResource.CLUSTER if self.topic is None else ConfigResource.TOPIC,
@@ -402,6 +406,11 @@ class AlterConfigs:
             if after.get(name) != present.get(name)
         )
         return Decision(records, None)
+
+
+def _erases(image: ClusterImage, topic_id: str) -> bool:
+    """Whether an erasure of the topic's records is not finished."""
+    return any(one.offsets for each in image.erasures.get(topic_id, {}).values() for one in each)
 
 
 @dataclass(frozen=True, slots=True)
