@@ -158,6 +158,17 @@ class IcebergTable:
                 table.io.delete(path)
             return len(gone)
 
+    def follow_clean(self, remote: DeltaTopicReader, schema: pa.Schema) -> None:
+        """Step 1 of ``iceberg_history``: ``follow``, and then commit a snapshot without changes, unless the
+        present one is clean. Raises: see ``follow``."""
+        self.follow(remote, schema)
+        self._retried("bring up to date", lambda: self._settle(remote, schema))
+
+    def _settle(self, remote: DeltaTopicReader, schema: pa.Schema) -> None:
+        table, _ = self._open(schema)
+        if self._is_unclean(table, remote):
+            _commit_unchanged(table)
+
     def delete_history(self, remote: DeltaTopicReader, schema: pa.Schema) -> IcebergHistory:
         """Steps 3 to 7 of ``iceberg_history``: delete all snapshots and files of the table that may have values
         of segments which the Delta table no longer lists. Called when it has followed the Delta table.
@@ -179,14 +190,12 @@ class IcebergTable:
 
         table, own = self._open(schema)
         before = own.walk()
-        unclean = self._unclean(table, remote)
-        if unclean or history.unnamed(before, history.named_by(table)):
-            with table.transaction() as change:
-                summary = {} if (last := table.current_snapshot()) is None else _ours(last)
-                with change.update_snapshot(snapshot_properties=summary).fast_append():
-                    pass
+        if history.MetadataFiles.read(table, own, before).of_others:
+            before = {name: before[name] for name in before.keys() & history.named_by(table)}
+        if self._is_unclean(table, remote) or history.unnamed(table, before, history.named_by(table)):
+            _commit_unchanged(table)
             table, own = self._open(schema)
-            unclean = self._unclean(table, remote)
+        unclean = history.unclean_snapshots(table, self._listed(remote), table.snapshots())
         refs = sorted(table.refs().items(), key=lambda named: named[0] == MAIN)
         kept = {ref.snapshot_id: name for name, ref in refs}  # also by tags; main counts before them
         if gone := sorted(unclean - kept.keys()):
@@ -195,29 +204,34 @@ class IcebergTable:
             except ValueError as error:  # applied to newer metadata, which another run has removed them from
                 raise CommitFailedException(str(error)) from error
             table, own = self._open(schema)
-        doomed = history.unnamed(before, history.named_by(table))
+        doomed = history.unnamed(table, before, history.named_by(table))
         for name in doomed:
             with suppress(FileNotFoundError):  # another run has deleted it
                 own.delete(before[name])
-        after, later = own.walk(), own.walk()
-        outdated, left = history.outdated_metadata(after, later, own, table.metadata_location)
+        after = own.walk()
+        metadata = history.MetadataFiles.read(table, own, after)
+        outdated = metadata.outdated(own.walk())
         for name in outdated:
             with suppress(FileNotFoundError):
                 own.delete(after[name])
-        left += history.unknown_files(after)
+        left = metadata.left + history.unknown_files(table, after)
         for snapshot_id in sorted(unclean & kept.keys()):
             left.append((f"snapshot {snapshot_id}", _why_kept(kept[snapshot_id])))
         overtaken = any(kept[snapshot_id] == MAIN for snapshot_id in unclean & kept.keys())
         least = history.least_number(table)
         return history.IcebergHistory(len(doomed) + len(outdated), least, tuple(left), overtaken)
 
-    def _unclean(self, table: Table, remote: DeltaTopicReader) -> set[int]:
-        """The snapshots that name files which the Delta table does not list now."""
+    def _is_unclean(self, table: Table, remote: DeltaTopicReader) -> bool:
+        """Whether the present snapshot names files that the Delta table does not list now."""
         from stratalog.tiering.iceberg_history import unclean_snapshots
 
-        log = remote.load()  # after the Iceberg table, so that it is at least as new
-        listed = {remote.remote.uri_of(remote.path(segment)) for segment in log.all_segments()}
-        return unclean_snapshots(table, listed)
+        present = table.current_snapshot()
+        return present is not None and bool(unclean_snapshots(table, self._listed(remote), [present]))
+
+    @staticmethod
+    def _listed(remote: DeltaTopicReader) -> set[str]:
+        """The addresses that the Delta table lists now. It is at least as new as an Iceberg table read before."""
+        return {remote.remote.uri_of(remote.path(segment)) for segment in remote.load().all_segments()}
 
     def contents(self) -> IcebergContents | None:
         """The segments that the metadata name; None without a table. Raises: see ``delete_history``."""
@@ -352,6 +366,18 @@ def _grow(change: Transaction, schema: pa.Schema) -> None:
 def _files(table: Table) -> dict[str, DataFile]:
     """The data files of the table's current snapshot, by address."""
     return {task.file.file_path: task.file for task in table.scan().plan_files()}
+
+
+def _commit_unchanged(table: Table) -> None:
+    """Commit a snapshot that lists the same files as the present one. pyiceberg leaves out manifests that have
+    only entries of deleted files."""
+    last = table.current_snapshot()
+    summary = {} if last is None else _ours(last)
+    with (
+        table.transaction() as change,
+        change.update_snapshot(snapshot_properties=summary).fast_append(),
+    ):
+        pass
 
 
 def _ours(snapshot: Snapshot) -> dict[str, str]:

@@ -129,6 +129,7 @@ def test_snapshots_wait_for_their_readers_like_the_objects(tmp_path: Path) -> No
     assert f"Iceberg table {NAME}" in str(report.certificate.topics[0].partitions[0].not_erased)
     assert live.rows() == KEPT, "its newest snapshot has no erased record"
     assert old.scan().to_arrow().num_rows == held
+    present = table()
     assert "unfinished-erasure" in str(live.cluster.health().findings)
     states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
     assert states[-1] == "not erased"
@@ -136,6 +137,7 @@ def test_snapshots_wait_for_their_readers_like_the_objects(tmp_path: Path) -> No
     assert live.iceberg_traces(KEY)
     assert live.erase(now=True).whole
     live.check_gone()
+    assert present.scan("control IS NULL").to_arrow().num_rows == len(KEPT), "a reader of the newest goes on"
     assert "unfinished-erasure" not in str(live.cluster.health().findings)
 
 
@@ -154,11 +156,12 @@ def test_a_dry_run_changes_nothing_and_names_the_table(tmp_path: Path) -> None:
         (IcebergTable, "_commit"),
         (IcebergTwin, "follow"),
         (IcebergTwin, "delete_history"),
-        (iceberg_table, "_ours"),
+        (IcebergTable, "follow_clean"),
+        (iceberg_table, "_commit_unchanged"),
         (ExpireSnapshots, "_commit"),
         (iceberg_history, "unnamed"),
         (TableFiles, "delete"),
-        (iceberg_history, "outdated_metadata"),
+        (iceberg_history.MetadataFiles, "outdated"),
         (iceberg_history, "unknown_files"),
     ],
 )
@@ -322,10 +325,11 @@ def test_a_manifest_of_many_snapshots_is_read_once(tmp_path: Path, monkeypatch: 
         ),
     )
     assert len(loaded.snapshots()) > 5
-    assert iceberg_history.unclean_snapshots(loaded, ()) == {each.snapshot_id for each in loaded.snapshots()}
+    everything = {each.snapshot_id for each in loaded.snapshots()}
+    assert iceberg_history.unclean_snapshots(loaded, (), loaded.snapshots()) == everything
     listed = {task.file.file_path for task in loaded.scan().plan_files()}
     read.clear()
-    iceberg_history.unclean_snapshots(loaded, listed)
+    iceberg_history.unclean_snapshots(loaded, listed, loaded.snapshots())
     assert len(read) == len(set(read)) > 5
 
 
@@ -370,6 +374,37 @@ def test_the_table_stays_configured_until_the_erasure_is_whole(tmp_path: Path) -
             live.cluster.topics.alter_configs("t", {"remote.iceberg.table": name})
     assert live.erase(now=True).whole
     live.cluster.topics.alter_configs("t", {"remote.iceberg.table": ""})
+
+
+def test_files_of_another_table_in_the_folder_are_not_deleted(tmp_path: Path) -> None:
+    """A catalog may have given it the same folder: what is in use there, nobody knows here."""
+    live = Listed(tmp_path)
+    folder = table().location()
+    catalog = pyiceberg_catalog.load_catalog("lake")
+    other = catalog.create_table("flights.other", table().schema(), location=folder)
+    rows = table().scan().to_arrow()
+    other.append(rows.slice(0, 1).cast(other.schema().as_arrow()))
+    theirs = {path for path in live.warehouse.rglob("*") if path.is_file() and path.suffix == ".parquet"}
+    report = live.erase(KEY, certificate=tmp_path / "c")
+    assert not report.whole
+    assert "it is of another table in this folder: if that was dropped, remove it" in str(report.failures)
+    assert all(path.exists() for path in theirs)
+    assert catalog.load_table("flights.other").scan().to_arrow().num_rows == 1
+    assert live.rows() == KEPT
+    states = [row["state"] for row in report_of(lambda: live.cluster.verify_erased(tmp_path / "c")).rows]
+    assert states[-1] == "unknown"
+
+
+def test_files_below_the_folder_of_the_metadata_are_not_deleted(tmp_path: Path) -> None:
+    live = Listed(tmp_path)
+    old = next(live.warehouse.rglob("*-m0.avro"))
+    (old.parent / "backup").mkdir()
+    path = old.parent / "backup" / old.name
+    path.write_bytes(old.read_bytes())
+    report = live.erase(KEY)
+    assert "nobody knows what it has: remove it by hand" in str(report.failures)
+    path.unlink()
+    assert live.erase(KEY).whole
 
 
 @pytest.mark.parametrize("kind", ["pyarrow.PyArrowFileIO", "fsspec.FsspecFileIO"])

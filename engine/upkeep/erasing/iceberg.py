@@ -44,7 +44,7 @@ class IcebergTwin:
     def follow(self) -> None:
         """Step 1: list what the Delta table lists. An error is left for ``delete_history``."""
         try:
-            self.storage.iceberg_table(self.topic, self.name).follow(self.remote, self._schema)
+            self.storage.iceberg_table(self.topic, self.name).follow_clean(self.remote, self._schema)
         except StratalogError as error:
             self.error = error
 
