@@ -52,8 +52,10 @@ def test_the_table_of_snapshots(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def catalogs(tmp_path: Path, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """pyiceberg's catalogs: ``lake`` has its warehouse in the bucket."""
+def catalogs(
+    tmp_path: Path, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Any:
+    """pyiceberg's catalogs: ``lake`` has a warehouse of its own in the bucket."""
     catalogs = pytest.importorskip("pyiceberg.catalog", reason="needs stratalog[iceberg]")
     pytest.importorskip("sqlalchemy", reason="pyiceberg's catalog in SQLite needs SQLAlchemy")
     from pyiceberg.utils.config import Config
@@ -61,7 +63,7 @@ def catalogs(tmp_path: Path, s3_endpoint: S3Endpoint, monkeypatch: pytest.Monkey
     properties = {
         "TYPE": "sql",
         "URI": f"sqlite:///{tmp_path}/catalog.db",
-        "WAREHOUSE": f"s3://{s3_endpoint.bucket}/warehouse",
+        "WAREHOUSE": f"s3://{s3_endpoint.bucket}/warehouse/{request.node.name}",
         "S3__ENDPOINT": s3_endpoint.url,
         "S3__REGION": s3_endpoint.region,
         "S3__ACCESS_KEY_ID": ACCESS_KEY,
