@@ -189,10 +189,10 @@ def test_a_dry_run_counts_what_a_run_then_does(
     ("configs", "options", "error", "named"),
     [
         (
-            {"remote_storage_enable": "true", "remote_iceberg_table": "c.n.t"},
+            {"remote_iceberg_table": "c.n.t"},
             {},
             PolicyViolationError,
-            "topic 't': it is tiered with the Iceberg table c.n.t",
+            "topic 't': it is not tiered, and may have left records in the Iceberg table c.n.t",
         ),
         (
             {"remote_storage_enable": "true", "cleanup_policy": "compact"},
