@@ -247,7 +247,7 @@ class CreatePartitions:
 def _new_partition(
     topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False, log_start: int = 0
 ) -> PartitionRecord:
-    """A new partition, led by its preferred replica. All replicas are in sync, as there are no records yet."""
+    """A new partition, led by its preferred replica. All replicas are in sync: there are no records yet."""
     return PartitionRecord(
         topic_id=topic_id,
         partition=partition,
