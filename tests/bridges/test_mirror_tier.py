@@ -192,8 +192,8 @@ class AtOnce(LocalTasks):
 def test_a_task_counts_what_it_has_appended_if_the_next_one_is_faster(
     topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next task appends before this one looks at the log again. The log then knows only the later append, which in
-    ``epochs`` may have a later leader epoch."""
+    """The next task appends before this one looks at the log again, which then knows only the later append.
+    Records of ``epochs`` may have a later leader epoch, too."""
     monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
     commit = replication_append._commit
 
