@@ -266,11 +266,16 @@ def _append_to_leader(
         else:
             end, seen = look_at_end(replicas, end, clock, copies, read)
         attempt.begun = True
-        if attempt.placed is not None and attempt.placed[0] in seen:
+        if attempt.placed is not None and attempt.placed[0] in seen and attempt.placed[1] <= end.log_end:
             # Other tasks of a mirror may have appended behind it by now, and the log knows only its last append.
             next_offset = attempt.placed[1]
-            end = end if next_offset == end.log_end else None
-            return Appended(producer.base_offset, next_offset, False, attempt.written, end=end)
+            return Appended(
+                producer.base_offset,
+                next_offset,
+                duplicate=False,
+                bytes=attempt.written,
+                end=end if next_offset == end.log_end else None,
+            )
         # 2. Find an earlier attempt of this append: its bytes may not be on every member yet.
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))
         if earlier is not None:
