@@ -8,14 +8,15 @@ from typing import BinaryIO, cast
 from stratalog.partitions.store import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
 LIST, STAT, READ, COPY, CREATE, DELETE = KINDS = ("list", "stat", "read", "copy", "create", "delete")
-"""The kinds of calls. Reading a file's footer is a read; giving staged bytes their name is a create."""
+"""The kinds of calls. Reading a file's footer is a read; naming staged bytes is a create."""
 
 OnCall = Callable[[str, str], None]
-"""Called with the kind of a call, and the name that it is about."""
+"""Called with the kind of a call and the name of its object."""
 
 
 class CountingStore:
-    """Tells ``on_call`` of each call before it is made. A copy from another such store is one call."""
+    """A store that reports each call to ``on_call`` before it makes the call. A copy from another such store is
+    one call."""
 
     def __init__(self, inner: Store, on_call: OnCall) -> None:
         self.inner = inner
@@ -29,7 +30,7 @@ class CountingStore:
         return self.inner.create(name, data)
 
     def stage_writer(self, name: str) -> StagedWriter:
-        """See ``Store.stage_writer``. The bytes travel with the call that names them."""
+        """See ``Store.stage_writer``. The bytes are sent with the call that names them."""
         return _Staged(self.inner.stage_writer(name), lambda: self._on_call(CREATE, name))
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
@@ -99,7 +100,7 @@ class CountingStore:
 
 
 class _Staged:
-    """Staged bytes; giving them a name is reported."""
+    """Staged bytes, which report when they are named."""
 
     def __init__(self, inner: StagedCopy | StagedWriter, named: Callable[[], None]) -> None:
         self._inner = inner

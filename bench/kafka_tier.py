@@ -1,13 +1,13 @@
-"""A topic of a real Kafka with tiered storage: mirrored through the broker, and from its tier beside the broker.
+"""A topic of a real Kafka with tiered storage: mirrored through the broker, and directly from its tier.
 
     python -m bench.kafka_tier --bytes 1GB --partitions 8
 
 It starts a broker with ``LocalTieredStorage``, fills a topic, and waits until the broker has uploaded all but the
-active segments, and deleted them from its own disk. It prints records a second of both mirrors, the bytes that the
-broker sent for the second one, the bytes that a read of 1 % by time touches, and the memory of a task. The second
-mirror reaches the broker through a proxy of this process that counts. With ``--mirror-maker``, Kafka's MirrorMaker
-then copies the topic into another broker, as in ``bench.mirroring``: the time of the second half of its records
-counts, as if all had gone so fast.
+active segments, and deleted them from its own disk. It prints the records per second of both mirrors, the bytes
+that the broker sent for the second one, the bytes that a read of 1 % by time reads, and the memory of a task. The
+second mirror reaches the broker through a counting proxy in this process. With ``--mirror-maker``, Kafka's
+MirrorMaker then copies the topic into another broker, as in ``bench.mirroring``: its rate is that of the second
+half of its records.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ log.initial.task.delay.ms=0
 
 
 class Counted:
-    """A proxy to one port, which counts the bytes that come back."""
+    """A proxy to one port, which counts the bytes that are returned."""
 
     def __init__(self, port: int, to: int) -> None:
         self.sent = 0
@@ -115,7 +115,8 @@ def tiered_broker(folder: Path) -> Iterator[tuple[str, str, Counted]]:
 
 
 def fill(server: str, partitions: int, records: int) -> None:
-    """All records, in batches of 16 KiB, as Java's producer makes them, and one that begins another segment."""
+    """Write all records, in batches of 16 KiB, as Java's producer makes them, and one batch that begins another
+    segment."""
     admin = AdminClient({"bootstrap.servers": server})
     (made,) = admin.create_topics([NewTopic(TOPIC, partitions, 1, config=_CONFIGS)]).values()
     made.result(60)
@@ -149,7 +150,7 @@ def fill(server: str, partitions: int, records: int) -> None:
 
 
 def wait_for_tier(open_tier: str, server: str, ends: list[int]) -> KafkaTier:
-    """Until the tier has all but the last segments."""
+    """Wait until the tier has all but the last segments."""
     give_up, seen, since = time.monotonic() + _WITHIN_S, -1, time.monotonic()
     while time.monotonic() < give_up:
         with suppress(Exception):
@@ -164,7 +165,7 @@ def wait_for_tier(open_tier: str, server: str, ends: list[int]) -> KafkaTier:
 
 
 def mirrored(folder: Path, server: str, tier: str | None) -> tuple[float, float, int, int]:
-    """Seconds, seconds of a core, records, and how many of them came from the tier."""
+    """The seconds, the seconds of a core, the records, and the number of records that came from the tier."""
     (folder / "remote").mkdir(parents=True)
     (folder / "broker-1").mkdir()
     with closing(Cluster.format(cluster_file(folder, folder.name, 1, str(folder / "remote")))) as cluster:
@@ -181,10 +182,11 @@ def mirrored(folder: Path, server: str, tier: str | None) -> tuple[float, float,
 
 
 def by_mirror_maker(folder: Path, server: str, partitions: int, records: int) -> tuple[float, float]:
-    """Seconds, and seconds of a core of MirrorMaker's process, which copies from the broker into another one."""
+    """The seconds, and the seconds of a core, of MirrorMaker's process, which copies from the broker into another
+    one."""
     folder.mkdir()
     with running_kafka(folder) as target:
-        # The target has no tier, and refuses the configs of one.
+        # The target has no tier, and refuses the configs of a tier.
         maker = MirrorMaker(folder / "maker", server, target, "source", TOPIC, "config.properties.exclude = .*\n")
         maker.start()
         try:
@@ -199,7 +201,7 @@ def by_mirror_maker(folder: Path, server: str, partitions: int, records: int) ->
 
 
 def _copied(maker: MirrorMaker, target: str, partitions: int, records: int) -> tuple[int, float, float]:
-    """Once the target has this number of records: how many it has, the time, and the processor time so far."""
+    """Once the target has this number of records: the actual number, the time, and the processor time so far."""
     give_up = time.monotonic() + _WITHIN_S
     while time.monotonic() < give_up:
         held = sum(kafka_topics.log_ends(target, maker.topic, partitions))
@@ -210,20 +212,20 @@ def _copied(maker: MirrorMaker, target: str, partitions: int, records: int) -> t
 
 
 def memory_of(task: TierTask, pipe: Connection) -> None:
-    """Runs in a process of its own, which sends its greatest memory before and after it has read a task."""
+    """The maximum memory of a separate process before and after it has read a task."""
     before = greatest_memory()
     records = sum(rows.num_rows for rows in read_task(task))
     pipe.send((before, greatest_memory(), records))
 
 
 def greatest_memory() -> int:
-    """Bytes that this process has had in memory at most."""
+    """The maximum number of bytes that this process has had in memory."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def task_memory(task: TierTask) -> tuple[int, int, int]:
-    """The greatest memory of a process before and after it has read a task, and the records."""
+    """The maximum memory of a process before and after it has read a task, and the number of records."""
     fresh = multiprocessing.get_context("spawn")
     mine, its = fresh.Pipe()
     process = fresh.Process(target=memory_of, args=(task, its))

@@ -73,8 +73,8 @@ _DOOR = "stratalog.engine.cluster"
 _HIDDEN = ("self", "cls", "check")
 
 Special = Mapping[str, Mapping[str, Any]]
-"""By parameter: the settings that only the command line has, as arguments of ``add_argument``. ``flags`` replace
-the name.
+"""Keyed by parameter: the settings that only the command line has, as arguments of ``add_argument``. ``flags``
+replace the name.
 """
 
 _NOTHING: Mapping[str, Any] = {}

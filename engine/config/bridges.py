@@ -50,7 +50,7 @@ class Bridge:
     methods: Sequence[str] = ()
     """The names of the methods."""
     jobs: Mapping[str, BridgeJob] = field(default_factory=dict)
-    """By command name."""
+    """Keyed by command name."""
     formats: Mapping[str, str] = field(default_factory=dict)
     """Formats of ``tail``, each as ``module:function``: from a schema file to a function that decodes the bytes of
     a value."""

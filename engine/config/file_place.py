@@ -57,12 +57,12 @@ class FilePlace:
     provider: NamedProvider | GivenProvider | None
 
     def __str__(self) -> str:
-        """Its address, or its absolute path."""
+        """The file's address, or its absolute path."""
         return str(self.address) if self.in_bucket else os.path.abspath(self.address.path)
 
     @property
     def in_bucket(self) -> bool:
-        """Whether the file is in object storage."""
+        """Whether the cluster file is in object storage."""
         return not self.address.is_folder
 
     @property

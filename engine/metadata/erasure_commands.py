@@ -41,7 +41,7 @@ class WantedErasure:
     leader_epoch: int
     """The epoch of the leader whose log has the records."""
     partition_epoch: int
-    """That of the view whose ISR, and those being added, have carried out the rule before it."""
+    """The epoch of the view whose ISR and joining replicas have carried out the previous rule."""
     remote: bool = False
     """Whether the remote log was searched too, and is rewritten before the replicas."""
 
@@ -69,7 +69,7 @@ class ErasedEverywhere:
     generation: int
     """Up to this one."""
     partition_epoch: int
-    """That of the view whose replicas were all looked at."""
+    """The epoch of the view whose replicas were all inspected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,8 @@ class PartitionImage(
     leader: Int64 | None
     """A member of the ISR, or None."""
     leader_epoch: Int64
-    """From 1; grows by one with every election and every change of leader, including to none."""
+    """The epoch begins at 1, and grows by one with every election and every change of leader, including a change
+    to none."""
     isr: tuple[Int64, ...]
     """A subset of the replicas; empty only after the last member's storage was lost, or removed by force, and
     while a partition is being restored from the remote tier."""
@@ -222,7 +223,7 @@ class PartitionView:
     isr: tuple[int, ...]
     adding: tuple[int, ...]
     replicas: tuple[int, ...]
-    """In order of preference."""
+    """The replicas, in order of preference."""
     assignments: Mapping[int, int]
     """By broker id, the metadata offset of the record that placed its replica."""
     partition_epoch: int
@@ -283,18 +284,18 @@ class ClusterImage:
     """See ``VotersRecord``."""
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
-    """By topic id."""
+    """Keyed by topic id."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """By name; the names are exactly those of ``topics``."""
+    """Keyed by name; the names are exactly those of ``topics``."""
     configs: Mapping[str, str] = field(default_factory=dict)
     """The dynamic configs of the cluster: its own configs, and the defaults of topic configs."""
     rules: Mapping[str, Mapping[int, tuple[CommittedRule, ...]]] = field(default_factory=dict)
-    """By topic id and partition: the rules that remove records at unchanged offsets
+    """Keyed by topic id and partition: the rules that remove records at unchanged offsets
     (``stratalog.partitions.removal``), ascending. These are the last rule, and the earlier ones that the next rule
     needs. Partitions without a rule are absent.
     """
     erasures: Mapping[str, Mapping[int, tuple[Erasure, ...]]] = field(default_factory=dict)
-    """By topic id and partition: the last erasure, and all that some replica has not carried out, ascending
+    """Keyed by topic id and partition: the last erasure, and all that some replica has not carried out, ascending
     (``stratalog.partitions.erasure``). Partitions that never had one are absent.
     """
     next_offset: int = 0

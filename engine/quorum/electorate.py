@@ -18,7 +18,7 @@ The electorate
     * *A change on top of an uncommitted one* would make them differ by two. ``commit`` refuses a batch that
       changes the voters unless this driver has committed everything before it in this epoch (the flaw of Raft's
       single-server change as first published).
-    * *A new voter* has promised nothing, and need not have: it counts only in majorities that include another
+    * *A new voter* has promised nothing, and does not have to: it counts only in majorities that include another
       voter of the previous electorate.
 """
 

@@ -85,7 +85,7 @@ class _Text(msgspec.Struct, frozen=True):
     digest: str
     """The digest of the uncompressed content, as Parquet's checksums do not cover the footer."""
     zstd: str
-    """In base 64, as footers are text."""
+    """Compressed with zstd, and in base64 because footers are text."""
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):

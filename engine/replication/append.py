@@ -204,7 +204,7 @@ class _Attempt:
     written: int = 0
     """Bytes of the created file."""
     begun: bool = False
-    """Whether this attempt has looked up the log end, or it was known."""
+    """Whether this attempt has looked up the log end, or already knew it."""
     small: tuple[DataFile, bytes] | None = None
     """A small file that was found behind the known end, with its bytes, which have been checked."""
     file: AppendFile | None = None

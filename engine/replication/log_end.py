@@ -1,9 +1,9 @@
 """The end of a leader's log, passed from one append of a driver to the next.
 
 A full look at a log costs time proportional to its files. A driver that has seen the end once under a view only
-looks behind the last file, so the cost of an append does not grow with the log. It looks after the append alone
-(protocol, rule 2: write, then check): the name at the end is created exclusively, and everything else (another
-leader, a merge that freed the name) must be known before the acknowledgement, not before the write.
+looks behind the last file, so the cost of an append does not grow with the log. The driver looks only after the
+append (protocol, rule 2: write, then check): the name at the end is created exclusively, and everything else
+(another leader, a merge that freed the name) must be known before the acknowledgement, not before the write.
 
 Records below the end only move to other files (a merge), or leave by retention, and both stay below the high
 watermark. So the end is unchanged unless one of these exists: a file of the log behind the end, a high watermark

@@ -1,4 +1,4 @@
-"""From a DataFrame to one append per partition, in one streaming pass.
+"""Turns a DataFrame into one append per partition, in one streaming pass.
 
     df -> record columns and partition id -> shuffle by partition id -> mapInArrow -> one file each
 

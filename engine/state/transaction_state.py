@@ -89,7 +89,7 @@ class TransactionStates:
     """The transactional ids of one partition of ``__transaction_state`` at ``next_offset``."""
 
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
-    """By transactional id; none is Dead."""
+    """Keyed by transactional id; none is Dead."""
     next_offset: int = 0
 
     def apply(self, offset: int, records: Iterable[TransactionRecord]) -> TransactionStates:

@@ -27,9 +27,9 @@ class HealRow(Row, frozen=True, kw_only=True):
 
     topic: str
     partition: int | None = None
-    """None for the topic's remote table."""
+    """The partition; None for the topic's remote table."""
     broker: int | None = None
-    """None for the remote tier."""
+    """The broker; None for the remote tier."""
     damage: str
     start: int | None = None
     end: int | None = None
