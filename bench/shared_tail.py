@@ -87,8 +87,7 @@ class SharedTail:
         return bases
 
     def attempt(self, data: bytes) -> bool:
-        """Write one object. Returns False if the number was taken; the bytes are then written again under the next
-        number."""
+        """Write one object. Returns False if the number was taken; the caller then writes the bytes again."""
         return self.leader.create(tail_name(self.number + 1), data)
 
     def catch_up(self) -> None:

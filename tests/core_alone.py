@@ -1,6 +1,6 @@
 """``python -m tests.core_alone [PYTEST ARGUMENTS]``: the core's unit tests in a checkout without the bridges.
 
-Tests that name a bridge stay behind, and their harnesses, and are printed.
+Tests that name a bridge, and their harnesses, are left out and printed.
 """
 
 from __future__ import annotations

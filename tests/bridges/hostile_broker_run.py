@@ -1,5 +1,6 @@
-"""``python -m tests.bridges.hostile_broker_run HOST:PORT``: all that a mirror asks of its source, with little
-patience and little memory. Prints what came of it as JSON; an error that is none of ours ends it.
+"""``python -m tests.bridges.hostile_broker_run HOST:PORT``: make all requests of a mirror to its source, with
+short timeouts and little memory. Prints the outcome as JSON; an error that is not one of stratalog's ends the
+process.
 """
 
 from __future__ import annotations

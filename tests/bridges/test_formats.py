@@ -33,7 +33,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 
 
 def opened(folder: Path, how: str, schema: str | bytes, message: str | None = None) -> TypedValues:
-    """By a file of the schema, and once more from its pickled form."""
+    """The decoder of a schema file, and its pickled copy."""
     file = folder / "schema.avsc"
     file.write_bytes(schema if isinstance(schema, bytes) else schema.encode())
     values = typed_values(how, str(file), message)
@@ -42,7 +42,7 @@ def opened(folder: Path, how: str, schema: str | bytes, message: str | None = No
 
 
 def seen(values: TypedValues, given: list[bytes | None]) -> list[dict[str, Any] | None]:
-    """The column, of each value without the fields that are null."""
+    """The column, with each value without its null fields."""
     column = values.column(given)
     assert column.type == values.type
     kept = [value for value in column.to_pylist() if value is not None and value["_undecoded"] is not None]
@@ -125,12 +125,12 @@ ANSWERS = {
     7: (500, {}),
     8: (403, {}),
 }
-"""Of a registry, by the id of a schema."""
+"""Answers of a registry, keyed by schema id."""
 
 
 @pytest.fixture
 def registry() -> Iterator[dict[str, str]]:
-    """The configs of one that is asked for each schema once."""
+    """The configs of a registry, which must be asked for each schema once."""
     asked = []
 
     class Answers(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""A source of a mirror that answers what it likes: the mirror ends, by an answer or an error of ours."""
+"""A source of a mirror with arbitrary answers: the mirror ends, with a result or one of stratalog's errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = at_depth(test=4, nightly=60)
 
 
 class Liar:
-    """Between a client and a broker: some of the broker's answers are changed, cut, repeated, held back."""
+    """Changes, truncates, repeats or delays some of a broker's answers on their way to the client."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -127,7 +127,7 @@ def lying(live: LiveCluster, seed: int) -> Iterator[Liar]:
 
 
 def mirrored(address: str) -> dict[str, str] | None:
-    """What came of it; None where librdkafka itself has died, which SECURITY.md says."""
+    """The outcome; None if librdkafka itself has crashed, as SECURITY.md says."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bridges.hostile_broker_run", address],
         cwd=ROOT,
@@ -147,7 +147,7 @@ def mirrored(address: str) -> dict[str, str] | None:
 @pytest.mark.long("librdkafka waits for its own time-outs")
 @pytest.mark.parametrize("seed", range(CASES))
 def test_whatever_a_broker_answers_a_mirror_ends_by_itself(live: LiveCluster, seed: int) -> None:
-    """No hang, no error that is none of ours, no more memory than it has."""
+    """The mirror neither hangs, nor raises a foreign error, nor uses more memory than allowed."""
     with lying(live, seed) as liar:
         said = mirrored(liar.address)
         assert said is None or set(said) == {"topics", "bounds", "groups", "read"}

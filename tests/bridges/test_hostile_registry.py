@@ -1,4 +1,4 @@
-"""A registry of schemas that answers what it likes, as slowly as it likes: each call ends, by an error of ours."""
+"""A schema registry with arbitrary and slow answers: each call ends with one of stratalog's errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Answer = Callable[[socket.socket], None]
 
 @contextmanager
 def answering(answer: Answer) -> Iterator[str]:
-    """The address of a server of one thread that answers each connection so."""
+    """The address of a single-threaded server that answers each connection in this way."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ended = threading.Event()
 
@@ -80,7 +80,7 @@ def told(schema: object) -> bytes:
 
 
 def mutated_schema(rng: random.Random) -> object:
-    """A schema of which some parts are others."""
+    """A schema with some parts replaced."""
     odd: list[object] = [
         None, 1, -1, 1e308, "", "null", "r", "long", [], {}, ["null"], ["null", "null"], "\x1b[2J", "a" * 100_000,
         {"type": "fixed", "name": "f", "size": 0}, {"type": "fixed", "name": "f", "size": 2**62},
@@ -139,7 +139,7 @@ def mutated_answer(rng: random.Random, here: str) -> bytes:
 
 
 def value(rng: random.Random) -> bytes:
-    """A value behind the id of a schema; an array of many items may be in it."""
+    """A value after the id of a schema; it may contain an array of many items."""
     many = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
     body = rng.choice((b"\x02", b"\x00\x02", b"\x02\x0e" + many, many, b"", rng.randbytes(12)))
     return b"\0\0\0\0\1" + body
@@ -175,7 +175,7 @@ def test_whatever_a_registry_answers_is_an_answer_or_an_error_of_ours(tmp_path: 
     "first", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"]
 )
 def test_a_registry_that_goes_on_for_ever_is_given_up(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte now and then keeps each read of the socket going."""
+    """One byte at a time keeps each read of the socket alive."""
     monkeypatch.setattr(registry_module, "_TIMEOUT_S", 0.3)
 
     def drip(there: socket.socket) -> None:
@@ -213,7 +213,7 @@ def test_a_redirect_leads_to_no_server_of_another_kind(to: str) -> None:
 
 
 def test_a_schema_whose_values_are_billions_of_items_is_not_used(tmp_path: Path) -> None:
-    """Of an array of records without fields, a value of some bytes has as many items as it says."""
+    """An array of records without fields can claim any number of items in a few bytes."""
     fastavro = pytest.importorskip("fastavro")
     file = tmp_path / "reader.avsc"
     file.write_text(json.dumps(READER))

@@ -1,4 +1,4 @@
-"""What a reader of the tier asks brokers for: the metadata topic, where logs start, and the present history."""
+"""Requests of a reader of the tier to brokers: the metadata topic, the log starts, and the current history."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_brokers_are_asked_once_whether_they_have_the_history() -> None:
 
 @pytest.mark.parametrize("bounds", [(0, 1375), (0, None), (100, None), (None, 1375), (None, None)])
 def test_another_history_makes_all_offsets_unclear(bounds: tuple[int | None, int | None]) -> None:
-    """A second unclean election, of which nothing is tiered."""
+    """A second unclean election, of whose history nothing is tiered."""
     source = Cluster("unclean")
     log = source.topic.logs[0]
     log.epochs, log.end = {0: 0, 2: 500, 4: 900}, 2000

@@ -1,4 +1,4 @@
-"""Record batches of Kafka as columns: what aiokafka has written, what real brokers have, and damage."""
+"""Record batches of Kafka as columns: batches of aiokafka, batches of real brokers, and damaged batches."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_many_batches_and_few_are_decoded_alike(width: int) -> None:
 @real
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_segments_of_real_brokers_have_the_records_that_consumers_got(folder: str) -> None:
-    """All codecs, both types of timestamps. Offsets of the lineage that lost are another test's."""
+    """All codecs, and both types of timestamps. Another test has the offsets of the abandoned lineage."""
     tier = Tier(folder)
     states = tier.states()
     truth: dict[tuple[str, int], dict[int, Row]] = {}
@@ -90,7 +90,7 @@ def test_segments_of_real_brokers_have_the_records_that_consumers_got(folder: st
 
 
 def signed(data: bytes) -> bytes:
-    """The batch with the checksum that its bytes have."""
+    """The batch with the right checksum of its bytes."""
     return data[:17] + google_crc32c.value(data[21:]).to_bytes(4, "big") + data[21:]
 
 
@@ -161,7 +161,7 @@ def test_damage_with_a_right_checksum_is_named(data: bytes, kind: type[Stratalog
     ],
 )
 def test_the_first_damaged_batch_is_named(at: int, value: bytes, kind: type[StratalogError], said: str) -> None:
-    """Batches are checked many at a time; the two after the first damaged one are damaged as well."""
+    """Many batches are checked at a time; the two after the first damaged one are damaged as well."""
     batch = bytearray(GOOD)
     batch[at : at + len(value)] = value
     damaged = bytes(batch) if at in (8, 16, 17) else signed(bytes(batch))

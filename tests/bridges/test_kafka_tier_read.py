@@ -1,4 +1,4 @@
-"""A read of a Kafka cluster's tier equals what its consumers got, and everything else is named."""
+"""A read of a Kafka cluster's tier equals the records of its consumers, and an error names everything else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = real
 
 
 def bounds_of(said: dict[str, Any], partition: int) -> tuple[int, int]:
-    """Earliest, and behind the last tiered offset, as the brokers said at the end."""
+    """The earliest offset, and the offset after the last tiered one, as the brokers reported at the end."""
     moments = [said[name].get(str(partition)) for name in said if name.startswith("offsets")]
     moments = [moment for moment in moments if moment is not None]
     return moments[-1]["earliest"]["offset"], moments[-1]["latestTiered"]["offset"] + 1
@@ -96,7 +96,7 @@ def test_an_open_transaction_is_left_to_the_brokers() -> None:
 
 
 def test_a_transaction_that_may_end_in_a_hole_is_unclear() -> None:
-    """Its marker may be in a segment that is missing. Behind the hole reading goes on."""
+    """Its marker may be in a missing segment. Reading continues after the hole."""
     tier = opened(MAIN)
     segments = tier.states.of(tier.topic_id("txn"), 0)
     hole = segments[2]
@@ -234,7 +234,7 @@ def test_mistakes_are_named() -> None:
 
 @pytest.mark.parametrize("topic", ["times-create", "times-append", "times-mixed", "plain"])
 def test_times_are_those_of_the_records(topic: str) -> None:
-    """Whatever their order in the log, and one far ahead, and one at 1 ms."""
+    """The records are in any order of time, one is far ahead, and one is at 1 ms."""
     tier, data = opened(MAIN), Tier(MAIN)
     _, end = bounds_of(data.truth(topic), 0)
     records = [row for row in data.records(f"{topic}-0") if row[0] < end]
@@ -266,7 +266,7 @@ def test_a_narrow_read_takes_a_part_of_the_bytes() -> None:
 
 @pytest.mark.parametrize("read_bytes", [1, 64, 1000, 5000])
 def test_batches_may_be_larger_than_a_read(read_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that ends inside a batch is followed by one from its beginning, which has all of it."""
+    """A read that ends inside a batch is followed by a read from the start of the batch, which gets all of it."""
     records = got(opened(MAIN), "plain")
     monkeypatch.setattr(reading, "READ_BYTES", read_bytes)
     monkeypatch.setattr(reading, "_LEAST_READ_BYTES", read_bytes)

@@ -1,4 +1,4 @@
-"""Segments that Kafka has tiered: their metadata, and the layouts of two plugins, on real ones."""
+"""Segments that Kafka has tiered: their metadata, and the layouts of two plugins, on real segments."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ def test_a_layout_is_named_and_others_are_registered(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("size", [100, 3000, 5000, 7900, 20_000])
 @pytest.mark.parametrize("first", [True, False])
 def test_large_batches_are_read_about_once(monkeypatch: pytest.MonkeyPatch, size: int, first: bool) -> None:
-    """A read that ends in a large batch knows how much the next one takes."""
+    """A read that ends in a large batch shows how much the next one must take."""
     monkeypatch.setattr(reading, "READ_BYTES", 8000)
     monkeypatch.setattr(reading, "_LEAST_READ_BYTES", 300)
     count = 200_000 // size

@@ -69,7 +69,7 @@ def test_an_offset_index_that_lies_is_named(kind: IndexKind, change: Any, said: 
 
 
 def test_an_entry_of_the_offset_index_may_span_the_batches_of_an_append() -> None:
-    """Older brokers write one entry for an append: its last offset, and the position of its first batch."""
+    """Older brokers write one entry per append: its last offset, and the position of its first batch."""
     names = opened(MAIN)
     segment = segment_of(names, "plain", 0)
     batches = list(batches_of(names.store.read(names.layout.objects(segment)["log"]), 0, "s"))
@@ -108,7 +108,7 @@ def test_a_transaction_index_that_lies_is_named(change: Any, said: str) -> None:
     ids=["missing", "without its first entry", "with a later first offset"],
 )
 def test_a_transaction_index_that_lies_is_named_from_the_middle_of_a_segment(change: Any) -> None:
-    """Which transactions are open there is unknown, but a record that the reader has seen belongs to one."""
+    """The open transactions are unknown there, but a record that the reader has seen belongs to one."""
     tier, segment = with_changed(IndexKind.TRANSACTION, 1, change), segment_of(opened(MAIN), "txn", 1)
     with pytest.raises(CorruptionError, match="the abort at offset 511, whose first record is at"):
         got(tier, "txn", start=segment.start_offset + 70, end=700, isolation="read_committed")
@@ -119,7 +119,7 @@ def test_a_transaction_index_that_lies_is_named_from_the_middle_of_a_segment(cha
 def test_no_task_returns_an_aborted_record_because_an_index_was_lost(
     change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each task alone: the marker may be in another part of the segment, or in a later segment."""
+    """Each task reads alone: the marker may be in another part of the segment, or in a later segment."""
     monkeypatch.setattr(tier_tasks, "TASK_BYTES", 8000)
     good = opened(MAIN)
     truth = {number: got(good, "txn", number, isolation="read_committed") for number in (0, 1)}
@@ -248,7 +248,7 @@ def test_a_hostile_segment_is_named(change: Any, kind: type[StratalogError], sai
 @pytest.mark.filterwarnings("ignore:left out")
 @pytest.mark.long("reads a topic with damage again and again")
 def test_damage_anywhere_gives_the_truth_or_an_error_of_ours(folder: str) -> None:
-    """An index that a read does not need may be damaged. A log may not: its batches have checksums."""
+    """An index that a read does not need may be damaged. A log may not, because its batches have checksums."""
     draw = random.Random(f"damage {folder}")
     good = opened(folder)
     rows = {level: got(good, "txn", isolation=level) for level in ("read_uncommitted", "read_committed")}

@@ -1,4 +1,5 @@
-"""A mirror that reads history from the tier of real brokers equals one through the brokers, which stay idle."""
+"""A mirror that reads history from the tier of real brokers equals one through the brokers, which get no
+requests."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ BULK = MirrorOptions(replication_factor=2, bulk_offsets=1, tier=True)
 
 
 class Brokers(MemorySource):
-    """A topic of the data, as its brokers gave it to consumers of committed records."""
+    """A topic of the data, as its brokers returned it to consumers of committed records."""
 
     def __init__(self, topic: str) -> None:
         said = Tier(MAIN).truth(topic)
@@ -74,7 +75,7 @@ def whole(topic: str) -> TieredSource:
 
 
 def run(live: LiveCluster, source: MirrorSource, topic: str, options: MirrorOptions = BULK) -> Report:
-    """Once by tasks, and compared with the brokers."""
+    """Run once with tasks, and compare with the brokers."""
     ports = ports_of(live.cluster).with_tasks(TwoTasks())
     report = with_ports(mirror, ports)(source, [topic], options).raise_for_failures()
     with_ports(compare, ports_of(live.cluster))(Brokers(topic), [topic]).raise_for_failures()
@@ -270,7 +271,8 @@ def test_a_renamed_topic(tmp_path: Path) -> None:
     with_ports(compare, ports)(Brokers("plain"), ["plain"]).raise_for_failures()
 
 
-# ------------------------------------------------------------------------------------ a cluster that is gone
+# ------------------------------------------------------------------------------------ a cluster that no longer
+# exists
 
 
 def gone(tier: KafkaTier) -> TieredSource:

@@ -1,4 +1,4 @@
-"""Who may ask the served page, what it answers, and its figures over time; without a cluster."""
+"""Access to the served page, its answers, and its figures over time; without a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE = {"host": "127.0.0.1:8080"}
 
 
 class NoLookups(Lookups):
-    """Answers what it was asked, and fails when it is told to."""
+    """Answers with the request, and fails on demand."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""The served page: who may ask, what is answered, what a look at records shows, and that maintain outlives it."""
+"""The served page: access, answers, reads of records, and that maintain outlives the page."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_maintain_serves_the_page_and_tells_no_token(live: LiveCluster) -> None:
 
 
 class Failing:
-    """A page whose looks fail, and whose server has ended."""
+    """A page whose lookups fail, and whose server has ended."""
 
     url, is_running = "http://127.0.0.1:8080/", False
 

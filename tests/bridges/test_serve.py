@@ -1,4 +1,4 @@
-"""``cluster.serve``, read by librdkafka: the same records at the same offsets as a fetch, from either tier."""
+"""librdkafka reads from ``cluster.serve`` the same records at the same offsets as a fetch, from either tier."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.transact_harness import Ledger, put
 
 
 def fetched(live: LiveCluster, topic: str = "t", partition: int = 0, offset: int = 0) -> Seen:
-    """What a consumer is to get, by a fetch."""
+    """The expected records of a consumer, from a fetch."""
     found: Seen = []
     while True:
         some = live.cluster.fetch(topic, partition, offset)
@@ -70,7 +70,7 @@ def test_a_consumer_gets_what_a_fetch_gets(times: list[int | None], tmp_path: Pa
         live.cluster.append_batches("t", {0: [rows(times, headers=headers)]}).raise_for_failures()
     live.append({1: ["other"]}).raise_for_failures()
     expected = fetched(live)
-    # The log gives records without a time that of their append, where the topic does not say otherwise.
+    # A record without a time gets that of its append, unless the topic says otherwise.
     with served(live.cluster) as address:
         assert consumed(address) == expected
         assert consumed(address, offset=len(times) + 1) == expected[len(times) + 1 :]
@@ -255,7 +255,7 @@ def test_topics_are_listed_and_none_is_made_by_asking(tmp_path: Path) -> None:
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """A certificate of 127.0.0.1 that has signed itself, and its key."""
+    """A self-signed certificate of 127.0.0.1, and its key."""
     from ipaddress import ip_address
 
     from cryptography import x509
@@ -282,7 +282,7 @@ def certificate(folder: Path) -> tuple[str, str]:
 
 
 def say_something(address: tuple[str, int], ca: str) -> None:
-    """As a client without a certificate; a server may tell it so only after the handshake."""
+    """Connect without a client certificate; a server may refuse only after the handshake."""
     trusted = ssl.create_default_context(cafile=ca)
     with (
         socket.create_connection(address, TIMEOUT_S) as plain,

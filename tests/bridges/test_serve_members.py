@@ -1,5 +1,5 @@
-"""Consumer groups with members at ``cluster.serve``: librdkafka's consumers, and Kafka's rebalance protocol by its
-bytes."""
+"""Consumer groups with members at ``cluster.serve``: librdkafka's consumers, and Kafka's rebalance protocol at the
+level of bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG_MS = 60_000
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """``t``, four partitions of three records each."""
+    """Topic ``t``, four partitions of three records each."""
     made = LiveCluster(tmp_path)
     made.topic(partitions=4)
     made.append({partition: ["a", "b", "c"] for partition in range(4)}).raise_for_failures()
@@ -42,7 +42,7 @@ def address(live: LiveCluster) -> Iterator[Address]:
 
 
 def polled(consumers: list[Consumer], done: Callable[[], bool]) -> list[tuple[int, int, int]]:
-    """Consumer, partition and offset of each record that comes until it is done."""
+    """Consumer, partition and offset of each record until ``done``."""
     found = []
     for _ in range(int(TIMEOUT_S / 0.05)):
         for number, one in enumerate(consumers):
@@ -136,11 +136,11 @@ def test_an_endpoint_that_comes_back_takes_its_members_again(live: LiveCluster) 
     assert seen == {(partition, 3) for partition in range(4)}
 
 
-# ------------------------------------------------------------------------------------- by the bytes
+# ------------------------------------------------------------------------------------- raw protocol
 
 
 class Joining:
-    """A member by its bytes, which tells what each request was answered."""
+    """A member at the level of bytes, which records the answer to each request."""
 
     def __init__(self, address: Address, pool: ThreadPoolExecutor, stack: ExitStack) -> None:
         self.wire: Wire = stack.enter_context(wire(address))
@@ -194,14 +194,14 @@ class Joining:
 
 @pytest.fixture
 def members_of(address: Address) -> Iterator[Callable[[int], list[Joining]]]:
-    """So many connections that may become members."""
+    """A number of connections that may become members."""
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(8))
         yield lambda count: [Joining(address, pool, stack) for _ in range(count)]
 
 
 def together(*some: Joining, **fields: Any) -> tuple[Joining, list[Joining]]:
-    """They join one generation, and the leader assigns to each its own name: the leader, and the others."""
+    """Let them join one generation; the leader assigns to each its own name. Returns the leader and the others."""
     answers = [future.result(TIMEOUT_S) for future in [one.join(**fields) for one in some]]
     assert {answer["error_code"] for answer in answers} == {ErrorCode.NONE}
     (leader,) = {answer["leader_id"] for answer in answers}

@@ -146,7 +146,7 @@ _OF_LIBRDKAFKA = {
         "{'': a.describe_user_scram_credentials(request_timeout=20)}",
     ),
 }
-"""By call of the client: the answer, and how it is asked."""
+"""The answer and the request, keyed by call of the client."""
 _ASKING = """
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import *
@@ -167,7 +167,8 @@ del a
 
 @pytest.mark.slow
 def test_every_call_of_librdkafkas_admin_client_has_an_answer(tmp_path: Path) -> None:
-    """In a process of its own: the client aborts its process where some requests are not listed."""
+    """The calls run in a separate process, because the client aborts its process if some requests are not
+    listed."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill(["a", "b"])

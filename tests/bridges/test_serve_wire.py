@@ -1,4 +1,4 @@
-"""``cluster.serve`` by the bytes of Kafka's protocol: every version, codes of errors, waits; and strangers."""
+"""``cluster.serve`` at the level of Kafka's protocol: every version, error codes, waits, and hostile clients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.unit.cluster_harness import LiveCluster, live_and_shared
 
 
 def built(folder: Path) -> LiveCluster:
-    """``t``, two partitions of three records and none; a group."""
+    """Topic ``t``, with three records in one of its two partitions; and a group."""
     live = LiveCluster(folder)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.topic(partitions=2)
@@ -83,7 +83,7 @@ def test_every_version_is_answered_the_same(key: int, live: LiveCluster) -> None
 
 
 def test_topics_have_their_ids(live: LiveCluster) -> None:
-    """KIP-516: and are found by them."""
+    """Topics can be found by their ids (KIP-516)."""
     topic_id = live.cluster.image.topic_ids["t"]
     with served(live.cluster) as address, wire(address) as client:
 
@@ -130,7 +130,7 @@ def test_configs_have_types_and_the_documentation_that_is_asked_for(version: int
 
 
 def test_an_answer_does_not_grow_with_names_that_are_said_again(shared: LiveCluster) -> None:
-    """Few bytes of a stranger would make many here."""
+    """Otherwise a small request could cause a large answer."""
     resource = {"resource_type": 2, "resource_name": "t", "config_names": None}
     with served(shared.cluster) as address, wire(address) as client:
         topics = client.ask(ApiKey.METADATA, 5, topics=["t"] * 9, allow_auto_topic_creation=False)["topics"]
@@ -145,7 +145,7 @@ def test_an_answer_does_not_grow_with_names_that_are_said_again(shared: LiveClus
     "key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH]
 )
 def test_a_partition_that_is_named_again_is_answered_once(key: int, live: LiveCluster) -> None:
-    """A request of a megabyte could name one 30,000 times, and have its records as often."""
+    """A request of a megabyte could name a partition 30,000 times, and get its records as often."""
     (topic,) = REQUESTED[key]["topics"]
     again = [{**topic, "partitions": topic["partitions"] * 9}] * 9
     with served(live.cluster) as address, wire(address) as client:
@@ -167,7 +167,7 @@ def test_a_partition_that_is_named_again_is_answered_once(key: int, live: LiveCl
     ],
 )
 def test_a_request_for_nothing_has_an_answer_of_nothing(key: int, shared: LiveCluster) -> None:
-    """An array may be null on the wire where Kafka's own clients send none."""
+    """An array may be null on the wire, although Kafka's own clients send none."""
     (name,) = {"topics", "resources", "groups"} & REQUESTED[key].keys()
     with served(shared.cluster) as address, wire(address) as client:
         for version in REQUESTS[key]:
@@ -277,8 +277,8 @@ def test_offsets_of_a_topic_that_was_just_made_are_known(live: LiveCluster) -> N
 
 
 def test_what_a_fetch_costs_that_finds_nothing(live: LiveCluster) -> None:
-    """A look at the leader: a listing, and a read of whose root it is. Of an empty log the metadata are read, too,
-    at most as often as ends of partitions are looked at, however many of them there are."""
+    """One look at the leader: a listing, and a read of the root's identity. For an empty log the metadata is read,
+    too, at most as often as the ends of partitions are looked up, for any number of partitions."""
     ports = ports_of(live.cluster)
 
     def cost(act: Callable[[], object]) -> tuple[int, int]:
@@ -344,7 +344,7 @@ def test_a_producer_is_refused_and_named_in_the_log_once_a_minute(
 
 
 def strange() -> list[bytes]:
-    """Frames that are no requests: cut, with lengths that lie, of no api, and noise."""
+    """Invalid frames: truncated, with wrong lengths, of unknown APIs, and noise."""
     whole = (ApiKey.FETCH).to_bytes(2, "big") + (11).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
     metadata = (ApiKey.METADATA).to_bytes(2, "big") + (5).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
     offsets = (
@@ -416,7 +416,7 @@ def test_it_ends_with_clients_that_wait(shared: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_connections_that_begin_as_it_ends_are_closed(shared: LiveCluster) -> None:
-    """Whatever is left open is a warning of its socket, and so an error of this test."""
+    """An open socket would cause a ResourceWarning, and so an error of this test."""
     for _ in range(40):
         with served(shared.cluster) as address:
             clients = [Wire(address) for _ in range(4)]

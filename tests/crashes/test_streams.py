@@ -1,5 +1,5 @@
-"""A few drivers of streams, killed in the middle of their batches, for each way in which a stream is written.
-(``python -m tests.crashes --stream sink --runs 30`` is more of it.)"""
+"""A few drivers of streams, killed in the middle of their batches, for each way to write a stream. (``python -m
+tests.crashes --stream sink --runs 30`` runs more.)"""
 
 from __future__ import annotations
 

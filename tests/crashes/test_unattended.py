@@ -1,4 +1,4 @@
-"""A minute of the unattended run (``make unattended`` is half an hour of it), on a real S3 server."""
+"""A minute of the unattended run (``make unattended`` takes half an hour), on a real S3 server."""
 
 from __future__ import annotations
 
