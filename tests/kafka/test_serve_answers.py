@@ -17,7 +17,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture(scope="module")
 def told(clients: KafkaClients) -> Iterator[dict[str, object]]:
-    """By case: the broker's answer."""
+    """The broker's answers, keyed by case."""
     topic = NewTopic(TOPIC, 2, config={"retention.ms": "-1"})
     only(clients.admin.create_topics([topic]))
     produce(clients.producer, TOPIC, ["a", "a", "a"], 0, [1000, 2000, 3000])
@@ -29,7 +29,7 @@ def told(clients: KafkaClients) -> Iterator[dict[str, object]]:
 
 
 def _has_committed(client: Wire) -> bool:
-    """The coordinator may still be on its way."""
+    """Commit; the coordinator may not be available yet."""
     found = client.ask(ApiKey.FIND_COORDINATOR, 1, coordinator_key=GROUP, coordinator_type=0)
     if found["error_code"]:
         return False
