@@ -72,7 +72,7 @@ class KafkaWire:
         return self._answer(found.errorCode(), found.offset())
 
     def is_caught_up(self, behind_ms: int, lag_time_max_ms: int) -> bool:
-        """Whether Kafka considers a replica in sync that lacks a record, and was last caught up ``behind_ms`` ago."""
+        """Whether Kafka considers a replica in sync that lacks a record and was last in sync ``behind_ms`` ago."""
         end = self._storage.internals.log.LogOffsetMetadata(4)
         then_ms = 1_000_000
         nobody = self._gateway.jvm.java.util.Optional.empty()

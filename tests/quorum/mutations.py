@@ -1,6 +1,7 @@
-"""Steps of the quorum left out: each is a sentence of the protocol or of the product. The simulation must find it.
+"""Variants of the quorum without one step, each for a sentence of the protocol or of the product. The simulation
+must find each of them.
 
-A proof that cannot fail proves nothing. The variants are made by patching; the product has no switch.
+A proof that cannot fail proves nothing. The variants are made by patching, without any switch in the product.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ from tests.simulation.running import Result
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One step left out."""
+    """One omitted step."""
 
     name: str
     what: str
-    """The sentence."""
+    """The sentence that requires the step."""
     apply: Callable[[], AbstractContextManager[object]]
     theme: str | None = None
-    """The theme of its runs; None: all themes."""
+    """The theme of its runs; None selects all themes."""
     directed: Configuration | None = None
     """Runs of this configuration only, with schedules by seed."""
     shaped: Callable[[Configuration], Configuration] = lambda configuration: configuration
     """Changes the configuration of each run."""
     script: Sequence[tuple[str, str]] = ()
-    """The schedule of the directed configuration by hand."""
+    """A hand-written schedule of the directed configuration."""
     first: int = 1
-    """The first seed that is tried."""
+    """The first seed."""
     seeds: int = 60
-    """The number of seeds that are tried: one of them must fail."""
+    """The number of seeds, one of which must fail."""
 
     def configuration(self, seed: int) -> Configuration:
         """The configuration of a seed, as this mutation needs it."""
@@ -345,7 +346,7 @@ MUTATIONS: Sequence[Mutation] = (
         all_of(
             patched(Claim, "check_change", variants.nothing),
             patched(MetadataClient, "change_voters", variants.change_without_commit),
-            # Of the two electorates the new one alone, as in Raft: where both count, it takes three such changes.
+            # The new electorate alone, as in Raft: if both count, the fault takes three such changes.
             lambda: variants.patch.object(stratalog.engine.quorum.log, "all", variants.the_last, create=True),
         ),
         directed=_CHANGING,

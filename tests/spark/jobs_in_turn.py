@@ -1,4 +1,4 @@
-"""Under spark-submit: runs jobs as the command ``stratalog`` does, one after the other, in one session.
+"""Run jobs under spark-submit like the command ``stratalog``, one after the other, in one session.
 
     jobs_in_turn.py CALLS
 

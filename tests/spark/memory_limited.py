@@ -1,4 +1,4 @@
-"""A log of wide rows in 64 partitions where no Python worker of Spark may have more than 1 GiB of address space.
+"""Appends wide rows to 64 partitions while no Python worker of Spark may have more than 1 GiB of address space.
 
     memory_limited.py MASTER CLUSTER_FILE
 
@@ -24,15 +24,15 @@ LIMIT = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
 }
-"""Spark sets the first as RLIMIT_AS, of each worker. The last two are its defaults, as a platform's session has
-them."""
+"""Spark sets the first as RLIMIT_AS of each worker. The last two are Spark's defaults, as in the session of a
+platform."""
 PARTITIONS = 64
 WIDE_BYTES = 256 * 1024
-"""Of a row's text: more than the records of one batch of Spark's may have if it counts them."""
+"""The size of a row's text: more than the records of one batch of Spark may have if Spark counts them."""
 LARGE = 1_280_000_000 // WIDE_BYTES
-"""Rows of the first partition: more than a worker may have."""
+"""The rows of the first partition: more than the memory of a worker."""
 ROWS = LARGE + 8 * PARTITIONS
-"""All, the other ones in all partitions alike."""
+"""All rows; the others are distributed equally over all partitions."""
 CONFIGS = {
     "remote.storage.enable": "true",
     "segment.bytes": "1",
@@ -43,7 +43,7 @@ CONFIGS = {
 
 
 def limits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: its limit."""
+    """The limit of a worker."""
     for batch in batches:
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
         yield pa.RecordBatch.from_pydict({"most": pa.array([most] * batch.num_rows, pa.int64())})

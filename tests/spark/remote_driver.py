@@ -1,4 +1,4 @@
-"""A driver in a process of its own, with a session on a standalone cluster: it does what it is told line by line.
+"""A driver in a separate process, with a session on a standalone cluster, which executes one call per line.
 
     python -m tests.spark.remote_driver MASTER CLUSTER_FILE GATES
 Each line of standard input is a JSON object, ``{"call": ..., "arguments": {...}}``; the answer is one line of
@@ -20,7 +20,7 @@ from tests.spark.standalone import ROOT, read, session_settings, spark_environme
 
 
 class RemoteDriver:
-    """The test's side: one call at a time."""
+    """The driver as the test uses it: one call at a time."""
 
     def __init__(self, master: str, cluster_file: Path, gates: Path, log: Path) -> None:
         self._log = log
@@ -36,13 +36,13 @@ class RemoteDriver:
             )
 
     def start(self, call: str, **arguments: Any) -> None:
-        """Have it do something, and do not wait."""
+        """Start a call without waiting."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"call": call, "arguments": arguments}).encode() + b"\n")
         self._process.stdin.flush()
 
     def report(self) -> dict[str, Any]:
-        """What came of it. Raises: AssertionError with what the driver raised."""
+        """The result of the call. Raises: AssertionError with the driver's error."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the driver has ended: {read(self._log)[-3000:]}"
@@ -56,7 +56,7 @@ class RemoteDriver:
         return self.report()
 
     def end(self) -> None:
-        """No more calls."""
+        """End the driver."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

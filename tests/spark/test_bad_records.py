@@ -1,4 +1,4 @@
-"""Bad records of DataFrames and streams: by executors and by the driver, in batches that come again."""
+"""Bad records of DataFrames and streams: on executors and on the driver, in repeated batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cluster(spark: SparkSession, folder: Path) -> Cluster:
 
 @pytest.fixture
 def bad(cluster: Cluster, topic: str) -> str:
-    """A typed topic named after the test, and one for its bad records, whose name this is."""
+    """A typed topic named after the test, and one for its bad records, whose name is returned."""
     cluster.topics.delete(topic).raise_for_failures()
     cluster.topics.create(topic, partitions=2, replication_factor=2, key="STRING", value=VALUE)
     name = f"{topic[:70]}-bad"
@@ -58,13 +58,13 @@ def bad(cluster: Cluster, topic: str) -> str:
 
 
 def trips(spark: SparkSession) -> DataFrame:
-    """Text and numbers, of which some fit."""
+    """Text and numbers, some of which fit the type."""
     made = spark.createDataFrame(TRIPS, "id STRING, city STRING, distance STRING, day STRING, hour DOUBLE")
     return made.selectExpr("id", "city", "distance", "struct(day, hour) AS at")
 
 
 def kept(cluster: Cluster, topic: str) -> dict[str, tuple[Any, dict[str, str]]]:
-    """Of a topic of bad records: the value and what happened, by key, each once."""
+    """The value and the error of each bad record, keyed by its key, each once."""
     found = cluster.read(topic).select("key", "value", "headers").collect()
     keys = [row.key.decode() for row in found]
     assert len(set(keys)) == len(keys)
@@ -135,7 +135,7 @@ def test_rows_that_do_not_fit_go_to_their_topic_once_however_they_travel(
 def test_a_bad_row_refuses_the_append_and_nothing_of_it_is_written(
     cluster: Cluster, spark: SparkSession, topic: str, bad: str
 ) -> None:
-    """Of another type, at once; of a value, before the first byte."""
+    """A wrong type is refused immediately; a wrong value before the first byte is written."""
     with pytest.raises(
         InvalidRecordError, match="value column 'distance' is string, but is declared as double: cast it"
     ):
@@ -212,7 +212,7 @@ def test_a_line_that_sparks_reader_could_not_parse_goes_to_the_topic_as_it_was(
 def test_the_place_that_a_record_came_from_is_told(
     cluster: Cluster, spark: SparkSession, topic: str, bad: str
 ) -> None:
-    """Of one topic into another, in a transaction with the offsets."""
+    """The records are copied from one topic to another, in a transaction with the offsets."""
     raw = f"{topic[:70]}-raw"
     cluster.topics.create(raw, partitions=1, replication_factor=2)
     lines = spark.createDataFrame([("1",), ("one",), ("2",)], "value STRING").coalesce(1)
@@ -252,7 +252,7 @@ def test_the_place_that_a_record_came_from_is_told(
 def test_a_cast_that_would_lose_something_makes_a_row_bad(
     cluster: Cluster, spark: SparkSession, topic: str, given: str, declared: str, good: set[str]
 ) -> None:
-    """Text is parsed, as Spark's try_cast does, and may be longer than what it says."""
+    """Text is parsed, like Spark's try_cast, and may be longer than its value."""
     name = f"{topic[:70]}-cast"
     cluster.topics.create(name, partitions=1, replication_factor=2, key="STRING", value=declared)
     frame = spark.sql(f"SELECT explode({given}) AS value").selectExpr("cast(value AS STRING) AS k", "value")

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.spark
 
 
 class Into:
-    """Appends each batch's numbers to a Delta table, once; the first try of a batch fails after the write, where a
-    file says so. It travels to a server of Spark Connect.
+    """Appends each batch's numbers to a Delta table, once; the first try of a batch fails after the write if a
+    marker file exists. It can be sent to a server of Spark Connect.
     """
 
     def __init__(self, table: Path, fails: Path) -> None:

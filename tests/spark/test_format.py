@@ -115,7 +115,7 @@ def test_chosen_columns_and_headers(read: Reading) -> None:
 
 @pytest.mark.skipif(spark_version() < (4, 1), reason="earlier versions plan each query")
 def test_a_frame_is_pinned_by_its_first_query(cluster: Cluster, spark: SparkSession, read: Reading) -> None:
-    """Also when its files are in the remote tier since."""
+    """Even if its files have moved to the remote tier since."""
     cluster.topics.create("growing", partitions=2, replication_factor=2, key="STRING", value=VALUE, configs=TIERED)
     append(cluster, spark, "growing", 0, 4)
     pinned = read("growing")
@@ -132,7 +132,7 @@ def test_a_frame_is_pinned_by_its_first_query(cluster: Cluster, spark: SparkSess
 def test_a_query_never_reads_by_the_filters_of_the_one_before(
     spark: SparkSession, read: Reading, enabled: str
 ) -> None:
-    """Spark keeps the plan of a DataFrame, and would keep one that was made by filters."""
+    """Spark caches the plan of a DataFrame, and would cache one that was made with filters."""
     setting = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(setting, enabled)
     try:
@@ -231,7 +231,7 @@ def test_refused_reads(read: Reading, options: dict[str, str], said: str) -> Non
 
 @pytest.fixture
 def own_catalog(spark: SparkSession) -> Iterator[None]:
-    """Spark's own: with another one, such as Delta's, Spark cannot read tables of Python sources."""
+    """Spark's own catalog: with another one, such as Delta's, Spark cannot read tables of Python sources."""
     name = "spark.sql.catalog.spark_catalog"
     before = spark.conf.get(name)
     spark.conf.set(name, "builtin")
@@ -253,7 +253,7 @@ def table(own_catalog: None, spark: SparkSession, folder: Path, cluster: Cluster
 def test_another_catalog_in_the_place_of_spark_s_is_named(
     cluster: Cluster, spark: SparkSession, folder: Path
 ) -> None:
-    """Spark would make a table there that it cannot load."""
+    """Spark would create a table there that it cannot load."""
     options = f"cluster '{folder / 'cluster.toml'}', subscribe '{topic_for(cluster, 'of-delta')}'"
     said = "with which Spark loads no table of a Python source: use cluster.create_views"
     with pytest.raises(Exception, match=f"DeltaCatalog, {said}") as told:
@@ -265,7 +265,7 @@ def test_another_catalog_in_the_place_of_spark_s_is_named(
 
 @pytest.mark.skipif(spark_version() < (4, 1), reason="earlier versions want a value for each column of a table")
 def test_a_table_is_read_and_appended_to(cluster: Cluster, spark: SparkSession, read: Reading, table: str) -> None:
-    """Spark gives a table's readers no options; they lie in its columns, and WITH adds to them."""
+    """Spark passes no options to a table's readers; they are stored in its columns, and WITH adds to them."""
     insert = "(partition, key, value) VALUES (0, 'a', struct(1L, 'x')), (1, 'b', struct(2L, 'y'))"
     spark.sql(f"INSERT INTO {table} {insert}")
     for _ in range(2):

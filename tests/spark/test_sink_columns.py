@@ -1,4 +1,4 @@
-"""The format as a sink as Kafka's is used: columns and options, and a schema that grows from files to Delta."""
+"""The format as a sink, used like Kafka's: columns and options, and a schema that grows from files to Delta."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_temporary_view_takes_keys_and_values(cluster: Cluster, spark: SparkSe
 def test_fields_are_called_as_columns_of_the_log(
     cluster: Cluster, spark: SparkSession, folder: Path, value: str | None
 ) -> None:
-    """The option then names the topic, and the columns are fields, whatever they hold."""
+    """The option then names the topic, and the columns are fields, whatever they contain."""
     topic = created(cluster, f"called-{value}", "topic STRING, offset BIGINT, n INT")
     given = "cast(null AS STRING)" if value is None else f"'{value}'"
     number = "cast(null AS BIGINT)" if value is None else "7L"

@@ -1,4 +1,4 @@
-"""Streams from topics and into topics, on Spark: what a query reads and writes is each record, once."""
+"""Streams from topics and into topics, on Spark: a query reads and writes each record once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_stream_has_the_columns_and_the_rows_of_a_read(
 def test_available_now_ends_and_the_next_run_goes_on(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
-    """In batches of at most so many rows, and what is new only."""
+    """In batches of a limited number of rows, with new records only."""
     numbers, seen = Numbers(cluster, spark, topic), Seen()
     numbers.append(25)
     frame = source(spark, folder, topic, maxRowsPerTrigger=10)
@@ -178,7 +178,8 @@ def test_lost_records_end_the_query_unless_they_may_be_lost(
 def test_what_is_wrong_with_the_options_is_said_before_the_stream_starts(
     spark: SparkSession, folder: Path, topic: str, options: dict[str, str], said: str
 ) -> None:
-    """When it is loaded; on Spark Connect, which asks its server late, when its columns are asked for."""
+    """The error comes when the stream is loaded; with Spark Connect, which asks its server late, when its columns
+    are requested."""
     with pytest.raises(Exception, match=said):
         str(source(spark, folder, **{"topic": topic, **options}).schema)  # type: ignore[arg-type]
 
@@ -189,7 +190,8 @@ def test_what_is_wrong_with_the_options_is_said_before_the_stream_starts(
 def test_a_new_checkpoint_is_a_new_stream_whose_batches_are_not_taken_for_the_old_ones(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
-    """Its batch ids begin at 0 again; were the producer the name alone, they would pass for duplicates."""
+    """Its batch ids begin at 0 again; if the producer were only the name, the batches would count as
+    duplicates."""
     cluster.topics.create("again", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
     numbers.append(30)

@@ -1,4 +1,4 @@
-"""Says, under spark-submit, where Python tasks run: a line ``TASK`` with a JSON object for each."""
+"""Print under spark-submit where Python tasks run: a line ``TASK`` with a JSON object for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 
 def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task."""
+    """The place of a task."""
     import stratalog
 
     for batch in batches:

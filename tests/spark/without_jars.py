@@ -1,4 +1,4 @@
-"""Reads and appends under spark-submit in a plain session of PySpark: no jar and no setting of stratalog's.
+"""Read and append under spark-submit in a plain session of PySpark, without jars and settings of stratalog.
 
 without_jars.py CLUSTER_FILE PROVIDER TOPIC
 """

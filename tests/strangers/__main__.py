@@ -1,8 +1,8 @@
 """Run the suites of other clients against ``stratalog serve``, and count: ``python -m tests.strangers``.
 
-Sources come from the registries into ``.cache/strangers``; Go, npm, a C++ compiler and a JDK are needed. Each test
-runs in a process of its own against an endpoint of its suite. Exit status 1 where a test fails that is not a known
-gap, or where less than 95 % of those that apply pass. That share leaves out tests which fail because the endpoint
+The sources come from the registries into ``.cache/strangers``; Go, npm, a C++ compiler and a JDK are needed. Each
+test runs in a separate process with an endpoint of its suite. Exit status 1 if a test fails that is not a known
+gap, or if less than 95 % of the applicable tests pass. That share leaves out tests which fail because the endpoint
 intentionally differs from Kafka.
 """
 
@@ -25,7 +25,7 @@ _MEMORY = "/dev/shm"
 
 @contextmanager
 def _endpoint(folder: Path, partitions: int) -> Iterator[int]:
-    """The port of an endpoint that also takes what suites write."""
+    """The port of an endpoint that also accepts the writes of suites."""
     command = [sys.executable, "-m", "tests.strangers.writing", "--port", "0", "--partitions", str(partitions)]
     environment = environment_of({"PYTHONPATH": str(CACHE / "site"), "TMPDIR": str(folder)})
     with (folder / "endpoint.log").open("wb") as log:
@@ -59,7 +59,7 @@ def _verdict(suite: Suite, test: str, port: int, log: Path) -> str:
 
 
 def _run(suite: Suite, only: str) -> tuple[int, int, int, int]:
-    """How many tests applied, passed, failed as intended, and failed without being a known gap."""
+    """The numbers of tests that applied, passed, failed as intended, and failed without being a known gap."""
     suite.fetch()
     logs = CACHE / "logs"
     logs.mkdir(exist_ok=True)
@@ -89,7 +89,7 @@ def _run(suite: Suite, only: str) -> tuple[int, int, int, int]:
 
 
 def main() -> int:
-    """Print what did not pass, and the counts."""
+    """Print the failures and the counts."""
     parser = argparse.ArgumentParser(prog="python -m tests.strangers", description=__doc__)
     parser.add_argument("suites", nargs="*", help=f"some of: {', '.join(each.name for each in SUITES)}")
     parser.add_argument("--only", default="", help="tests whose names have this text")

@@ -1,7 +1,7 @@
-"""The suites of other projects' clients: where their sources come from, which tests apply, how one is run.
+"""The suites of other projects' clients: their sources, the applicable tests, and the command of a test.
 
-A test applies if it needs a broker, and nothing of it but to read, to look up offsets and metadata, to consume in
-groups, and to commit. Whatever it writes to prepare itself goes through ``tests.strangers.writing``.
+A test applies if it needs a broker only for reads, lookups of offsets and metadata, consumption in groups, and
+commits. Its preparatory writes go through ``tests.strangers.writing``.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Suite:
     command: Callable[[str, int], tuple[list[str], Path, Mapping[str, str]]]
     """From a test and the port of the broker: the command, its folder, its environment."""
     passed: Callable[[str, str], bool]
-    """From a test and its output, of a command with status 0: whether it ran at all, and was not skipped."""
+    """Takes a test and its output with status 0: whether it ran at all, and was not skipped."""
     tests: tuple[str, ...]
-    """Those that apply."""
+    """The applicable tests."""
     most_s: float
     gaps: Mapping[str, str]
-    """Those of them that are known to fail, and why."""
+    """Applicable tests that are known to fail, with the reason."""
     left_out: Mapping[str, str]
-    """What does not apply, and why."""
+    """Tests that do not apply, with the reason."""
     intended: Mapping[str, str] = field(default_factory=dict)
-    """Those that fail because the endpoint differs from Kafka intentionally."""
+    """Tests that fail because the endpoint differs from Kafka intentionally."""
     partitions: int = 4
-    """The partitions of topics that are created by their first use."""
+    """The number of partitions of automatically created topics."""
 
 
 def _run(*words: str | Path, cwd: Path = ROOT) -> None:
@@ -338,7 +338,7 @@ _OTHER_CONSUMER_TESTS = {
         testOnPartitionsAssignedCalledWithNewPartitionsOnlyForClassicEager
     """,
 }
-"""The same, by their whole names."""
+"""The same, by their full names."""
 
 
 def _class_path() -> str:

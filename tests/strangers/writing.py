@@ -49,7 +49,7 @@ _WITHOUT_MEANING = {"cleanup.policy", "max.message.bytes", "kfake.is_internal"}
 
 
 class Writing:
-    """The answers that the endpoint lacks."""
+    """The answers to requests that the endpoint lacks."""
 
     def __init__(self, cluster: Cluster, partitions: int) -> None:
         self._cluster = cluster
@@ -57,7 +57,7 @@ class Writing:
         self._ids = itertools.count(1)
 
     def produce(self, request: KafkaRequest) -> Fields:
-        """Append each partition's batches; the offset of the first record."""
+        """Append each partition's batches; returns the offset of the first record."""
         answers = {}
         for (topic, partition), one in partitions_of(request.body).items():
             offset, error = -1, 0
