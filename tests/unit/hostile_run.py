@@ -1,5 +1,5 @@
-"""``python -m tests.unit.hostile_run FOLDER MAKER``: every copy of a file of two topics is hostile, another one is
-sound, and all that reads them runs. Prints what came of it, and the most memory it took, as JSON.
+"""``python -m tests.unit.hostile_run FOLDER MAKER``: of two topics, every copy of a file of one is hostile, and
+the other is sound; all readers run. Prints the outcome and the peak memory as JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """obstore (Rust's object_store) as a file system of fsspec that creates exclusively, by its own ``put``.
 
-obstore's own door of fsspec takes no notice of ``mode="create"`` (``test_file_systems``).
+obstore's own adapter for fsspec ignores ``mode="create"`` (``test_file_systems``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ObstoreFiles(AbstractFileSystem):  # type: ignore[misc]
 
 
 def s3_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
-    """For a ``file_system`` of a storage table."""
+    """The function for ``file_system`` of a storage table."""
     return ObstoreFiles(
         S3Store(
             root.partition("://")[2].partition("/")[0],
@@ -60,7 +60,7 @@ def s3_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
 
 
 def azure_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
-    """As ``s3_files``; the account and its key are those of the connection string."""
+    """Like ``s3_files``; the connection string contains the account and its key."""
     said = dict(part.split("=", 1) for part in os.environ["AZURE_STORAGE_CONNECTION_STRING"].strip(";").split(";"))
     return ObstoreFiles(
         AzureStore(
@@ -75,7 +75,7 @@ def azure_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
 
 
 def gcs_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
-    """As ``s3_files``, for a server without credentials."""
+    """Like ``s3_files``, for a server without credentials."""
     service = {"gcs_base_url": endpoint_url, "disable_oauth": True, "client_email": "", "private_key": ""}
     return ObstoreFiles(
         GCSStore(

@@ -1,4 +1,4 @@
-"""Addresses that hold a secret, at every place that takes one: refused, and repeated nowhere."""
+"""Addresses that contain a secret are refused wherever an address is accepted, and never repeated."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def toml(text: str) -> str:
 
 
 def on_command_line(*arguments: str) -> None:
-    """What it prints is captured. A command that does its work ends with 0."""
+    """Capture the output of the command line. A successful command returns 0."""
     if main(list(arguments)) == 0:
         pytest.fail("taken")
     raise UnsupportedStoreError("refused")
@@ -172,8 +172,8 @@ def test_an_address_with_a_secret_is_refused_and_not_repeated(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither by the error, its causes and what it came from, nor in the log, nor on the terminal; and no folder
-    has its name."""
+    """The error, its causes and context, the log and the terminal do not contain it; and no folder has its
+    name."""
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.DEBUG, "stratalog")
     for number, address in enumerate(HOSTILE):

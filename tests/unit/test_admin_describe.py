@@ -1,4 +1,4 @@
-"""Tables of a cluster, of whatever can still be seen of it."""
+"""Tables of a cluster, as far as it is visible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_topic_is_a_row(live: LiveCluster) -> None:
 
 
 def test_a_topic_whose_partitions_nobody_has_committed_is_a_row(live: LiveCluster) -> None:
-    """A stranger's record; this project commits a topic with its partitions."""
+    """The record of another writer; this project commits a topic with its partitions."""
     live.cluster._ports.metadata.with_log(lambda log: log.commit([TopicRecord("bare", "b" * 32)]))
     rows = rows_of(live.driver().topics.list().raise_for_failures(), "topic", "partitions", "replication_factor")
     assert ("bare", 0, 0) in rows
@@ -47,7 +47,7 @@ def test_a_broker_that_is_not_there_is_one_failure_however_many_replicas_it_has(
 
 
 def test_of_a_replica_that_cannot_be_looked_at_only_what_the_metadata_knows_is_shown(live: LiveCluster) -> None:
-    """Not "in sync", with zeros for what nobody has seen."""
+    """The table does not say "in sync", with zeros for unknown numbers."""
     with live.unreachable(3):
         rows = live.cluster.describe("t").rows
         assert not live.cluster.brokers.list().ok
@@ -72,7 +72,7 @@ def test_a_replica_that_cannot_be_read_is_shown_by_its_error(live: LiveCluster) 
 
 
 def test_without_a_majority_of_voters_what_was_known_last_is_shown(live: LiveCluster) -> None:
-    """Protocol section 5: nobody can tell what is committed; that is said, and what is known is of use."""
+    """Protocol section 5: the committed state is unknown; the error says so, and shows the known part."""
     known = live.cluster.image
     with live.unreachable(1):
         topics = live.cluster.topics.list()
@@ -96,7 +96,8 @@ def test_listing_topics_is_a_job(live: LiveCluster, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: LiveCluster) -> None:
-    """Fifty partitions for the offsets of groups, and one of them in use; all of them where the topic is named."""
+    """There are fifty partitions for the offsets of groups, and one of them is in use; all of them appear if the
+    topic is named."""
     live.cluster.groups.commit("readers", {("t", 0): 0}).raise_for_failures()
     for report in (live.cluster.describe(), live.cluster.verify()):
         used = {row["partition"] for row in report.rows if row["topic"] == OFFSETS_TOPIC}
@@ -111,7 +112,7 @@ def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: Live
 
 
 def test_a_report_has_the_name_of_its_method(tmp_path: Path) -> None:
-    """The name in the history: the group of methods, and the method."""
+    """The name in the history consists of the group of methods and the method."""
     live = LiveCluster(tmp_path)
     live.topic()
     of = live.cluster
@@ -143,7 +144,7 @@ def test_a_report_has_the_name_of_its_method(tmp_path: Path) -> None:
 def test_an_internal_topic_does_not_widen_the_list(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The object has all of its type."""
+    """The object has all attributes of its type."""
     monkeypatch.setenv("STRATALOG_HISTORY", "on")
     live = LiveCluster(tmp_path, on_disk=True)
     argv = ["list", "--cluster", str(live.file)]

@@ -1,4 +1,4 @@
-"""Command lines: what words mean, what a bad call looks like, and which exit status an outcome has."""
+"""Command lines: the meaning of words, bad calls, and exit statuses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
     ],
 )
 def test_what_options_need_and_what_they_bar(argv: str, said: str | None) -> None:
-    """What has its default is not there; 0 is."""
+    """An argument with its default is absent; 0 is present."""
     parser = job_parser("x", "")
     for flag in ("--deep", "--heal", "--list", "--any-place"):
         parser.add_argument(flag, action="store_true")
@@ -304,7 +304,7 @@ def test_the_master_is_spark_submits_own_option(
 
 
 class OnEither(run.Job):
-    """Says where its work would be done."""
+    """Records where its work would be done."""
 
     def cluster(self) -> str:  # type: ignore[override]
         return "threads"

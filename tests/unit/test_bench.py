@@ -125,7 +125,7 @@ def test_speed_is_a_part_of_the_peers() -> None:
 
 
 def test_of_several_turns_the_median_is_told_with_the_range_and_ratios_are_of_each_turn() -> None:
-    """A slow turn of both sides changes no ratio; a slow one of ours shows."""
+    """A slow turn of both sides changes no ratio; a slow one of ours does."""
     ours, peer = Spread([1.0, 4.0, 2.0]), Spread([2.0, 8.0, 2.0])
     assert f"{ours:.1f} s" == "2.0 (1.0 to 4.0) s"
     assert (peer / ours).turns == (2.0, 2.0, 1.0)
@@ -160,7 +160,7 @@ def test_the_table_is_markdown_with_notes_below_it() -> None:
 
 
 def test_a_run_fills_its_place_on_the_page_and_every_other_figure_stays() -> None:
-    """Each benchmark has a place, with a command; a second run takes the place of the first."""
+    """Each benchmark has a place with a command; a second run replaces the first."""
     for name in NAMES:
         text = page.of(name).read_text(encoding="utf-8")
         said = page.command(name, {"BYTES": "1GB", "ONLY": "scan", "KAFKA": ""})
@@ -189,7 +189,7 @@ def test_the_large_cluster_is_that_of_the_kip() -> None:
 
 
 def test_one_record_for_each_partition_leads_where_one_record_in_all_does() -> None:
-    """What the few bytes of a fenced broker are compared with says the same."""
+    """The figure to which the few bytes of a fenced broker are compared has the same meaning."""
     image = large_cluster.folded(ClusterImage(), large_cluster.example_records(200))
     after = apply(image, image.next_offset, [FenceBrokerRecord(broker_id=large_cluster.FENCED)])
     records = list(large_cluster.one_record_each(image, after))

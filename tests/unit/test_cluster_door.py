@@ -1,4 +1,4 @@
-"""The door: help and completion show all of it."""
+"""Help and completion show every method of the door."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def methods() -> Iterator[tuple[str, object]]:
 
 
 def test_every_method_names_its_arguments_and_says_what_it_does() -> None:
-    """But the options of a stream, which are those of its format, as Spark's own ``load`` takes them."""
+    """Except the options of a stream, which are those of its format, as Spark's own ``load`` takes them."""
     hidden = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for name, method in methods():
         parameters = inspect.signature(method).parameters.values()  # type: ignore[arg-type]

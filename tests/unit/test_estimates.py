@@ -1,7 +1,7 @@
-"""What a dry run says that a run would send to object stores, against the requests that a run then sends.
+"""The requests to object stores in the estimate of a dry run, compared with those of the run.
 
-Both are a driver's of its own, as two commands are. Stores in memory count as buckets here, and small copies as S3
-makes them: a GET and a PUT.
+Each has a separate driver, like two commands. Stores in memory count as buckets here, and small copies as S3 makes
+them: a GET and a PUT.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tests.unit.estimate_harness import TIERED, Buckets, Scene, append, buckets_
 
 MIB = 1024 * 1024
 SMALL_BYTES = 20_000
-"""Of the metadata, and of registers."""
+"""The bytes of the metadata, and of registers."""
 FILES = 16
-"""Appends, by the default of segment.merge.min.files."""
+"""The number of appends, by the default of segment.merge.min.files."""
 
 
 def small(cluster: Cluster) -> None:
@@ -164,7 +164,8 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Buckets:
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.what)
 def test_a_run_sends_what_its_dry_run_says(scene: Scene, made: Buckets) -> None:
-    """As many PUT-priced requests, at most a fifth fewer GETs, and at least half of small files' bytes."""
+    """The same number of PUT-priced requests, at most a fifth fewer GETs, and at least half of small files'
+    bytes."""
     scene.prepare(made.cluster)
     forget()
     said = scene.run(made.driver(), True).raise_for_failures().estimate

@@ -1,4 +1,4 @@
-"""Dry runs of what copies logs, makes them anew or writes them again, against the requests of the runs.
+"""Dry runs of operations that copy logs, recreate them or rewrite them, compared with the requests of the runs.
 
 These estimates are not exact, because a run reads the metadata again after its commits.
 """
@@ -140,7 +140,7 @@ def compact(cluster: Cluster, dry: bool) -> Report:
 
 
 METADATA_BYTES = 130_000
-"""The most of a run here; the estimate leaves them out."""
+"""The maximum of a run here; the estimate leaves them out."""
 COPIES, REPAIRS = 0.15, 0.25
 """The share of the requests by which an estimate may be wrong."""
 

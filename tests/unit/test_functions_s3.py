@@ -1,6 +1,6 @@
-"""A log without a machine: each step is a process of 1 GB, without a JVM, a home, or files but temporary ones.
+"""A log without servers: each step is a process of 1 GB, without a JVM, a home, or files except temporary ones.
 
-So are functions of a cloud. Brokers, the remote tier and the cluster file are in a bucket.
+Cloud functions are like this. Brokers, the remote tier and the cluster file are in a bucket.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ print(found)
 
 
 def run(code: str, address: str, folder: Path) -> str:
-    """What a function of 1 GB prints."""
+    """The output of a function of 1 GB."""
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTE, GIGABYTE))

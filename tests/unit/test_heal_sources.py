@@ -1,4 +1,4 @@
-"""The good files that hold a range of offsets (``stratalog.engine.upkeep.healing.sources``)."""
+"""The intact files that cover a range of offsets (``stratalog.engine.upkeep.healing.sources``)."""
 
 from __future__ import annotations
 

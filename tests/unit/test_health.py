@@ -1,6 +1,5 @@
-"""Health: each fault is played on a real cluster of folders; ``health`` alone names it, and so does the page, and
-so do the metrics. The command that is shown mends it. Time is the system's, and a past is made by a clock that was
-set back.
+"""Health: each fault is played on a real cluster of folders; ``health`` alone names it, and so do the page and the
+metrics. The shown command repairs it. Time is the system's, and a past is simulated by setting a clock back.
 """
 
 from __future__ import annotations
@@ -59,7 +58,8 @@ def test_a_follower_that_is_gone(patient: Patient, noticed: bool) -> None:
 
 @pytest.mark.slow
 def test_a_broker_that_lost_its_disk(patient: Patient) -> None:
-    """The command for a lost one stands in the sentence: an empty folder may be a volume that is not mounted."""
+    """The command for a lost one is in the sentence, because an empty folder may be a volume that is not
+    mounted."""
     lost = patient.live.followers()[-1]
     patient.live.wipe(lost)
     found = patient.found()["OfflineLogDirectoryCount"]
@@ -174,7 +174,7 @@ def test_a_file_that_is_damaged(patient: Patient, which: str, how: str) -> None:
 
 @pytest.mark.slow
 def test_damage_that_no_copy_can_mend_stays_named_until_it_is_read_well(patient: Patient) -> None:
-    """A flipped bit is in no listing: only who reads all bytes finds it, and that is remembered."""
+    """No listing shows a flipped bit: only a full read finds it, and the finding is stored."""
     live = patient.live
     kept = {}
     for broker in (1, 2, 3):
@@ -208,7 +208,7 @@ sys.exit(main(["health", "--json", "--cluster", sys.argv[1]]) - int(sys.argv[2])
 
 @pytest.mark.slow
 def test_a_leader_whose_folder_takes_no_writes(patient: Patient) -> None:
-    """File permissions do not hold root: another process without its rights looks."""
+    """File permissions do not restrict root, so another process without its rights looks."""
     live = patient.live
     folder = live.root(live.leader()) / live.replica(live.leader()).folder
     folder.chmod(0o555)
@@ -233,7 +233,7 @@ def test_a_disk_that_is_nearly_full(patient: Patient) -> None:
 
 @pytest.mark.slow
 def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
-    """They go by their own times, of which a listing tells nothing."""
+    """They have their own times, which a listing does not show."""
     live = patient.live
     live.cluster.topics.alter_configs("t", {"retention.ms": "1000"})
     assert patient.found() == {}, "the files are new"
@@ -247,7 +247,7 @@ def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
 
 @pytest.mark.slow
 def test_a_lag_that_nobody_can_read_is_not_0(tmp_path: Path) -> None:
-    """With the leader of the group's partition away, another member of the ISR tells; with all of them away the
+    """If the leader of the group's partition is away, another member of the ISR answers; if all are away, the
     figure is absent, and a finding says so."""
     live = LiveCluster(tmp_path, brokers=4, on_disk=True, voters=[4])
     live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "2"})
@@ -403,7 +403,7 @@ def test_a_root_that_answers_and_cannot_be_listed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_look_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -> None:
-    """But for what looks suspicious, which is looked at itself."""
+    """Except suspicious files, which are read."""
     costs = []
     for partitions in (10, 1000):
         folder = tmp_path / str(partitions)

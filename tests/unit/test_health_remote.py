@@ -1,4 +1,4 @@
-"""Health of the remote tier: uploads that fail, segments that are due, tables that others have changed."""
+"""Health of the remote tier: failing uploads, due segments, tables changed by other programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tiered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
 
 @pytest.fixture
 def no_remote(tiered: Patient) -> Patient:
-    """The remote tier is gone; it is back when the test moves it back."""
+    """The remote tier is missing until the test moves it back."""
     tiered.live.fill("de")
     tiered.live.remote.rename(tiered.live.folder / "away")
     tiered.live.remote.write_text("no folder")

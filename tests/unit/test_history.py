@@ -1,4 +1,4 @@
-"""The history: what leaves events, what they say, and that no operation fails for its own."""
+"""The history: which operations write events, their content, and that no operation fails because of its event."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_a_long_history_is_read_from_its_end(live: LiveCluster, monkeypatch: pyt
 
 
 def test_an_operation_does_not_fail_for_its_event(live: LiveCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """The brokers with the history are away just when somebody is elected uncleanly."""
+    """The brokers with the history are away during an unclean election."""
     live.topic(copies=1)
     image = live.cluster.image
     (leader,) = image.view(image.topic("t").topic_id, 0).replicas

@@ -1,4 +1,4 @@
-"""The command line of jobs/append, and the stream behind it, as far as they need no session."""
+"""The command line of jobs/append, and its stream, as far as they need no session."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_wrong_call_is_found_before_anything_is_opened(
 
 
 class Query:
-    """A query that somebody interrupts; it can be told to start, and is then its own frame."""
+    """A query that is interrupted; it can be started, and is then its own frame."""
 
     stopped = False
 

@@ -1,4 +1,4 @@
-"""How jobs end: SIGTERM and SIGINT, with a real process; and what is done only after a yes."""
+"""The end of jobs: SIGTERM and SIGINT, with a real process; and operations that need a confirmation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Start(Protocol):
 
 @pytest.fixture
 def started(live: LiveCluster) -> Iterator[Start]:
-    """Ends the processes that it started, also where the test fails."""
+    """Ends the started processes, even if the test fails."""
     with ExitStack() as open_processes:
 
         def start(seconds: float, *argv: str) -> subprocess.Popen[str]:

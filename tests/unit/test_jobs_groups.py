@@ -1,4 +1,4 @@
-"""The command line of jobs/groups, with places as kafka-consumer-groups.sh names them."""
+"""The command line of jobs/groups, with positions as kafka-consumer-groups.sh names them."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_arguments_that_are_not_known_are_answered_with_the_nearest(
 
 
 def completed(line: str, folder: Path) -> list[str]:
-    """What the shell is told that the line may go on with."""
+    """The completions that the shell gets for a line."""
     pytest.importorskip("argcomplete")
     out = folder / "completed"
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(out)}

@@ -1,4 +1,4 @@
-"""The command lines of those who look after leaders and replicas: elect, reassign."""
+"""The command lines for leaders and replicas: elect, reassign."""
 
 from __future__ import annotations
 

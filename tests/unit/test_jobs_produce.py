@@ -1,4 +1,4 @@
-"""Lines to a topic: what users of kafka-console-producer.sh and of kcat -P look for."""
+"""Lines to a topic, with the options of kafka-console-producer.sh and of kcat -P."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VALUE = {
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """``t``, of bytes; ``typed``, with keys that are numbers."""
+    """``t``, with binary records; ``typed``, with integer keys."""
     made = LiveCluster(tmp_path, on_disk=True)
     made.topic("t", partitions=2)
     made.cluster.topics.create("typed", partitions=1, replication_factor=1, key="BIGINT", value=TYPES)
@@ -138,7 +138,7 @@ def test_a_line_that_does_not_fit_is_named_and_nothing_is_appended(
 def test_fields_that_the_type_lacks_are_dropped_and_counted_or_added(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In each batch: here a batch has one line."""
+    """In each batch; here a batch has one line."""
     text = '{"value": {"n": 1, "new": "a"}}\n{"value": {"n": 2, "new": "b"}}\n'
     how = ("--format", "json", "--batch", "1", "--on-unknown-field")
     assert run(live, "typed", "--input", given(live, text), *how, "drop") == 0
@@ -209,7 +209,7 @@ def test_a_line_of_many_pieces_is_joined_once_and_one_that_is_too_long_is_refuse
 
 
 def test_a_line_is_read_and_refused_in_time_that_grows_with_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """65,536 pieces, of which 100 MB have no more: joined again for each piece, they would be 32 GB of copies."""
+    """65,536 pieces of a line of 100 MB without a line end: joining them again for each piece would copy 32 GB."""
     monkeypatch.setattr(producing, "_CHUNK", 16)
     monkeypatch.setattr(producing, "_LONGEST", 65_535 * 16)
     reads, writes = os.pipe()

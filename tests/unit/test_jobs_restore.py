@@ -1,4 +1,4 @@
-"""The command line of restore: on an S3 server as it would be run, and what is wrong with a call."""
+"""The command line of restore: a real run on an S3 server, and errors of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of jobs: cut to the terminal, sorted, and only the rows that are in trouble."""
+"""Tables of jobs: cut to the terminal, sorted, and restricted to rows with problems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS: list[dict[str, Value]] = [
 ]
 NAMED = list(ROWS[0])
 OTHER_FIGURES = {"MaxLag": "replication_lag_seconds", "RemoteCopyLagBytes": "remote_copy_lag_seconds"}
-"""Alerts of these findings go by another figure."""
+"""The alerts of these findings use another figure."""
 
 
 @pytest.mark.parametrize("width", [200, 100, 80, 60, 40, 30, 22])

@@ -1,4 +1,4 @@
-"""The command line of topics: alter. The types are in files, which needs no Spark."""
+"""The command line of topics: alter. The types are in files, which need no Spark."""
 
 from __future__ import annotations
 

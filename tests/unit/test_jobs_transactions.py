@@ -13,7 +13,7 @@ from tests.unit.jobs_harness import calls, rows
 
 
 def built(folder: Path) -> LiveCluster:
-    """With a transaction that nobody has ended."""
+    """The cluster has an unended transaction."""
     live = LiveCluster(folder, on_disk=True)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.topic()

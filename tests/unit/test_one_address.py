@@ -1,4 +1,5 @@
-"""One address for all clients: whatever names a server, each client's options name the same. Without a server."""
+"""One address for all clients: every way to name a server gives each client's options the same address. Without a
+server."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ OBJECTS = "http://127.0.0.1:4443"
 
 @pytest.fixture(autouse=True)
 def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """An environment that names no server, account or profile."""
+    """An environment without a server, account or profile."""
     for variable in list(os.environ):
         if variable.startswith(("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR")):
             monkeypatch.delenv(variable)
@@ -49,7 +50,7 @@ def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
 
 @dataclass(frozen=True)
 class Way:
-    """A way of naming a server."""
+    """A way to name a server."""
 
     file: str = ""
     """Tables of the cluster file."""
@@ -80,8 +81,8 @@ def ways_of_s3(url: str) -> dict[str, Way]:
 
 
 def options_of(way: Way, root: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> StoreOptions:
-    """What a cluster file with this root says, where the way names the server; then the environment names others,
-    as an executor's may."""
+    """The options of a cluster file with this root, if the way names the server; then the environment names
+    others, as an executor's may."""
     for variable, value in way.environment.items():
         monkeypatch.setenv(variable, value)
     (folder / "config").write_text(way.config)
@@ -190,8 +191,8 @@ def test_the_order_is_botocores(way: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_server_of_ones_own_is_none_of_amazons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether uploads are completed exclusively, and whether policies may name Amazon's conditions, follows from
-    the endpoint, whoever names it."""
+    """The endpoint decides, however it is named, whether uploads are completed exclusively and whether policies
+    may name Amazon's conditions."""
     from stratalog.partitions.store.s3 import S3Store
 
     assert S3Store("s3://b")._complete_exclusively
@@ -441,7 +442,7 @@ def test_what_the_environment_names_is_refused_when_the_file_is_read(
 
 
 def test_a_profile_that_is_missing_names_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process may have it: requests say that it is missing."""
+    """Another process may have it: requests report that it is missing."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", PRIVATE)
     assert resolved("s3://b", StoreOptions(profile="nobody")).endpoint_url == PRIVATE
 
@@ -469,13 +470,13 @@ def test_credentials_that_delta_would_mix_are_refused(
 
 
 def test_without_credentials_delta_is_not_let_loose(tmp_path: Path) -> None:
-    """It would look for an instance's, or another profile's."""
+    """The client would look for an instance's, or another profile's."""
     with pytest.raises(StorageAuthenticationError, match="find credentials for s3://b: no credentials were found"):
         storage_options("s3://b/t", StoreOptions(PRIVATE, retries=0))
 
 
 def test_a_protocol_is_spelt_in_one_way() -> None:
-    """Whether credentials are shown depends on it."""
+    """The endpoint decides whether credentials are shown."""
     assert resolved("gs://b", StoreOptions("HTTP://127.0.0.1:1")).endpoint_url == "http://127.0.0.1:1"
 
 

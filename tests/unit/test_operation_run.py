@@ -50,7 +50,7 @@ def key(partition: int, topic: str = "t") -> TopicIdPartition:
 
 @dataclass
 class Seen:
-    """Progress, and what it was told."""
+    """Records the calls of progress."""
 
     told: list[object] = field(default_factory=list)
 
@@ -66,7 +66,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class CopyWork(BoundedWork):
-    """Copy as many files as there are in the partition ``number``: one fails where it has 13."""
+    """Copy as many files as ``number``; one fails in partition 13."""
 
     files: int
     done: list[int] = field(default_factory=list)
@@ -229,9 +229,9 @@ UNTYPED = {
     "engine": r"run\.rows(\.append\(| \+= )",
     "bridges/export": r"run\.rows(\.append\(| \+= )",
 }
-"""By folder: how rows are made that are not of a class."""
+"""Modules that make rows without a class, keyed by folder, with the reason."""
 OF_EVENTS = "history.py"
-"""An event has its columns from the topic of events (``EVENT_COLUMNS``)."""
+"""An event has the columns of the topic of events (``EVENT_COLUMNS``)."""
 
 
 @pytest.mark.parametrize("folder", UNTYPED)

@@ -1,4 +1,4 @@
-"""A segment of a stranger through everything that reads it: one topic's failure, in bounded memory."""
+"""A foreign segment in all readers: one topic fails, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READERS = ("fetch bad", "tail")
 
 
 def outcome(folder: Path, maker: str) -> dict[str, Any]:
-    """What ``hostile_run`` says, in a process of its own."""
+    """The output of ``hostile_run`` in a separate process."""
     command = [sys.executable, "-m", "tests.unit.hostile_run", str(folder), maker]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=dict(os.environ))
     assert done.returncode == 0, done.stderr[-2000:]

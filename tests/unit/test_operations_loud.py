@@ -1,5 +1,5 @@
-"""An operation that failed is loud: it raises with its report, unless ``check=False``. Looks never raise for what
-they found. One table of all operations, one of all looks, against the door itself."""
+"""A failed operation raises with its report, unless ``check=False``. Looks never raise for their findings. One
+table of all operations, one of all looks, compared with the door itself."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "transactions.abort": ("stratalog.engine.cluster.transactions.admin.abort_transaction", ("x",), {}),
     "transactions.finish": ("stratalog.engine.cluster.transactions.admin.finish_transactions", (), {}),
 }
-"""By name at the door: what does it, and what it is called with."""
+"""Operations by their name at the door: the working function, and the arguments."""
 
 LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "verify": (JOBS + "verify.verify", ()),
@@ -114,7 +114,7 @@ LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "transactions.describe": ("stratalog.engine.cluster.transactions.admin.describe_transaction", ("x",)),
     "transactions.find_hanging": ("stratalog.engine.cluster.transactions.admin.hanging_transactions", ()),
 }
-"""What looks; ``Cluster.plan_format`` does before there is a cluster."""
+"""The looks; ``Cluster.plan_format`` works without a cluster."""
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def method(cluster: Cluster, name: str) -> Call:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, target: str, report: Report) -> None:
-    """What does the work answers with this report; nothing is asked of Kafka or of a cluster file."""
+    """Let the working function return this report; no Kafka and no cluster file is used."""
     monkeypatch.setattr(target, lambda *_, **__: report)
     monkeypatch.setattr(ERASING + "read_certificate", lambda _: None)
     nothing = SimpleNamespace(close=lambda: None)
@@ -139,7 +139,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, target: str, report: Report) -> N
 
 
 def at_the_door() -> Iterator[tuple[str, inspect.Signature]]:
-    """Every method of the door that answers with a report."""
+    """Every method of the door that returns a report."""
     for prefix, group in DOOR.items():
         for name, function in inspect.getmembers(group, callable):
             if name.startswith("_") or inspect.isclass(function):
@@ -215,7 +215,7 @@ def test_the_message_names_the_first_failures_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_the_error_keeps_its_report_where_it_is_pickled(again: Call) -> None:
-    """Executors and pools send errors home."""
+    """Executors and pools send errors back."""
     with pytest.raises(StratalogError) as told:
         FAILED.raise_for_failures()
     got = again(told.value)

@@ -1,5 +1,5 @@
-"""Links, FIFOs and sockets in one root of three, and in the remote tier: what needs the path says so, nothing
-outside the roots changes, and everything else goes on."""
+"""Links, FIFOs and sockets in one root of three, and in the remote tier: operations that need the path report it,
+nothing outside the roots changes, and everything else continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A folder of somebody, with old files, some of them called like ours."""
+    """A foreign folder with old files, some of them with names of the log's files."""
     folder = tmp_path / "victim"
     for name in ["file", "0.7/file", "0.7/00000000000000000002.0000000001.parquet", "t/0.7/file"]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def test_what_is_no_file_takes_its_replica_out_and_is_back_when_it_is_taken_away
 
 
 def test_a_link_that_is_called_like_the_next_file_takes_its_replica_out(live: LiveCluster, victim: Path) -> None:
-    """It holds a name that the replica is going to need."""
+    """It contains a name that the replica is going to need."""
     for name in (DataName(2, None, 1), EpochName(7), WatermarkName(3, 1), LocalStartName(1)):
         path = replica_folder(live, 3) / str(name)
         put("link", path, victim / "file")
@@ -283,7 +283,7 @@ def test_the_metadata_goes_on_without_one_voter(
 def test_a_link_that_is_called_like_something_of_a_voter_stops_nobody(
     three_voters: Path, victim: Path, name: ClaimName | DataName | CheckpointName
 ) -> None:
-    """A name that is taken and not listed was claimed for ever."""
+    """A taken name that is not listed would be claimed forever."""
     put("dangling link", voter_folder(three_voters, 2) / str(name), victim)
     cluster = Cluster.open(three_voters)
     cluster.topics.create("other", replication_factor=1)
@@ -340,7 +340,7 @@ def test_a_link_in_the_remote_tier_is_followed_by_nobody(
 
 
 def everywhere(root: Path) -> dict[tuple[Path, str], Path]:
-    """Every folder and every file of a root, the newest of each kind in each folder: from the top down."""
+    """Every folder and every file of a root, the newest of each kind in each folder, from the top down."""
     found: dict[tuple[Path, str], Path] = {}
     for path in sorted(root.rglob("*")):
         found[path.parent, path.name if path.is_dir() else path.suffix] = path
@@ -348,7 +348,7 @@ def everywhere(root: Path) -> dict[tuple[Path, str], Path]:
 
 
 def go_on(live: LiveCluster, number: int) -> list[Report]:
-    """All that a cluster does all day long, and what it is acknowledged."""
+    """All regular operations of a cluster; returns the acknowledged records."""
     live.append({0: [f"{number}"]}, "cold").raise_for_failures()
     cluster = live.driver()
     done = [
@@ -447,7 +447,7 @@ def test_probes_on_brokers_go_too(live: LiveCluster) -> None:
 
 
 def test_two_brokers_cannot_have_one_root_under_two_addresses(tmp_path: Path) -> None:
-    """One folder that is mounted in two places: no path tells, ``broker.json`` does."""
+    """One folder is mounted in two places: ``broker.json`` shows it, not a path."""
     file = tmp_path / "cluster.toml"
     (tmp_path / "b1").mkdir()
     brokers = "\n".join(f'[[brokers]]\nid = {broker}\nlog_dir = "b{broker}"\n' for broker in (1, 2))

@@ -1,4 +1,4 @@
-"""Admission: limits are kept, everybody comes on, and the work is shared fairly."""
+"""Admission: limits are kept, every partition progresses, and the work is shared fairly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_limit_is_shared_out_evenly(wanted: tuple[int, ...], limit: int, share
 
 
 def test_a_limit_below_the_number_of_partitions_lets_them_take_turns() -> None:
-    """The turn is the sum of the positions: it moves on with what was read, also across a restart."""
+    """The turn is the sum of the positions: it advances with the records read, also across a restart."""
     position = dict.fromkeys(range(5), 0)
     for _ in range(10):
         ends = admit({p: Backlog(at, 100) for p, at in position.items()}, max_rows=2)

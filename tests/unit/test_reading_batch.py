@@ -1,4 +1,4 @@
-"""A batch read as Spark's Python data source has it: which records it plans, over both tiers, without Spark."""
+"""The records that a batch read of Spark's Python data source plans, over both tiers, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A fetch and a tail of records of which a copy is damaged: another copy serves them, and the damage is told."""
+"""A fetch and a tail of records of which one copy is damaged: another copy serves them, and the damage is
+reported."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ PAGES = 40
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """``t``: three appends of three copies; 1 leads."""
+    """``t``: three appends with three copies; 1 leads."""
     made = LiveCluster(tmp_path)
     made.topic()
     made.fill("abc")
@@ -64,7 +65,7 @@ def test_what_is_damaged_on_the_leader_comes_from_a_follower(live: LiveCluster, 
 
 
 def test_what_is_good_comes_from_where_it_always_does(live: LiveCluster) -> None:
-    """Up to what is damaged, and behind it again; nobody else is listed for it."""
+    """Up to the damage, and after it again; no other replica is listed."""
     spot(live, 1, 1).flip(PAGES)
     driver = live.driver()
     found = []
@@ -83,7 +84,7 @@ def test_a_damaged_copy_in_the_readers_rack_is_told_of(tmp_path: Path, faults: F
 
 
 def test_a_follower_serves_only_what_it_knows_to_be_committed(tmp_path: Path, faults: Faults) -> None:
-    """Its copy is good, and there: but it may have other records there than the log will have."""
+    """Its copy is intact, but it may have other records there than the log will have."""
     near = racked(tmp_path, faults)
     unaware(near, 2)
     replica = near.replica(3)
@@ -107,7 +108,7 @@ def test_the_remote_tier_serves_what_is_damaged_on_every_broker(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["page", "object"])
 def test_a_follower_serves_what_is_damaged_in_the_remote_tier(tmp_path: Path, what: str) -> None:
-    """Where it has not dropped it yet; where nobody has it, all of it is in the error."""
+    """If the leader has not dropped it yet; if no copy is intact, the error has all details."""
     live = LiveCluster(tmp_path)
     live.tiered()
     live.fill("abc")
@@ -175,7 +176,7 @@ def test_a_stream_says_whose_records_are_damaged(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_no_flipped_bit_of_a_copy_is_ever_read(tmp_path: Path) -> None:
-    """500 positions of a segment of the leader: the records come, as they were."""
+    """500 positions of a segment of the leader: the records are returned unchanged."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.append([f"value {number}" for number in range(200)]).raise_for_failures()

@@ -1,4 +1,4 @@
-"""The options of a stream: Kafka's names, and one clear error for what is wrong."""
+"""The options of a stream: Kafka's names, and one clear error for each mistake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_stream_needs_a_cluster_and_a_topic_and_begins_at_the_end() -> None:
 
 
 def test_names_are_compared_without_case_and_what_spark_adds_is_left_alone() -> None:
-    """Spark hands over all names in lower case."""
+    """Spark passes all names in lower case."""
     given = source_options(
         {
             **NEEDED,

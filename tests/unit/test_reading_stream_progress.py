@@ -1,4 +1,5 @@
-"""A stream tells a group how far it is: lag is visible outside, and nothing of it concerns the stream."""
+"""A stream commits its position to a group: lag is visible outside, and failures there do not affect the
+stream."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def test_the_metric_of_many_groups_lists_each_partition_once(live: LiveCluster) 
 def test_a_partition_that_cannot_be_looked_at_is_one_failure_of_the_metric(
     tmp_path: Path, topic: str, partition: int, left: set[tuple[str, int, int]]
 ) -> None:
-    """The lag of all others is told all the same."""
+    """The lag of all others is reported nevertheless."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "4"})

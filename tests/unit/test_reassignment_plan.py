@@ -1,4 +1,4 @@
-"""Reassignment plans: Kafka's JSON, and what a wish comes to."""
+"""Reassignment plans: Kafka's JSON, and the plan for a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KAFKAS = (
 
 
 def test_kafkas_own_plans_are_understood() -> None:
-    """As ``kafka-reassign-partitions --generate`` prints them."""
+    """In the format of ``kafka-reassign-partitions --generate``."""
     assert parse_plan(KAFKAS, "p.json") == {("a", 0): (3, 4), ("a", 1): (4, 5)}
 
 
@@ -70,7 +70,7 @@ def test_a_text_that_is_no_text_is_malformed_too() -> None:
 
 
 def cluster(brokers: int, topics: list[tuple[int, int]]) -> ClusterImage:
-    """Brokers in racks of their own; topics u0, u1, ... of so many partitions and replicas."""
+    """Brokers in separate racks; topics u0, u1, ... with these numbers of partitions and replicas."""
     metadata = Metadata(brokers)
     for number, (partitions, factor) in enumerate(topics):
         metadata.do(

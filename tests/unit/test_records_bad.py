@@ -1,4 +1,4 @@
-"""Bad records: which ones are, and what an append does with them."""
+"""Bad records: their detection, and their treatment by an append."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VALUE = pa.struct(
 
 
 def nullable(kind: pa.DataType) -> pa.DataType:
-    """As callers have the type: all may be null."""
+    """The type with all fields nullable, as callers have it."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, nullable(f.type)) for f in kind])
     if pa.types.is_list(kind):
@@ -81,7 +81,7 @@ GOOD = {"id": 1, "at": None, "tags": [None, {"t": "a"}], "by": [("k", {"m": 1}),
     ids=["field", "inner", "list", "map"],
 )
 def test_a_null_where_none_may_be_is_found_at_every_depth(value: dict[str, Any], path: str) -> None:
-    """Also in a slice of a batch. A value that is null as a whole is a record like any other."""
+    """Also in a slice of a batch. A null value is a record like any other."""
     batch = typed(GOOD, None, value, GOOD)
     reason = f"{path} is null, but declared NOT NULL"
     assert RULE.reasons(batch) == [None, None, reason, None]
@@ -121,7 +121,7 @@ def test_a_filter_lets_the_good_ones_pass_in_order_and_counts_the_others() -> No
 
 
 def test_records_without_a_column_of_headers_are_kept_too() -> None:
-    """As those of a frame come, whose caller names none."""
+    """Columns of a frame, whose caller names none."""
     rule = BadRecordRule("trips", RULE.schema, keys_required=False, kept=True)
     filtered = BadRecordFilter(rule, 0, iter([typed(GOOD, {**GOOD, "id": None}).drop_columns(["headers"])]))
     assert sum(batch.num_rows for batch in filtered.good()) == 1
@@ -205,7 +205,7 @@ TO_TOPIC = {"on_bad_record": "topic", "bad_record_topic": "bad"}
 
 
 def test_a_bad_record_refuses_its_append_and_nothing_of_it_is_written(live: LiveCluster) -> None:
-    """Also to the partitions that have none: never half an append."""
+    """Including partitions that have none: never half an append."""
     with live.unchanged(), pytest.raises(InvalidRecordError) as told:
         append(live.cluster, {0: [rows(("a", "1"))], 1: [rows(("b", "2"), (None, "bad"), (None, "bad"))]})
     assert "append to t-1: record 1 of its batch, with no key: the key is null" in str(told.value)
@@ -252,7 +252,7 @@ def test_bad_records_go_to_their_topic_with_what_happened(live: LiveCluster, nam
 
 
 def test_a_repeated_append_has_each_bad_record_once(live: LiveCluster) -> None:
-    """From any driver, also where the topic of bad records has more partitions since."""
+    """From any driver, even if the topic of bad records has got more partitions since."""
     for number in range(3):
         report = append(live.driver(), **TO_TOPIC, producer="p", sequence=0).raise_for_failures()
         assert ({row["outcome"] for row in report.rows} == {"duplicate", "bad"}) == (number > 0)

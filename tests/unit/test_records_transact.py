@@ -1,4 +1,4 @@
-"""Transactions of a producer: several partitions and topics, and offsets consumed, all or nothing (KIP-98)."""
+"""Transactions of a producer: several partitions and topics, and consumed offsets, all or nothing (KIP-98)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_transactions_of_one_id_follow_each_other(live: Ledger) -> None:
 
 
 def test_other_appends_go_on_and_wait_for_nobody(live: Ledger) -> None:
-    """What stands behind an open transaction is seen once that is decided (KIP-98, last stable offset)."""
+    """Records after an open transaction are visible once it is decided (KIP-98, last stable offset)."""
     with live.cluster.transactions.begin("x") as t:
         put(t, {"t-0": "a"})
         live.append(["n"]).raise_for_failures()
@@ -89,7 +89,7 @@ def test_a_transaction_of_nothing_leaves_nothing(live: Ledger) -> None:
 
 @pytest.mark.slow
 def test_merges_tiering_and_retention_do_not_change_what_is_seen(tmp_path: Path) -> None:
-    """What is tiered is settled, so ``control IS NULL`` gives what is committed, to any engine."""
+    """Tiered records are decided, so ``control IS NULL`` gives the committed ones, in any engine."""
     live = Ledger(tmp_path)
     live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(segment_bytes="1")
