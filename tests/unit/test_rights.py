@@ -1,8 +1,8 @@
-"""The table of rights in SECURITY.md: each operation asks for what its row says and for nothing else; where a
-right to create or to delete is missing, the error names it and the path.
+"""The table of rights in SECURITY.md: each operation makes exactly the requests of its row; without a right to
+create or to delete, the error names it and the path.
 
-The log of a remote table is written and read by delta-rs, past our stores: of it the tests see what comes and
-goes.
+delta-rs writes and reads the log of a remote table without our stores: the tests only see its created and deleted
+files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REFUSED = StorageAuthorizationError.code
 
 
 def said_by(act: Act, live: Guarded, driver: Cluster) -> tuple[bool, str]:
-    """Whether it went well, and all that it says of what did not."""
+    """Whether it succeeded, and all texts about its failures."""
     try:
         answer = act(live, driver)
     except StratalogError as error:

@@ -1,6 +1,4 @@
-"""Rights on a file system, for real: a process that permissions hold reads a cluster on folders that it may not
-write to.
-"""
+"""Rights on a real file system: a process without privileges reads a cluster on read-only folders."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ READS = 10
 
 @contextmanager
 def modes(root: Path, folders: int, files: int) -> Iterator[None]:
-    """Everything below the root has these meanwhile."""
+    """Set the modes of everything below the root during the block."""
     found = [Path(folder) for folder, _, _ in os.walk(root)]
     for folder in found:
         for file in folder.iterdir():
@@ -82,7 +80,7 @@ def test_who_may_not_write_reads_everything_and_is_told_what_he_lacks(tmp_path: 
 
 @pytest.mark.slow
 def test_the_log_of_a_remote_table_that_may_not_be_written_is_named(tmp_path: Path) -> None:
-    """Delta writes it: the error is ours all the same."""
+    """Delta writes it, but the error is stratalog's."""
     live = cluster(tmp_path)
     (log,) = tmp_path.rglob("_delta_log")
     with modes(log, 0o555, 0o444):

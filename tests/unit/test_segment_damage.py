@@ -1,4 +1,4 @@
-"""A data file: no damage passes unseen (design section 4), and what is gone or replaced is no damage."""
+"""A data file: every damage is detected (design section 4), and deleted or replaced files are no damage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def intact(values: int = 300) -> tuple[bytes, pa.Table]:
 
 
 def regions(data: bytes) -> dict[str, range]:
-    """Where the classes of bytes of a Parquet file lie."""
+    """The places of the classes of bytes in a Parquet file."""
     footer_at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     index_at = int(pq.read_metadata(io.BytesIO(data)).metadata[CHECKSUM_KEY][16:32], 16)
     return {
@@ -71,7 +71,7 @@ def flips(region: str, data: bytes, count: int = 150) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("region", ["footer", "footer length", "trailing magic"])
 def test_a_flipped_bit_in_the_file_s_end_is_found_by_the_first_look(region: str) -> None:
-    """Parquet has no checksum of its footer; ours holds statistics, lineage, and producers."""
+    """Parquet has no checksum of its footer; the log's footer contains statistics, lineage, and producers."""
     data, _ = intact()
     for flipped in flips(region, data):
         with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet"):
@@ -80,7 +80,7 @@ def test_a_flipped_bit_in_the_file_s_end_is_found_by_the_first_look(region: str)
 
 @pytest.mark.slow
 def test_a_flipped_bit_in_a_page_is_found_by_reading_it_or_changes_nothing() -> None:
-    """Page bodies have checksums; a page's header has fields that nobody looks at."""
+    """Page bodies have checksums; a page's header has fields that no reader uses."""
     data, table = intact()
     found = 0
     for flipped in flips("pages", data, 400):
@@ -113,7 +113,7 @@ def test_an_intact_file_verifies() -> None:
 
 @pytest.mark.parametrize("region", ["leading magic", "pages", "page index", "footer", "footer length"])
 def test_every_flipped_bit_is_found_without_decoding_a_record(region: str) -> None:
-    """Also in a page's header, where readers do not look: there is no byte without a checksum."""
+    """Also in a page's header, which readers ignore: every byte has a checksum."""
     data, _ = intact()
     for flipped in flips(region, data):
         with pytest.raises(CorruptSegmentError):
@@ -122,7 +122,7 @@ def test_every_flipped_bit_is_found_without_decoding_a_record(region: str) -> No
 
 @pytest.mark.parametrize("region", ["leading magic", "pages", "page index", "footer", "footer length"])
 def test_every_flipped_bit_is_found_when_a_file_is_copied(region: str) -> None:
-    """The source's footer may have been looked at when it was good, and be remembered."""
+    """The source's footer may have been read when it was intact, and be cached."""
     data, _ = intact()
     segment = read_segment(*damaged(data))
     for flipped in flips(region, data):
@@ -154,7 +154,7 @@ OF_THIS_PROCESS = [
 def test_what_the_process_lacks_is_no_damage_of_the_file(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is said to be damaged is replaced, and its replica leaves the ISR."""
+    """A file that is reported as damaged is replaced, and its replica leaves the ISR."""
     store, file = damaged(intact()[0])
     segment = read_segment(store, file)
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", fails(error))
@@ -174,7 +174,7 @@ def test_what_the_process_lacks_is_no_damage_of_the_file(
 
 
 def test_a_check_in_pieces_finds_offsets_that_are_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record at a time: what it finds does not depend on the pieces."""
+    """One record at a time: the result does not depend on the pieces."""
     monkeypatch.setattr(parquet_decoding, "_PIECE_BYTES", 1)
     store, file = damaged(intact()[0])
     assert check_segment(store, file).bad == ()
@@ -184,7 +184,7 @@ def test_a_check_in_pieces_finds_offsets_that_are_not_the_next_ones(monkeypatch:
 
 @pytest.mark.slow
 def test_all_that_arrow_says_of_damaged_bytes_is_damage() -> None:
-    """Of every flipped bit; without our own checksums, which are looked at first."""
+    """For every flipped bit; without the log's own checksums, which are checked first."""
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": range(300), "b": ["x"] * 300}), sink, write_page_checksum=True)
     data = sink.getvalue()
@@ -201,7 +201,7 @@ def test_all_that_arrow_says_of_damaged_bytes_is_damage() -> None:
 
 
 def test_records_that_carry_other_offsets_are_found_by_verifying() -> None:
-    """All checksums fit; a writer with a bug has made it."""
+    """All checksums are right; a writer with a bug has made it."""
     store = MemoryStore()
     file = write_segment(store, DataName(7, None, 1), [records([b"a"])])
     renamed = store.read(file.object.name).replace(
@@ -215,7 +215,7 @@ def test_records_that_carry_other_offsets_are_found_by_verifying() -> None:
 
 
 def resealed(data: bytes) -> bytes:
-    """The file with the footer's checksum computed anew."""
+    """The file with a new checksum of its footer."""
     footer_at = regions(data)["footer"].start
     footer = bytearray(data[footer_at:-8])
     at = footer.rfind(CHECKSUM_KEY) + len(CHECKSUM_KEY) + 2
@@ -334,7 +334,7 @@ def test_a_file_that_is_gone_has_changed_and_is_not_corrupt(reader: Callable[[St
 def test_v2_another_file_of_the_same_name_is_not_the_listed_one(
     reader: Callable[[Store, DataFile], object],
 ) -> None:
-    """Rule 3: a deleted name is free again; what is read is the object that was listed."""
+    """Rule 3: a deleted name is free again; only the listed object is read."""
     store = MemoryStore()
     file = write_segment(store, BASE, [records([b"ours"])])
     store.delete([file.object.name])

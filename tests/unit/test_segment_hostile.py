@@ -1,4 +1,4 @@
-"""Segments of a stranger who knows the checksums: refused, or read in bounded memory; the process goes on."""
+"""Hostile segments with right checksums: refused, or read in bounded memory; the process survives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def segment(data: bytes) -> Segment:
 
 
 def test_a_segment_that_is_taken_apart_and_put_together_again_is_sound() -> None:
-    """Else the tests below would show nothing."""
+    """Otherwise the tests below would prove nothing."""
     data = hostile.Taken(hostile.honest()).sealed()
     store, file = stored(data)
     assert verify_segment(store, file).footer.records == 20
@@ -77,7 +77,7 @@ def test_a_wrong_histogram_of_levels_ends_no_process() -> None:
 
 @pytest.mark.slow
 def test_a_row_group_of_a_dictionary_takes_what_its_values_come_to() -> None:
-    """One long value among short ones is no bomb, however many they are."""
+    """One long value among any number of short ones is no bomb."""
     store = MemoryStore()
     keys = [b"x" * MEGABYTE, *(b"k%d" % (row % 9) for row in range(60_000))]
     file = write_segment(store, BASE, [records([b""] * len(keys), keys=keys)])
@@ -134,7 +134,7 @@ def test_records_of_unequal_size_are_cut_so_that_no_row_group_is_too_large() -> 
 
 
 def test_empty_lists_count_too() -> None:
-    """A null of a list takes Arrow levels in each column below it."""
+    """A null list takes Arrow levels in each column below it."""
     wide = pa.struct(
         [(f"f{number}", pa.list_(pa.struct([("a", pa.int8()), ("b", pa.int8())]))) for number in range(50)]
     )
@@ -173,7 +173,7 @@ def test_a_hostile_batch_of_metadata_is_refused(make: Callable[[bytes], bytes]) 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_changed_footer_or_page_with_checksums_made_right_is_damage_or_harmless(seed: int) -> None:
-    """Bytes changed, taken out and put in; what Arrow would end the process for is among them."""
+    """Bytes are changed, removed and inserted, including changes that would make Arrow end the process."""
     dice = random.Random(seed)
     data = hostile.honest(
         300,

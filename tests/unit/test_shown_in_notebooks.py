@@ -1,4 +1,4 @@
-"""Values and errors of ours in a notebook, progress in its cells: no JVM, no kernel."""
+"""Values and errors in a notebook, progress in its cells: no JVM, no kernel."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rows_that_are_alike_stand_once_and_machines_get_all() -> None:
 
 
 def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
-    """Nothing is lost: the line says their values. A narrow table has all of them."""
+    """Nothing is lost: the line shows their values. A narrow table has all of them."""
     quiet = {"copied": 0, "size": 0.0, "rack": None, "error": "", "done": False, "a": 1, "b": 2}
     rows = [{"partition": 0, "lag": 5, **quiet}, {"partition": 0, "lag": 0, **quiet}]
     report = Report("tier", rows)
@@ -154,7 +154,7 @@ def test_a_cluster_without_metadata_is_text_and_no_error(live: LiveCluster) -> N
 
 @pytest.mark.slow
 def test_a_look_that_takes_too_long_is_left_alone(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Injected: a storage that hangs. A second look does not begin beside it."""
+    """A hanging storage is simulated. A second look does not begin meanwhile."""
     goes_on = threading.Event()
     overview = Overview(ports_of(live.cluster))
 
@@ -236,7 +236,7 @@ def test_the_handler_of_another_library_stays(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_work_is_drawn_in_the_cell_and_goes_when_it_has_ended(live: LiveCluster) -> None:
-    """Only that of the main thread. The report stays."""
+    """Only the output of the main thread. The report stays."""
     _, shown = in_ipython(
         f"""
         from stratalog import Cluster
@@ -303,7 +303,7 @@ def whys(report: Report, topic: str = "t") -> list[object]:
 
 @pytest.fixture
 def quiet(tmp_path: Path) -> LiveCluster:
-    """A tiered topic of the usual configs, three seconds after an append."""
+    """A tiered topic with ordinary configs, three seconds after an append."""
     live = LiveCluster(tmp_path)
     live.cluster.topics.create("t", partitions=2, replication_factor=3, configs={"remote.storage.enable": "true"})
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()

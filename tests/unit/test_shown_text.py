@@ -1,4 +1,4 @@
-"""Names are other people's: what is shown of them to people steers no terminal and forges no line."""
+"""Names come from other people: displayed names cannot control a terminal or forge a line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.harness import batch
 from tests.unit.test_layers import MODULES, tree
 
 EVIL = "x\x1b]0;owned\x07\r\nFAILED b-0: \x9b2J\u202egnp\u2028\u2066\x7f\tend"
-"""A title, a forged line, a cleared screen, another direction, a line more."""
+"""A title, a forged line, a cleared screen, a changed direction, an additional line."""
 
 everything = st.text(st.characters(exclude_categories=()))
 
@@ -73,7 +73,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 
 
 def is_logging(function: ast.expr) -> bool:
-    """Whether it is ``_log.info`` or one of its kind."""
+    """Whether it is ``_log.info`` or similar."""
     return (
         isinstance(function, ast.Attribute)
         and function.attr in LEVELS
@@ -84,7 +84,7 @@ def is_logging(function: ast.expr) -> bool:
 
 @pytest.mark.slow
 def test_a_line_of_the_log_is_printable_whatever_it_is_about() -> None:
-    """Of each one that is written: its arguments are errors, are escaped by ``%r``, or are printable otherwise."""
+    """For each logged line: its arguments are errors, are escaped by ``%r``, or are otherwise printable."""
     said: dict[str, str] = {}
     for module in MODULES:
         for node in ast.walk(tree(module)):
@@ -122,7 +122,7 @@ def test_a_report_is_printable_line_by_line_and_exact_as_json() -> None:
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """Whatever Kafka lets people name, they named."""
+    """Everything that Kafka lets users name has such a name."""
     live = LiveCluster(tmp_path, on_disk=True)
     rack = json.dumps(EVIL).replace("\x7f", "\\u007f")
     live.file.write_text(live.file.read_text().replace('rack = "c"', f"rack = {rack}"))
@@ -174,7 +174,7 @@ def test_no_job_prints_what_steers_a_terminal(
 
 
 def test_the_name_of_a_producer_has_a_bound(tmp_path: Path) -> None:
-    """Every file of a log says the names of all who append to it."""
+    """Every file of a log contains the names of all its producers."""
     live = LiveCluster(tmp_path)
     live.topic()
     live.append(["a"], producer="x" * 1000).raise_for_failures()

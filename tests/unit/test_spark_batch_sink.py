@@ -24,7 +24,7 @@ DEALT_OUT = StructType(
 
 
 class Write:
-    """A write, task by task, as Spark would have it."""
+    """A write, task by task, as Spark would run it."""
 
     def __init__(self, live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.live, self._monkeypatch = live, monkeypatch

@@ -1,4 +1,4 @@
-"""Which failures of a Spark job are the loss of machines, which a lack of file systems, and which are bugs."""
+"""Failures of a Spark job: lost machines, missing file systems, and bugs."""
 
 from __future__ import annotations
 

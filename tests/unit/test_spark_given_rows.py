@@ -1,4 +1,4 @@
-"""Sinks take Kafka's columns and those of a typed topic, and give rows their partitions."""
+"""Sinks accept Kafka's columns and those of a typed topic, and assign rows to partitions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def keys(live: LiveCluster, topic: str) -> list[tuple[int, Any]]:
 
 
 def test_kafka_s_columns_go_to_the_partitions_of_produce(live: LiveCluster) -> None:
-    """Text is bytes, and the tasks that have the rows do not count."""
+    """Text is stored as bytes, and the distribution of rows over tasks does not matter."""
     rows = [{"key": f"k{n}", "value": f"v{n}"} for n in range(8)]
     live.cluster.produce("t", [{"key": row["key"], "value": row["value"]} for row in rows])
     expected = keys(live, "t")

@@ -1,4 +1,5 @@
-"""The bounds of batches on their way to Python, without Spark: what a session is told, and what it keeps."""
+"""The bounds of batches on their way to Python, without Spark: the settings of a session, and their
+restoration."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 class Conf:
-    """A session's settings; ``refuses``: as platforms that let nobody change them."""
+    """A session's settings; ``refuses``: like platforms that allow no changes."""
 
     def __init__(self, refuses: bool = False, **said: str) -> None:
         self.said = {RECORDS: "10000", **said}

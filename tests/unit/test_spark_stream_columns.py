@@ -1,4 +1,4 @@
-"""The columns of a stream: chosen by name, read alone, and filled up where a file is older than a field."""
+"""The columns of a stream: selected by name, read alone, and filled with nulls if a file is older than a field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_all_columns_are_those_of_a_read() -> None:
 
 
 def test_a_field_of_the_value_leaves_the_rest_of_it_out() -> None:
-    """A query that says ``value.carrier`` says it with the option and without it."""
+    """A query with ``value.carrier`` has that column with the option and without it."""
     found = chosen("offset", "value.carrier", "VALUE.inner.y")
     assert found.simpleString() == "struct<offset:bigint,value:struct<carrier:string,inner:struct<y:bigint>>>"
     assert parquet_columns(found) == ["offset", "value.carrier", "value.inner.y"]

@@ -1,4 +1,4 @@
-"""Storage that takes no writes says so: what the system answered, and what a person can do about it."""
+"""Errors of storage that accepts no writes: the system's answer, and the remedy."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _posts(server: ScriptedServer) -> int:
 
 @pytest.mark.parametrize("tiered_before", [False, True])
 def test_a_remote_tier_that_is_read_only(tmp_path: Path, tiered_before: bool) -> None:
-    """Whoever meets it first: a copy of a segment, or the Delta table."""
+    """Whichever write meets it first: a copy of a segment, or the Delta table."""
     live = LiveCluster(tmp_path, brokers=1)
     live.tiered(copies=1)
     live.fill("a")

@@ -1,4 +1,4 @@
-"""Fields that a topic's type lacks: refused, taken in, or left out and counted; the same in every way in."""
+"""Fields that a topic's type lacks: refused, added, or left out and counted; the same for every way to append."""
 
 from __future__ import annotations
 

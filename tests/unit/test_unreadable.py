@@ -1,4 +1,4 @@
-"""Damage as readers tell of it: of every kind, with the remedy."""
+"""Damage in the errors of readers: every kind, with the remedy."""
 
 from __future__ import annotations
 

@@ -56,11 +56,11 @@ class Tiered(Compacted):
         return sorted(self.remote.glob("t-*/0/**/*.parquet"))
 
     def fetched(self, driver: Cluster | None = None) -> dict[int, Row]:
-        """What a reader gets from both tiers; a new one by default."""
+        """The records of a reader of both tiers; a new reader by default."""
         return fetched(driver or self.driver())
 
     def lake(self, version: int | None = None) -> dict[int, Row]:
-        """What another engine gets from the remote table."""
+        """The records of another engine in the remote table."""
         return lake(self.remote / self.table().folder, version)
 
     def tier_all(self) -> None:
@@ -72,7 +72,7 @@ ROWS: tuple[Row, ...] = (("a", "1"), ("b", "1"), ("a", "2"), ("c", None), ("b", 
 
 
 def lake(folder: Path, version: int | None = None) -> dict[int, Row]:
-    """What another engine gets from a table, in which each offset is once."""
+    """The records of another engine in a table; each offset must occur once."""
     rows = (
         DeltaTable(str(folder), version=version)
         .to_pyarrow_table(columns=["offset", "key", "value", "control"])
@@ -89,7 +89,7 @@ def lake(folder: Path, version: int | None = None) -> dict[int, Row]:
 
 
 def fetched(cluster: Cluster) -> dict[int, Row]:
-    """What a reader of both tiers gets."""
+    """The records of a reader of both tiers."""
     found: dict[int, Row] = {}
     offset = cluster.image.topic("t").partitions[0].log_start_offset
     while True:
@@ -103,7 +103,7 @@ def fetched(cluster: Cluster) -> dict[int, Row]:
 
 
 def check_latest(truth: Iterable[Row], seen: Mapping[int, Row], until: int | None = None) -> None:
-    """A reader takes the last record of each key for the last one; no record is another one."""
+    """Check that a reader gets the right last record of each key, and no wrong record."""
     rows = [*truth][:until]
     assert all(rows[offset] == row for offset, row in seen.items())
     last = dict(rows)
@@ -243,7 +243,7 @@ def test_a_crash_at_any_step_leaves_a_whole_log_and_the_next_run_goes_on(
 
 
 def test_a_budget_ends_a_compaction_after_each_segment(tmp_path: Path) -> None:
-    """In both tiers, the remote one first; readers find the last record of each key all the while."""
+    """In both tiers, the remote one first; readers always find the last record of each key."""
     rows: list[Row] = [("a", "0"), ("a", "1"), ("b", "1"), ("b", "2"), ("a", "2"), ("c", "1"), ("z", "1")]
     live = filled(tmp_path, rows, local_retention_bytes="-1")
     ends = []
@@ -271,7 +271,7 @@ def test_a_tombstone_leaves_neither_tier_before_what_it_deletes(tmp_path: Path) 
 
 
 def test_a_reader_that_knows_an_old_table_reads_it_again(tmp_path: Path) -> None:
-    """Otherwise it would get a record from there, but not its tombstone, which is gone."""
+    """Otherwise it would get a record from there without its removed tombstone."""
     live = filled(tmp_path, [("k", "1"), ("y", "1"), ("z", "1")], delete_retention_ms="0")
     reader = live.driver()
     assert live.fetched(reader).keys() == {0, 1, 2}
@@ -565,7 +565,7 @@ def test_an_idle_topic_is_compacted_once(tmp_path: Path, local: str) -> None:
 
 
 def test_remote_segments_that_are_being_given_up_hold_a_compaction_back(tmp_path: Path) -> None:
-    """Or the record whose tombstone is removed would be back when the topic is tiered again."""
+    """Otherwise the record whose tombstone is removed would return when the topic is tiered again."""
     configs = {"delete_retention_ms": "0", "cleanup_policy": "compact,delete", "retention_bytes": "-1"}
     live = filled(tmp_path, [("k", "1"), ("x", "1"), ("z", "1")], **configs, local_retention_bytes="0")
     live.tier_all()
@@ -594,7 +594,7 @@ def test_a_rule_stays_below_the_end_of_a_remote_log_that_does_not_grow(tmp_path:
 
 
 def test_the_copy_quota_holds_for_the_remote_part(tmp_path: Path) -> None:
-    """As for uploads: a second's worth at once, then by the clock."""
+    """As for uploads: a second's worth immediately, then by the clock."""
     live = filled(tmp_path, segment_bytes="1")
     size = sum(segment.size_bytes for segment in live.remote_log().of_partition(0)[:2])  # a and b leave these
     live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.max.bytes.per.second": str(size // 8)})

@@ -1,4 +1,4 @@
-"""Erasing the records of keys from a whole cluster: nothing of them is left, and everything else is as it was."""
+"""Erasing the records of keys from a whole cluster: no trace of them is left, and everything else is unchanged."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Erasable(Compacted):
 
 
 def traces(live: LiveCluster, *words: str) -> list[str]:
-    """The files of all roots that have one of the words: in their bytes, or in their decoded pages."""
+    """The files of all roots that contain one of the words: in their bytes, or in their decoded pages."""
     found = []
     for name, data in live.on_brokers().items():
         decoded = str(pq.read_table(BytesIO(data)).to_pylist()) if data[:4] == b"PAR1" else ""

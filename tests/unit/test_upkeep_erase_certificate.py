@@ -1,4 +1,4 @@
-"""Certificates: an erasure is whole, and a copy is erased, only where nothing was left out."""
+"""Certificates: an erasure is complete, and a copy is erased, only if nothing was left out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_partition(path: Path) -> ErasedPartition:
 
 
 def unproven(live: Erasable, path: Path, why: str) -> None:
-    """The certificate says what is not erased, and no copy is erased by it."""
+    """The certificate names what is not erased, and it proves no copy to be erased."""
     left = of_partition(path).not_erased
     assert why in str(left)
     report = verified(live, path)

@@ -197,7 +197,7 @@ def test_an_append_that_takes_the_name_of_an_erased_file_is_not_lost(
     tmp_path: Path, stalls_s: int, more: int
 ) -> None:
     """It has looked for the end of the log before another append, whose file an erasure then deletes. Appends
-    after the erasure continue the log behind the taken name."""
+    after the erasure continue the log after the taken name."""
     faults = Faults()
     live = Erasable(tmp_path, through=faults.wrap, fill=False)
     late = live.driver()

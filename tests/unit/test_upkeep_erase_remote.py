@@ -1,4 +1,4 @@
-"""Erasing the records of keys from a tiered topic: nothing of them is left in the remote tier either."""
+"""Erasing the records of keys from a tiered topic: the remote tier has no trace of them, either."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ class Tiered(Erasable):
         return [f"{s.base_offset}-{s.next_offset}.{s.generation}" for s in self.remote_log().of_partition(0)]
 
     def fetched(self, driver: Cluster | None = None) -> dict[int, Row]:
-        """What a reader gets from both tiers; a new one by default."""
+        """The records of a reader of both tiers; a new reader by default."""
         return fetched(driver or self.driver())
 
     def remote_traces(self, *words: str) -> list[str]:
-        """The objects of the remote tier that have one of the words: in their bytes, or decoded."""
+        """The objects of the remote tier that contain one of the words: in their bytes, or decoded."""
         return [str(path.relative_to(self.remote)) for path in sorted(self.remote.rglob("*")) if has(path, *words)]
 
     def check_gone(self) -> None:
-        """Nothing of the key is left anywhere, and all else is as it was."""
+        """Check that no trace of the key is left anywhere, and that all else is unchanged."""
         assert self.fetched() == KEPT
         assert lake(self.remote / self.table().folder) == {at: KEPT[at] for at in KEPT if at < 5 or not self.hot}
         assert self.remote_traces(KEY, SECRET) == []
@@ -288,7 +288,7 @@ def test_two_at_once_harm_nothing(tmp_path: Path) -> None:
 def test_an_upload_that_was_planned_before_is_not_committed_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metadata have even forgotten the offsets, when the uploads come to be committed."""
+    """The metadata have even forgotten the offsets when the uploads are to be committed."""
     live = Tiered(tmp_path, tier=False, **LOCAL)
     commit = Uploads._commit
 

@@ -1,4 +1,4 @@
-"""Keys of each type in a file of JSON: they are those of the records, or refused, and never others."""
+"""Keys of each type in a file of JSON: they equal those of the records, or are refused, and are never others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Erasing the records that a condition selects: these alone, by the files that may hold one, and certified."""
+"""Erasing the records that a condition selects: only these, in the files that may hold one, and certified."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_condition_is_verified_by_its_text_or_else_by_its_offsets(tmp_path: Pa
 
 @pytest.mark.parametrize(("keys", "state"), [((), "not erased"), ((KEY,), "not erased"), ((OTHER,), "erased")])
 def test_a_copy_with_such_a_record_is_not_erased(tmp_path: Path, keys: tuple[str, ...], state: str) -> None:
-    """The record is one that the erasure did not find, so the certificate does not name its offset."""
+    """The erasure did not find the record, so the certificate does not name its offset."""
     live = Erasable(tmp_path, on_disk=True, fill=False)
     live.put((KEY, "found"), (OTHER, "stays"))
     live.put((KEY, SECRET))

@@ -1,4 +1,4 @@
-"""Heal: what is damaged or missing is replaced by a verified copy, never the other way round."""
+"""Heal: damaged or missing files are replaced by verified copies, never the other way round."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 class Died(BaseException):
-    """The driver's process ends here. No error of ours: nothing catches it."""
+    """The driver's process ends here. It is no error of stratalog, so nothing catches it."""
 
 
 def assert_healed(live: LiveCluster, values: str = "abcde") -> None:
-    """Everything is as if nothing had ever been wrong."""
+    """Check that everything is as before the damage."""
     live.driver().verify(deep=True).raise_for_failures()
     assert_identical(live)
     assert live.isr() == set(live.replicas().view.replicas)
@@ -104,7 +104,8 @@ def test_a_damaged_leader_resigns_to_a_member_that_is_whole(live: LiveCluster) -
 
 
 def test_where_every_member_has_lost_another_file_they_mend_each_other(live: LiveCluster) -> None:
-    """Nobody is whole: the followers leave the ISR, and the leader, now its last member, is mended in place."""
+    """No member is intact: the followers leave the ISR, and the leader, now its last member, is repaired in
+    place."""
     for broker in ALL:
         spot(live, broker, broker).flip(30)
     live.driver().heal().raise_for_failures()
@@ -127,7 +128,7 @@ def test_what_all_replicas_have_lost_comes_from_the_remote(tmp_path: Path, fault
 
 @pytest.mark.slow
 def test_a_hole_may_be_closed_by_a_segment_that_is_merged_elsewhere(tmp_path: Path) -> None:
-    """The remote holds the records in one segment; it becomes part of the logs under its own name."""
+    """The remote tier holds the records in one segment; it becomes part of the logs under its own name."""
     live = LiveCluster(tmp_path)
     live.tiered(copies=2, segment_bytes="12000", local_retention_bytes="-2", segment_merge_min_files="99")
     live.fill("abcdefgh")
@@ -272,7 +273,7 @@ def test_where_nothing_is_wrong_nothing_is_changed(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_a_replica_that_is_in_the_isr_is_not_touched(tmp_path: Path) -> None:
-    """Somebody lets it in again between the shrink and the delete."""
+    """It is added to the ISR again between the shrink and the delete."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
@@ -299,7 +300,7 @@ def test_a_replica_that_is_in_the_isr_is_not_touched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every one"])
 def test_a_heal_in_the_middle_of_another_one_is_harmless(tmp_path: Path, step: int) -> None:
-    """At a call of the first one, a second one runs from beginning to end."""
+    """At a call of the first heal, a second one runs from beginning to end."""
     calls = 0
 
     def run(at: int) -> int:
@@ -343,7 +344,7 @@ def test_a_heal_in_the_middle_of_another_one_is_harmless(tmp_path: Path, step: i
 def test_a_heal_that_slept_while_another_one_mended_takes_nothing_from_a_member(
     tmp_path: Path, suffix: str, crashes: bool
 ) -> None:
-    """It wakes up where the replica is in the ISR again: at no moment anything is missing there (protocol, I1)."""
+    """It resumes when the replica is in the ISR again: no file is ever missing there (protocol, I1)."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     live.topic()
@@ -389,7 +390,7 @@ def _damaged(folder: Path, through: Callable[[str, Store], Store], everyone: boo
 
 
 def _dies_at(faults: Faults, at: int, with_effect: bool) -> Callable[[], int]:
-    """The driver dies at its call number ``at`` that changes something; tells how many there were."""
+    """The driver dies at its mutating call number ``at``; returns a counter of such calls."""
     seen = 0
 
     def count(uri: str, what: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The remote tier is away, slow, full or refuses us, and everything else goes on.
+"""The remote tier is away, slow, full or refuses requests, and everything else continues.
 
 KIP-405, "Thread Pools": "When the remote storage becoming temporarily unavailable (up to several hours) or having
 high latency (up to minutes), Kafka should still be able to operate normally."
@@ -36,7 +36,8 @@ def column(report: Report, name: str, partition: int = 0) -> int:
 
 
 def told_of(report: Report) -> dict[str, str]:
-    """What failed of topics and partitions, and why. (That no restore point can be written is told, too.)"""
+    """The failed topics and partitions, with the reasons. (A failure to write a restore point is also
+    reported.)"""
     return {failure.item: failure.message for failure in report.failures if failure.item != "restore point"}
 
 
@@ -64,7 +65,7 @@ def test_appends_replication_elections_and_local_reads_go_on(live: RemoteFaults)
 
 @pytest.mark.slow
 def test_only_a_follower_that_has_to_start_in_the_remote_waits_for_it(live: RemoteFaults) -> None:
-    """KIP-1023: it is told to try again; the others are served."""
+    """KIP-1023: it gets a retriable error; the others are served."""
     live.tiered("cold")
     live.tiered("hot")
     live.fill("abc", "cold")
@@ -85,7 +86,7 @@ def test_only_a_follower_that_has_to_start_in_the_remote_waits_for_it(live: Remo
 
 
 def test_nothing_leaves_the_brokers_that_is_not_seen_in_the_remote(live: RemoteFaults) -> None:
-    """Retain says of which topic it could not be sure, and does its work on the others."""
+    """Retain names the topic of which it could not be sure, and does its work on the others."""
     live.tiered()
     live.topic("local", segment_bytes="1", retention_bytes="1", file_delete_delay_ms="0")
     live.fill("abcd")
@@ -106,7 +107,7 @@ def test_nothing_leaves_the_brokers_that_is_not_seen_in_the_remote(live: RemoteF
 
 
 def test_the_backlog_its_age_and_its_bytes_are_visible_while_it_lasts(live: RemoteFaults) -> None:
-    """In the report of each tier run, and in describe, which needs no answer of the remote for it."""
+    """In the report of each tier run, and in describe, which needs no answer of the remote tier for it."""
     live.tiered()
     live.fill("ab")
     live.cluster.tier().raise_for_failures()
@@ -172,7 +173,7 @@ def test_afterwards_the_backlog_drains_from_the_earliest_on_and_starves_no_fresh
 def test_what_is_down_for_hours_is_asked_at_growing_intervals_never_longer_than_the_maximum(
     live: RemoteFaults,
 ) -> None:
-    """Two hours of ``--every``: not one run a second, and the first run after it drains everything."""
+    """Two hours of ``--every``: not one run per second, and the first run afterwards drains everything."""
     live.tiered(partitions=3)
     live.append({n: ["x"] for n in range(3)}).raise_for_failures()
     live.cluster.tier().raise_for_failures()
@@ -281,7 +282,7 @@ def test_one_bad_partition_among_many_stops_no_other_and_keeps_its_state(live: R
 def test_a_table_that_cannot_be_committed_to_leaves_files_that_the_next_run_takes(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store takes files, and the table refuses: one failure, of the topic; every partition is tried again."""
+    """The store accepts files, and the table refuses: one failure, of the topic; every partition is retried."""
     live.tiered(partitions=2)
     live.tiered("u")
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
@@ -306,7 +307,7 @@ def test_a_table_that_cannot_be_committed_to_leaves_files_that_the_next_run_take
 
 
 def test_a_tail_begins_and_goes_on_with_what_the_leaders_hold(live: RemoteFaults) -> None:
-    """At an offset, at either end, so many records before the end; what is only remote it cannot have."""
+    """At an offset, at either end, a number of records before the end; it cannot have remote records."""
     live.tiered()
     live.fill("abc")
     live.cluster.tier().raise_for_failures()

@@ -1,4 +1,4 @@
-"""Verify: what is wrong is found once, and told with the replica, the file and the exact offsets."""
+"""Verify: each fault is found once, and reported with the replica, the file and the exact offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def live(tmp_path: Path) -> LiveCluster:
 def rewritten(
     spot: Spot, values: list[bytes], *, base: int, topic_id: str, row_group_bytes: int = 1 << 20
 ) -> None:
-    """Put a segment there that is whole, and holds something else."""
+    """Replace a segment by one that is intact, and has other content."""
     staged_path = join("scratch", spot.name)
     staged = spot.store.stage_writer(staged_path)
     writer = SegmentWriter(
@@ -60,7 +60,7 @@ def test_a_cluster_without_damage_has_no_findings(live: LiveCluster) -> None:
 
 
 def test_without_deep_no_records_are_read(live: LiveCluster) -> None:
-    """Structure and footers: a flipped bit of a record is for ``deep`` to find."""
+    """Structure and footers: only ``deep`` finds a flipped bit of a record."""
     file = spot(live, 2, 1)
     file.flip(30)
     live.cluster.verify().raise_for_failures()
@@ -94,7 +94,7 @@ def test_every_gap_is_told_not_only_the_first(live: LiveCluster) -> None:
 
 
 def test_a_leader_that_is_shorter_than_its_follower_has_lost_records(live: LiveCluster) -> None:
-    """Nothing else can be: the follower has copied them from it."""
+    """Its copies have the same damage: the follower has copied them from it."""
     live.append(["f"], acks="leader").raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     leader = live.leader()
@@ -114,7 +114,7 @@ def test_a_last_file_without_a_footer_ends_where_the_high_watermark_says(live: L
 
 
 def test_damage_inside_a_file_is_told_with_the_offsets_of_its_row_group(live: LiveCluster) -> None:
-    """As exact as a file can tell."""
+    """As exact as a file allows."""
     topic_id = live.cluster.image.topic("t").topic_id
     for broker in (1, 2, 3):
         last = spot(live, broker, 4)
@@ -169,7 +169,7 @@ def test_a_replica_is_read_in_groups_of_bounded_size(live: LiveCluster, monkeypa
 
 
 def test_a_file_that_a_merge_took_away_while_it_was_to_be_read_is_not_missed(live: LiveCluster) -> None:
-    """The log still holds its records; one that is gone with its records is missed."""
+    """The log still holds its records; a file that is missing with its records is a finding."""
     live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2", "file.delete.delay.ms": "0"})
     held = [content.HeldFile(link.file, link.start, link.end) for link in live.log(1).chain]
     (work,) = content.groups_of(live.replicas(), 1, live.store(1), held)
@@ -259,7 +259,7 @@ def test_damage_of_the_remote_is_named(tmp_path: Path, damage: str) -> None:
 
 
 def assert_identical(live: LiveCluster) -> None:
-    """Replicas whose listings agree in name and size are equal in bytes; so are the logs that they form."""
+    """Check that replicas with the same names and sizes have the same bytes, and that their logs are the same."""
     by_name: dict[tuple[str, int], set[bytes]] = {}
     for broker in live.replicas().view.replicas:
         for link in live.log(broker).chain:
@@ -271,7 +271,7 @@ def assert_identical(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_replicas_whose_listings_agree_are_equal_in_bytes(tmp_path: Path) -> None:
-    """After appends, merges, elections, a bootstrap, retention: bytes are copied and never encoded again."""
+    """After appends, merges, elections, a bootstrap, retention: bytes are copied and never re-encoded."""
     live = LiveCluster(tmp_path)
     live.tiered(copies=3, segment_bytes="6000", segment_merge_min_files="3", local_retention_bytes="9000")
     for round_ in range(4):
