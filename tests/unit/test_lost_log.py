@@ -16,9 +16,9 @@ from stratalog.partitions.errors import CorruptionError, ElectionNotNeededError
 from stratalog.partitions.paths import DataName
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure
+from tests.unit.erase_harness import Erasable, stop_at
 from tests.unit.restore_harness import partly_tiered, restored
 from tests.unit.snapshot_harness import keyed
-from tests.unit.test_upkeep_erase import Erasable, stop_at
 
 
 def lose(live: LiveCluster, *brokers: int, partition: int = 0) -> None:

@@ -201,8 +201,7 @@ def test_a_writer_to_one_voter_of_three_commits_and_stops_nothing(
 
 
 def test_what_a_stranger_leaves_twice_in_the_midst_of_a_claim_stops_it_neither_time() -> None:
-    """The attacker's first file is below the log when another driver has continued, and the voter is looked at
-    again; the next one is above it."""
+    """The attacker's first file is below the log of the next driver; the next one is above it."""
     quorum = signed()
     through = quorum.hooked()
     claims = looks = 0

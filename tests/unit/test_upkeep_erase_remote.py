@@ -24,11 +24,11 @@ from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.remote_log import RemoteLog
 from tests.ports import ports_of
 from tests.unit.cluster_harness import TIERED, report_of, rows_of
+from tests.unit.compact_remote_harness import fetched, lake
+from tests.unit.erase_harness import KEPT, KEY, OTHER, ROWS, SECRET, Erasable, traces
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.restore_harness import Heir
 from tests.unit.test_upkeep_compact import Row
-from tests.unit.test_upkeep_compact_remote import fetched, lake
-from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, ROWS, SECRET, Erasable, traces
 
 BOTH = {key.replace(".", "_"): value for key, value in TIERED.items()}
 """Every append is a segment that leaves the brokers at once, except for the last one."""

@@ -14,8 +14,8 @@ from stratalog.engine.upkeep.erasing.tasks import Erased, EraseWork
 from stratalog.partitions.store import StagedWriter
 from tests.clocks import WrongClock
 from tests.unit.cluster_harness import report_of
+from tests.unit.erase_harness import KEY, ROWS, SECRET, Erasable, traces
 from tests.unit.test_upkeep_compact import Compacted
-from tests.unit.test_upkeep_erase import KEY, ROWS, SECRET, Erasable, traces
 
 HOUR_S = 3600
 

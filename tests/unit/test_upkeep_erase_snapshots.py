@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.partitions.errors import PolicyViolationError
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.test_upkeep_erase import DAY_MS, KEY, OTHER, SECRET, Erasable, traces
+from tests.unit.erase_harness import DAY_MS, KEY, OTHER, SECRET, Erasable, traces
 
 
 def everything_with(live: LiveCluster, *words: str) -> list[str]:

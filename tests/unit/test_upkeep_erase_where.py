@@ -15,8 +15,8 @@ from stratalog.jobs import verify as verify_job
 from stratalog.partitions import wanted_where
 from stratalog.partitions.errors import InvalidCallError, PolicyViolationError
 from tests.unit.cluster_harness import LiveCluster, rows_of
+from tests.unit.erase_harness import KEPT, KEY, OTHER, SECRET, Erasable, traces
 from tests.unit.snapshot_harness import keyed
-from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, SECRET, Erasable, traces
 from tests.unit.test_upkeep_erase_certificate import states, verified
 
 WHERE = f"key = '{KEY}' AND value LIKE '{SECRET}%'"
