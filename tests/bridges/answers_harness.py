@@ -67,8 +67,8 @@ def cases() -> Iterator[Case]:
             "protocol_type": kind,
             "group_protocols": [{"protocol_name": name, "protocol_metadata": data} for name, data in protocols],
         }
-        said = f"join of type {kind!r} with {protocols}"
-        yield Case(said, ApiKey.JOIN_GROUP, 2, fields, lambda answer: answer["error_code"], 23)
+        text = f"join of type {kind!r} with {protocols}"
+        yield Case(text, ApiKey.JOIN_GROUP, 2, fields, lambda answer: answer["error_code"], 23)
     for offset, found in ((-1, -1), (2, 2)):
         yield Case(f"commit of {offset}", ApiKey.OFFSET_COMMIT, 2, _commit(offset), _code_of_partition, 0)
         asked = {"consumer_group": GROUP, "topics": [{"topic": TOPIC, "partitions": [0]}]}
@@ -87,8 +87,8 @@ def cases() -> Iterator[Case]:
 
 def _metadata(name: str, code: int) -> Case:
     fields = {"topics": [name], "allow_auto_topic_creation": False}
-    said = f"metadata of {name[:10]!r}"
-    return Case(said, ApiKey.METADATA, 5, fields, lambda answer: answer["topics"][0]["error_code"], code)
+    text = f"metadata of {name[:10]!r}"
+    return Case(text, ApiKey.METADATA, 5, fields, lambda answer: answer["topics"][0]["error_code"], code)
 
 
 def _configs(of_kind: str, kind: int, name: str, names: list[str] | None, expected: tuple[int, bool]) -> Case:
@@ -97,9 +97,9 @@ def _configs(of_kind: str, kind: int, name: str, names: list[str] | None, expect
         return one["error_code"], bool(one["config_entries"])
 
     asked = [{"resource_type": kind, "resource_name": name, "config_names": names}]
-    said = f"configs of {of_kind} {name[:10]!r}, {names}"
+    text = f"configs of {of_kind} {name[:10]!r}, {names}"
     fields = {"resources": asked, "include_synonyms": False}
-    return Case(said, ApiKey.DESCRIBE_CONFIGS, 1, fields, told, expected)
+    return Case(text, ApiKey.DESCRIBE_CONFIGS, 1, fields, told, expected)
 
 
 def _list_offsets(version: int, time: int, expected: tuple[int, int]) -> Case:

@@ -32,13 +32,13 @@ def main(bootstrap: str) -> None:
             "metadata.max.age.ms": "500",
         },
     )
-    said: dict[str, str] = {}
+    found: dict[str, str] = {}
 
     def tried(what: str, call: Callable[[], object]) -> None:
         try:
-            said[what] = type(call()).__name__
+            found[what] = type(call()).__name__
         except StratalogError as error:
-            said[what] = error.code
+            found[what] = error.code
 
     def read() -> int:
         records = 0
@@ -61,7 +61,7 @@ def main(bootstrap: str) -> None:
     tried("bounds", lambda: source.bounds(KEYS))
     tried("groups", lambda: source.group_offsets(["t"]))
     tried("read", read)
-    print(json.dumps(said))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -185,9 +185,9 @@ for name in {list(BROKEN_HOMES)}:
 """
     done = run(tmp_path, "-c", program, path=offered)
     assert done.returncode == 0, done.stderr
-    first, *said = done.stdout.splitlines()
+    first, *found = done.stdout.splitlines()
     assert first == "[1] True"
-    for (name, (_, why)), line in zip(BROKEN_HOMES.items(), said, strict=True):
+    for (name, (_, why)), line in zip(BROKEN_HOMES.items(), found, strict=True):
         what = f"the bridge '{name}' cannot be loaded: {why}"
         assert line.startswith(f"ENVIRONMENT_UNUSABLE {what}")
         assert what in done.stderr

@@ -319,7 +319,7 @@ def test_typed_values_are_text_or_json_there(tmp_path: Path) -> None:
 def test_a_call_that_contradicts_itself_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     asked = ["--cluster", str(live.file), "--to", "localhost:1", "t"]
-    for given, said in (
+    for given, message in (
         (["--start", "5"], "--new-offsets"),
         (["--start", "5", "--new-offsets"], "--name"),
         (["--map", "x"], "there is no map of offsets"),
@@ -327,4 +327,4 @@ def test_a_call_that_contradicts_itself_is_refused(tmp_path: Path, capsys: pytes
         (["--pace", "fast"], "is not a speed"),
     ):
         assert job([*asked, *given]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

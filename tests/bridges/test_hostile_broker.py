@@ -149,8 +149,8 @@ def mirrored(address: str) -> dict[str, str] | None:
 def test_whatever_a_broker_answers_a_mirror_ends_by_itself(live: LiveCluster, seed: int) -> None:
     """The mirror neither hangs, nor raises a foreign error, nor uses more memory than allowed."""
     with lying(live, seed) as liar:
-        said = mirrored(liar.address)
-        assert said is None or set(said) == {"topics", "bounds", "groups", "read"}
+        found = mirrored(liar.address)
+        assert found is None or set(found) == {"topics", "bounds", "groups", "read"}
         assert liar.frames
 
 
@@ -170,6 +170,6 @@ def test_what_speaks_no_kafka_is_no_source(answer: bytes, tmp_path: Path) -> Non
                         there.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()
-        said = mirrored("{}:{}".format(*server.getsockname()))
-    assert said is not None
-    assert said["topics"] == "RETRIABLE"
+        found = mirrored("{}:{}".format(*server.getsockname()))
+    assert found is not None
+    assert found["topics"] == "RETRIABLE"

@@ -165,10 +165,10 @@ def test_whatever_a_registry_answers_is_an_answer_or_an_error_of_ours(tmp_path: 
             assert values is not None
             try:
                 column = values.column([value(rng) for _ in range(3)])
-                said = f"{len(column)} values"
+                text = f"{len(column)} values"
             except StratalogError as error:
-                said = str(error)
-            assert said == "3 values" or (said.isprintable() and len(said) < 1000), number
+                text = str(error)
+            assert text == "3 values" or (text.isprintable() and len(text) < 1000), number
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_epochs_and_log_starts_are_given_by_hand(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["read", "/t", "x", "--layout", "local"], "give either metadata"),
         (["topics", "/t", "--layout", "local", "--bootstrap", "h:1", "--epochs", "t-0=f"], "needs --metadata"),
@@ -119,9 +119,9 @@ def test_epochs_and_log_starts_are_given_by_hand(capsys: pytest.CaptureFixture[s
         (["topics", "/t"], "--layout"),
     ],
 )
-def test_a_wrong_call_says_what_to_do(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_says_what_to_do(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------- values with a

@@ -52,10 +52,10 @@ def test_every_record_that_consumers_got_is_read_and_none_beside(folder: str) ->
     for name in data.topics():
         if "." in name:  # an earlier moment of a topic
             continue
-        said = data.truth(name)
-        for part in said["partitions"]:
+        found = data.truth(name)
+        for part in found["partitions"]:
             number = part["partition"]
-            start, end = bounds_of(said, number)
+            start, end = bounds_of(found, number)
             tier = opened(folder, log_starts={(name, number): start})
             records = [row for row in data.records(f"{name}-{number}") if start <= row[0] < end]
             assert got(tier, name, number) == records
@@ -70,10 +70,10 @@ def test_committed_records_are_those_of_consumers_up_to_the_first_open_transacti
     for name in data.topics():
         if "." in name:
             continue
-        said = data.truth(name)
-        for part in said["partitions"]:
+        seen = data.truth(name)
+        for part in seen["partitions"]:
             number = part["partition"]
-            start, end = bounds_of(said, number)
+            start, end = bounds_of(seen, number)
             tier = opened(folder, log_starts={(name, number): start})
             found = got(tier, name, number, isolation="read_committed")
             plan = tier.plan(name, partitions=[number], isolation="read_committed")
@@ -218,15 +218,18 @@ def test_bounds_are_offsets_by_partition_or_for_all() -> None:
 
 def test_mistakes_are_named() -> None:
     tier = opened(MAIN)
-    for call, said in (
+    for call, message in (
         (lambda: tier.plan("plane"), "topic 'plane' has no segments in the tier.*plain"),
         (lambda: tier.plan("plain", partitions=[7]), r"no segments of its partitions \[7\]"),
         (lambda: opened(MAIN, epochs={("plane", 0): [(0, 0)]}), "'plane'"),
     ):
-        with pytest.raises(UnknownTopicOrPartitionError, match=said):
+        with pytest.raises(UnknownTopicOrPartitionError, match=message):
             call()
-    for bound, said in (({"start": "latest"}, "give an offset"), ({"isolation": "committed"}, "read_committed")):
-        with pytest.raises(InvalidCallError, match=said):
+    for bound, message in (
+        ({"start": "latest"}, "give an offset"),
+        ({"isolation": "committed"}, "read_committed"),
+    ):
+        with pytest.raises(InvalidCallError, match=message):
             tier.plan("plain", **bound)  # type: ignore[arg-type]
     with pytest.raises(InvalidCallError, match="key 'k' cannot be read"):
         KafkaTier.open("/x", layout="aiven", metadata="/y", keys={"k": "/nowhere/key.pem"})

@@ -47,7 +47,7 @@ def test_a_segment_that_vanishes_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "said"),
+    ("kind", "change", "message"),
     [
         (IndexKind.OFFSET, lambda data: data[:-1], "not a multiple of 8"),
         (IndexKind.OFFSET, lambda data: data[::-1][: len(data) // 8 * 8], "offset index"),
@@ -61,10 +61,10 @@ def test_a_segment_that_vanishes_is_named() -> None:
         (IndexKind.OFFSET, lambda data: data[:7] + bytes([data[7] + 1]) + data[8:16], "at byte"),
     ],
 )
-def test_an_offset_index_that_lies_is_named(kind: IndexKind, change: Any, said: str) -> None:
+def test_an_offset_index_that_lies_is_named(kind: IndexKind, change: Any, message: str) -> None:
     tier = with_changed(kind, 1, change)
     start = segment_of(tier, "txn", 1).start_offset
-    with pytest.raises(CorruptionError, match=said):
+    with pytest.raises(CorruptionError, match=message):
         [got(tier, "txn", start=begin, end=begin + 3) for begin in range(start + 1, start + 400, 30)]
 
 
@@ -87,7 +87,7 @@ def test_an_entry_of_the_offset_index_may_span_the_batches_of_an_append() -> Non
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda data: b"", "has no transaction for the abort"),
         (lambda data: data[34:], "has no transaction for the abort"),
@@ -96,9 +96,9 @@ def test_an_entry_of_the_offset_index_may_span_the_batches_of_an_append() -> Non
         (lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "transaction index"),
     ],
 )
-def test_a_transaction_index_that_lies_is_named(change: Any, said: str) -> None:
+def test_a_transaction_index_that_lies_is_named(change: Any, message: str) -> None:
     tier = with_changed(IndexKind.TRANSACTION, 1, change)
-    with pytest.raises(CorruptionError, match=said):
+    with pytest.raises(CorruptionError, match=message):
         got(tier, "txn", end=1000, isolation="read_committed")
 
 
@@ -151,13 +151,13 @@ def test_no_task_returns_an_aborted_record_because_an_index_was_lost(
 
 
 def test_a_transaction_index_of_impossible_entries_makes_offsets_unclear() -> None:
-    for change, said in (
+    for change, message in (
         (lambda data: data[:-1], "not a multiple of 34"),
         (lambda data: b"\x00\x01" + data[2:], "version 1"),
         (lambda data: data[:10] + b"\x7f" + data[11:], "transaction from"),
     ):
         tier = with_changed(IndexKind.TRANSACTION, 1, change)
-        with pytest.raises(LogGapError, match=said):
+        with pytest.raises(LogGapError, match=message):
             got(tier, "txn", start=0, end=1000, isolation="read_committed")
 
 
@@ -166,19 +166,19 @@ def test_a_snapshot_that_lies_leaves_its_segment_out() -> None:
     last = len(good.states.of(good.topic_id("txn"), 1)) - 1
     segment = good.states.of(good.topic_id("txn"), 1)[last]
     name = good.layout.objects(segment)[IndexKind.PRODUCER_SNAPSHOT]
-    for change, said in (
+    for change, message in (
         (lambda data: data[:5], "cut off"),
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "damaged"),
         (lambda data: b"\x00\x02" + data[2:], "version 2"),
     ):
         tier = in_memory(MAIN, lambda one, data, change=change: change(data) if one == name else data)
         plan = tier.plan("txn", partitions=[1], isolation="read_committed")
-        assert said in plan.notes[0]
+        assert message in plan.notes[0]
         assert max(task.piece.end for task in plan.tasks) <= segment.start_offset
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda data: b"1" + data[1:], "version"),
         (lambda data: data + b"x", "damaged"),
@@ -186,12 +186,12 @@ def test_a_snapshot_that_lies_leaves_its_segment_out() -> None:
         (lambda data: b"0\n1\n7 0\n", "differ from those of its metadata"),
     ],
 )
-def test_leader_epochs_that_lie_are_named(change: Any, said: str) -> None:
+def test_leader_epochs_that_lie_are_named(change: Any, message: str) -> None:
     names = opened(MAIN)
     segment = names.states.of(names.topic_id("epochs"), 0)[-1]
     name = names.layout.objects(segment)[IndexKind.LEADER_EPOCH]
     tier = in_memory(MAIN, lambda one, data: change(data) if one == name else data)
-    with pytest.raises(StratalogError, match=said):
+    with pytest.raises(StratalogError, match=message):
         got(tier, "epochs")
 
 
@@ -223,7 +223,7 @@ def _set(at: int, value: int, size: int) -> Callable[[bytearray], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "said"),
+    ("change", "kind", "message"),
     [
         (lambda data: data[:-1], CorruptionError, "bytes, but its metadata say"),
         (lambda data: data[:5000] + bytes([data[5000] ^ 4]) + data[5001:], CorruptionError, "checksum|byte"),
@@ -234,12 +234,12 @@ def _set(at: int, value: int, size: int) -> Callable[[bytearray], None]:
         (lambda data: data[7:] + data[:7], CorruptionError, "byte 0"),
     ],
 )
-def test_a_hostile_segment_is_named(change: Any, kind: type[StratalogError], said: str) -> None:
+def test_a_hostile_segment_is_named(change: Any, kind: type[StratalogError], message: str) -> None:
     names = opened(MAIN)
     segment = segment_of(names, "plain", 0)
     name = names.layout.objects(segment)["log"]
     tier = in_memory(MAIN, lambda one, data: change(data) if one == name else data)
-    with pytest.raises((kind, InvalidCallError), match=said) as caught:
+    with pytest.raises((kind, InvalidCallError), match=message) as caught:
         got(tier, "plain")
     assert segment.segment_id in str(caught.value)
 

@@ -186,7 +186,7 @@ def make_again(source: MemorySource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "error", "said"),
+    ("happens", "error", "message"),
     [
         (cut, OffsetOutOfRangeError, r"had deleted the offsets \[3, 5\) before they were mirrored"),
         (elect, SourceTruncatedError, "ends at offset 2 in the source, but at 3 here"),
@@ -197,14 +197,14 @@ def make_again(source: MemorySource) -> None:
     ids=["retention", "shorter", "other-history", "no-leader", "made-again"],
 )
 def test_what_the_source_has_lost_is_said_before_anything_is_read(
-    live: LiveCluster, happens: Callable[[MemorySource], None], error: type[StratalogError], said: str
+    live: LiveCluster, happens: Callable[[MemorySource], None], error: type[StratalogError], message: str
 ) -> None:
     source = MemorySource()
     source.logs[0].append("a", "b", "c")
     mirrored(live, source)
     source.logs[0].append("d", "e", "f")
     happens(source)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         plan(live, source)
 
 
@@ -232,7 +232,7 @@ def test_a_gap_of_a_later_epoch_at_the_end_is_no_other_history(live: LiveCluster
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "error", "said"),
+    ("start", "end", "error", "message"),
     [
         (7, None, OffsetOutOfRangeError, r"\[7, 6\), but committed records end at 6 in Kafka, and at 3 here"),
         (0, 7, OffsetOutOfRangeError, r"\[0, 7\)"),
@@ -244,13 +244,13 @@ def test_a_gap_of_a_later_epoch_at_the_end_is_no_other_history(live: LiveCluster
     ids=["beyond", "end", "partition", "name", "group", "mixed"],
 )
 def test_a_bound_that_is_none_is_refused(
-    live: LiveCluster, start: Bound, end: Bound, error: type[StratalogError], said: str
+    live: LiveCluster, start: Bound, end: Bound, error: type[StratalogError], message: str
 ) -> None:
     source = MemorySource()
     source.logs[0].append("a", "b", "c")
     mirrored(live, source)
     source.logs[0].append("d", "e", "f")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         plan(live, source, start, end)
 
 

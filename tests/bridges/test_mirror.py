@@ -327,11 +327,11 @@ def test_what_differs_is_named_by_its_offset(tmp_path: Path) -> None:
     del log.records[5]
     log.append("not yet")
     report = with_ports(compare, ports_of(live.cluster))(source, ["t"])
-    said = (
+    text = (
         "offsets that differ: 1 is another record, 5 is only here, "
         "11 and all later ones up to 12 are only in Kafka"
     )
-    assert [(f.item, f.code, f.message) for f in report.failures] == [("t-0", "RECORDS_DIFFER", said)]
+    assert [(f.item, f.code, f.message) for f in report.failures] == [("t-0", "RECORDS_DIFFER", text)]
     source.configs = {"cleanup.policy": "compact"}
     log.records.pop(1)
     assert with_ports(compare, ports_of(live.cluster))(source, ["t"]).rows[0]["compacted"] == 2

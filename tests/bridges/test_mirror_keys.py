@@ -19,10 +19,12 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.test_partitioner import KEYS, ROWS, dealt
 
 
-@pytest.mark.parametrize(("told", "wanted"), [({}, MURMUR2), ({"partitioner": SPARK_HASH}, SPARK_HASH)])
-def test_keys_of_a_mirrored_topic_keep_their_partitions(told: dict[str, str], wanted: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("expected", "wanted"), [({}, MURMUR2), ({"partitioner": SPARK_HASH}, SPARK_HASH)])
+def test_keys_of_a_mirrored_topic_keep_their_partitions(
+    expected: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
     """A source that is a cluster of this product reports its partitioner."""
-    live, source = LiveCluster(tmp_path), MemorySource(5, **told)
+    live, source = LiveCluster(tmp_path), MemorySource(5, **expected)
     with_ports(mirror, ports_of(live.cluster))(
         source,
         ["t"],

@@ -50,9 +50,9 @@ def topics(live: LiveCluster) -> set[str]:
 
 def test_a_name_that_is_too_long_here_is_refused_with_what_to_do(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
-    ((code, said),) = told(run(live, some()))
+    ((code, found),) = told(run(live, some()))
     assert code == "INVALID_TOPIC_EXCEPTION"
-    assert said.endswith(
+    assert found.endswith(
         f"has 249 characters, but here a name has at most 222: give it another name: --as {LONG}=NAME"
     )
     assert topics(live) == set()
@@ -99,9 +99,9 @@ def test_a_topic_is_never_mirrored_twice_unasked(tmp_path: Path) -> None:
             run(live, source, **{source.name: "other"})
     with_ports(end_mirror, ports_of(live.cluster))(["s"]).raise_for_failures()
     with live.unchanged():
-        ((code, said),) = told(run(live, short))
+        ((code, found),) = told(run(live, short))
     assert code == "TOPIC_ALREADY_EXISTS"
-    assert "'short' of the source was mirrored here as 's', until that mirror was ended" in said
+    assert "'short' of the source was mirrored here as 's', until that mirror was ended" in found
     run(live, short, short="again").raise_for_failures()
     assert run(live, short).raise_for_failures().rows[0]["topic"] == "again"
     with_ports(compare, ports_of(live.cluster))(short, ["short"]).raise_for_failures()
@@ -127,10 +127,10 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     run(live, some("a"), a="x").raise_for_failures()
     for source, rename in ((some("b"), {"b": "x"}), (some("x"), {})):
         source.topic_id = OTHER_ID
-        ((code, said),) = told(run(live, source, **rename))
+        ((code, found),) = told(run(live, source, **rename))
         assert code == "INVALID_TOPIC_EXCEPTION"
-        assert f"mirrors topic 'a' of that cluster, not '{source.name}'" in said
-        assert said.endswith(f"--as {source.name}=NAME")
+        assert f"mirrors topic 'a' of that cluster, not '{source.name}'" in found
+        assert found.endswith(f"--as {source.name}=NAME")
 
 
 def test_a_topic_that_was_made_again_is_found_out_by_its_name_there(tmp_path: Path) -> None:

@@ -330,8 +330,8 @@ def test_a_job_writes_it_in_the_place_of_an_older_one(
     file.write_text("old")
     with live.unreachable(3):
         assert main(["report", "--json", "-o", str(file), "--cluster", str(live.file)]) == 0
-    [said] = json.loads(capsys.readouterr().out)["rows"]
-    assert said == {"page": str(file), "bytes": file.stat().st_size, "errors": 1, "warnings": 0}
+    [text] = json.loads(capsys.readouterr().out)["rows"]
+    assert text == {"page": str(file), "bytes": file.stat().st_size, "errors": 1, "warnings": 0}
     assert content_of(file.read_text())["cluster"] == "c"
     assert [one.name for one in file.parent.iterdir()] == ["report.html"]
 

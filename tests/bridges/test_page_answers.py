@@ -139,7 +139,7 @@ def test_a_token_that_is_too_easy_is_refused_and_not_shown(token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"listen": "0.0.0.0:8080"}, "other machines reach this address"),
         ({"listen": "[::]:8080"}, "other machines"),
@@ -154,8 +154,8 @@ def test_a_token_that_is_too_easy_is_refused_and_not_shown(token: str) -> None:
         ({"every_s": 0}, "above 0"),
     ],
 )
-def test_options_that_would_show_records_to_anyone_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidCallError, match=said):
+def test_options_that_would_show_records_to_anyone_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidCallError, match=message):
         PageOptions(**given)
 
 

@@ -199,7 +199,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 def test_what_cannot_be_is_refused(live: LiveCluster) -> None:
     policy = live.cluster.policy
-    for error, said, ask in (
+    for error, message, ask in (
         (
             InvalidCallError,
             "role 'boss': use one of reader, producer, operator",
@@ -215,7 +215,7 @@ def test_what_cannot_be_is_refused(live: LiveCluster) -> None:
         (UnknownTopicOrPartitionError, "'x'", lambda: policy("reader", ["x"], storage="posix")),
         (InvalidTopicError, "internal", lambda: policy("reader", "__consumer_offsets", storage="posix")),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             ask()
 
 

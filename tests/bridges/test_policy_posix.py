@@ -85,9 +85,9 @@ def as_user(user: int, program: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("role", USERS)
 def test_a_role_does_its_work_and_nothing_else(live: LiveCluster, role: str) -> None:
-    said: dict[str, str] = json.loads(as_user(USERS[role], program(ACTS), str(live.file)))
-    assert {name for name, what in said.items() if not what} == MAY[role], said
-    for name, what in said.items():
+    answer: dict[str, str] = json.loads(as_user(USERS[role], program(ACTS), str(live.file)))
+    assert {name for name, what in answer.items() if not what} == MAY[role], answer
+    for name, what in answer.items():
         if name not in MAY[role]:
             assert "CLUSTER_AUTHORIZATION_FAILED: " in what, (name, what)
             assert str(live.folder) in what, (name, what)

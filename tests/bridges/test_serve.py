@@ -206,18 +206,18 @@ def test_producers_are_refused_in_words(tmp_path: Path, caplog: pytest.LogCaptur
     live.topic()
     live.append(["a"]).raise_for_failures()
     with served(live.cluster) as address, live.unchanged():
-        told: list[int] = []
+        messages: list[int] = []
         producer = Producer({"bootstrap.servers": "{}:{}".format(*address)})
-        producer.produce("t", b"mine", on_delivery=lambda failed, _: told.append(failed.code()))
+        producer.produce("t", b"mine", on_delivery=lambda failed, _: messages.append(failed.code()))
         assert producer.flush(TIMEOUT_S) == 0
-        assert told == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+        assert messages == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
         servers = {"bootstrap.servers": "{}:{}".format(*address), "client.id": "exact", "log_level": 0}
         exact = Producer({**servers, "transactional.id": "x"})
         with pytest.raises(KafkaException) as error:
             exact.init_transactions(TIMEOUT_S)
         assert error.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    said = [one.getMessage() for one in caplog.records if one.name == "stratalog.serve"]
-    assert [line.split("client ")[1].split(",")[0] for line in said] == [
+    found = [one.getMessage() for one in caplog.records if one.name == "stratalog.serve"]
+    assert [line.split("client ")[1].split(",")[0] for line in found] == [
         "'rdkafka' produces to t",
         "'exact' starts to produce",
     ]

@@ -205,8 +205,8 @@ def together(*some: Joining, **fields: Any) -> tuple[Joining, list[Joining]]:
     answers = [future.result(TIMEOUT_S) for future in [one.join(**fields) for one in some]]
     assert {answer["error_code"] for answer in answers} == {ErrorCode.NONE}
     (leader,) = {answer["leader_id"] for answer in answers}
-    (told,) = [answer["members"] for answer in answers if answer["members"]]
-    assert {one["member_id"] for one in told} == {one.member_id for one in some}
+    (messages,) = [answer["members"] for answer in answers if answer["members"]]
+    assert {one["member_id"] for one in messages} == {one.member_id for one in some}
     shares = {one.member_id: one.member_id.encode() for one in some}
     syncs = [one.sync(**(shares if one.member_id == leader else {})) for one in some]
     assert [sync.result(TIMEOUT_S)["member_assignment"] for sync in syncs] == list(shares.values())
@@ -260,13 +260,13 @@ def test_who_makes_a_stable_group_rebalance_by_joining_again(
         assert waits.join().result(TIMEOUT_S)["generation_id"] == 2
         assert answer.result(TIMEOUT_S)["generation_id"] == 2
     else:
-        told = answer.result(TIMEOUT_S)
-        assert (told["error_code"], told["generation_id"], told["leader_id"]) == (
+        found = answer.result(TIMEOUT_S)
+        assert (found["error_code"], found["generation_id"], found["leader_id"]) == (
             ErrorCode.NONE,
             1,
             leader.member_id,
         )
-        assert (told["member_id"], told["members"]) == (other.member_id, [])
+        assert (found["member_id"], found["members"]) == (other.member_id, [])
         assert other.sync().result(TIMEOUT_S)["member_assignment"] == other.member_id.encode()
         assert (leader.heartbeat(), other.heartbeat()) == (ErrorCode.NONE, ErrorCode.NONE)
 
@@ -316,8 +316,8 @@ def until(what: Callable[[], bool]) -> None:
 def test_a_member_without_a_heartbeat_is_one_no_more(members_of: Callable[[int], list[Joining]]) -> None:
     lasting, brief = members_of(2)
     answers = [lasting.join(), brief.join(session_timeout=200)]
-    told = [one.result(TIMEOUT_S) for one in answers]
-    first = lasting if told[0]["leader_id"] == lasting.member_id else brief
+    messages = [one.result(TIMEOUT_S) for one in answers]
+    first = lasting if messages[0]["leader_id"] == lasting.member_id else brief
     first.sync().result(TIMEOUT_S)
     until(lambda: lasting.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS)
     assert brief.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
@@ -340,8 +340,8 @@ def test_nobody_waits_longer_than_the_rebalance_for_a_leader_that_assigns_nothin
     members_of: Callable[[int], list[Joining]],
 ) -> None:
     some = members_of(2)
-    told = [one.result(TIMEOUT_S) for one in [one.join(rebalance_timeout=300) for one in some]]
-    leader, other = some if told[0]["members"] else some[::-1]
+    messages = [one.result(TIMEOUT_S) for one in [one.join(rebalance_timeout=300) for one in some]]
+    leader, other = some if messages[0]["members"] else some[::-1]
     assert other.sync().result(TIMEOUT_S)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
     assert leader.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
     together(other)

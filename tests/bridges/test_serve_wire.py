@@ -121,12 +121,12 @@ def test_configs_have_types_and_the_documentation_that_is_asked_for(version: int
     names = ["remote.storage.enable", "segment.bytes", "compression.type"]
     resource = {"resource_type": 2, "resource_name": "t", "config_names": names}
     with served(shared.cluster) as address, wire(address) as client:
-        for told in (False, True):
-            asked = {"resources": [resource], "include_synonyms": False, "include_documentation": told}
+        for seen in (False, True):
+            asked = {"resources": [resource], "include_synonyms": False, "include_documentation": seen}
             (answer,) = client.ask(ApiKey.DESCRIBE_CONFIGS, version, **asked)["resources"]
             found = {one["config_names"]: one for one in answer["config_entries"]}
             assert [found[name]["config_type"] for name in names] == [1, 5, 2]
-            assert all((one["documentation"] is not None) == told for one in found.values())
+            assert all((one["documentation"] is not None) == seen for one in found.values())
 
 
 def test_an_answer_does_not_grow_with_names_that_are_said_again(shared: LiveCluster) -> None:

@@ -120,12 +120,12 @@ UNKNOWN: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "said"), UNKNOWN.values(), ids=list(UNKNOWN))
-def test_a_row_whose_time_would_become_another_is_refused(value: Any, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "message"), UNKNOWN.values(), ids=list(UNKNOWN))
+def test_a_row_whose_time_would_become_another_is_refused(value: Any, message: str, tmp_path: Path) -> None:
     """Arrow reads a number as microseconds, and truncates finer values."""
     live = LiveCluster(tmp_path)
     live.topic()
-    with live.unchanged(), pytest.raises(InvalidRecordError, match=f"row 1: column 'at' is {said}"):
+    with live.unchanged(), pytest.raises(InvalidRecordError, match=f"row 1: column 'at' is {message}"):
         live.cluster.produce("t", [{"value": "a", "at": None}, {"value": "b", "at": value}], timestamp="at")
 
 

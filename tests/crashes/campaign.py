@@ -141,7 +141,7 @@ class Campaign:
                 self._in_peace(job, argv)
                 victim.go_on()
                 status = victim.wait()
-                told = self._zombie_says(victim, status)
+                found = self._zombie_says(victim, status)
             victim.kill()
         finally:
             victim.end()
@@ -152,7 +152,7 @@ class Campaign:
         counts["litter"] = max(counts["litter"], staged)
         counts["findings"] += len(findings)
         moment = f"{delay_s:.2f} s after its {'start' if early else 'first write'}"
-        fault = f"paused, went on as a zombie, and said: {told}" if paused else "killed"
+        fault = f"paused, went on as a zombie, and said: {found}" if paused else "killed"
         self._say(
             f"{self._victims:4} {job:13} {moment:29} {hit:6} its work: {fault}; "
             f"files without a name: {staged}, files half written or wrong: {len(findings)}"

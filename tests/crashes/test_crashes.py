@@ -17,11 +17,11 @@ SEED = 5
 
 
 def test_jobs_that_are_killed_at_random_moments_lose_nothing_and_leave_nothing_half_done(tmp_path: Path) -> None:
-    said: list[str] = []
-    campaign = Campaign(tmp_path, SEED, said.append)
+    messages: list[str] = []
+    campaign = Campaign(tmp_path, SEED, messages.append)
     campaign.run(STRIKES)
     counts = [tally.counts for tally in campaign.tallies.values()]
     assert sum(count["struck"] for count in counts) == STRIKES
     assert sum(count["paused"] for count in counts) > 0
     assert sum(count["findings"] for count in counts) == 0
-    assert "all of the source, each once, in order" in said[-2]
+    assert "all of the source, each once, in order" in messages[-2]

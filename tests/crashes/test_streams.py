@@ -16,5 +16,5 @@ pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 @pytest.mark.long("starts drivers again and again")
 @pytest.mark.parametrize("way", WAYS)
 def test_drivers_that_are_killed_amid_their_batches_copy_every_record_once(tmp_path: Path, way: str) -> None:
-    said: list[str] = []
-    assert StreamCampaign(tmp_path, 3, said.append).run(way, 2).total() == 2
+    messages: list[str] = []
+    assert StreamCampaign(tmp_path, 3, messages.append).run(way, 2).total() == 2

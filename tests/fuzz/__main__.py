@@ -35,8 +35,8 @@ def main() -> int:
         indexes = range(index, index + 1)
     elif given.mutations is None and seconds is None:
         seconds = 60.0
-    told = partial(print, flush=True)
-    with Watch(seed, min(given.processes, len(indexes)), tell=told) as watch:
+    found = partial(print, flush=True)
+    with Watch(seed, min(given.processes, len(indexes)), tell=found) as watch:
         watch.run(indexes, seconds)
         print("\n".join(watch.summary.lines()))
     return 1 if watch.summary.found else 0

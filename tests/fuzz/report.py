@@ -73,7 +73,7 @@ class Summary:
         operations: dict[str, list[str]] = {}
         for (operation, verdict), count in sorted(self.outcomes.items()):
             operations.setdefault(operation, []).append(f"{verdict} {count}")
-        yield "operations: " + "; ".join(f"{name}: {', '.join(told)}" for name, told in operations.items())
+        yield "operations: " + "; ".join(f"{name}: {', '.join(seen)}" for name, seen in operations.items())
         yield f"outcomes of {sum(self.outcomes.values())} operations: " + (
             ", ".join(f"{verdict} {count}" for verdict, count in self.verdicts.most_common())
         )

@@ -88,8 +88,8 @@ class Work:
         if grown > MOST_GROWTH_KB:
             outcome.findings.append(Finding("memory", outcome.kind, f"grew by {grown // 1024} MB"))
         findings = [asdict(found) for found in outcome.findings]
-        told = [outcome.kind, outcome.what, dict(outcome.outcomes), findings, outcome.peak_kb]
-        self._tell(["end", index, *told])
+        messages = [outcome.kind, outcome.what, dict(outcome.outcomes), findings, outcome.peak_kb]
+        self._tell(["end", index, *messages])
 
     # --------------------------------------------------------------------------- one function
 

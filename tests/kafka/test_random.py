@@ -175,8 +175,8 @@ class Author:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_random_script_has_the_same_answers_at_every_step(both: Both, seed: int) -> None:
     ours, kafka = Player(both.ours), Player(both.kafka)
-    told = []
+    messages = []
     for number, step in enumerate(Author(seed).script()):
         answer = ours.play(step)
-        told.append(f"{number}: {step[0]} {dict(step[1])} -> {answer}")
-        assert answer == kafka.play(step), "\n".join(told)
+        messages.append(f"{number}: {step[0]} {dict(step[1])} -> {answer}")
+        assert answer == kafka.play(step), "\n".join(messages)

@@ -129,8 +129,8 @@ def next_records(kafka: KafkaCluster, places: dict[Place, int]) -> dict[Place, F
     found: dict[Place, Found | None] = {}
     configs = {**CONSUMER, "group.id": GROUP, "isolation.level": "read_committed"}
     with closing(Consumer({**configs, "bootstrap.servers": kafka.bootstrap})) as consumer:
-        told = consumer.committed([TopicPartition(*place) for place in places], WAIT_S)
-        assert {(one.topic, one.partition): one.offset for one in told} == places, told
+        seen = consumer.committed([TopicPartition(*place) for place in places], WAIT_S)
+        assert {(one.topic, one.partition): one.offset for one in seen} == places, seen
         for place in places:
             consumer.assign([TopicPartition(*place, OFFSET_STORED)])
             message = consumer.poll(WAIT_S)

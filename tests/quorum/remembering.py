@@ -200,10 +200,10 @@ def stand_in_for_batch(
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
     """As ``encode_batch``."""
-    told = tuple(one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch)
-    made = Batch(content, lineage, content.records(), told, key is not None)
+    found = tuple(one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch)
+    made = Batch(content, lineage, content.records(), found, key is not None)
     sign = None if key is None else partial(key.tag, KIND, str(content.name))
-    return _put(made, sign, cluster_id, content, lineage, told)
+    return _put(made, sign, cluster_id, content, lineage, found)
 
 
 class _StandInWriter:

@@ -57,7 +57,7 @@ def main(master: str, file: str) -> None:
         settings={} if master.startswith("sc:") else settings,
         roots=load_cluster_file(file).roots,
     )
-    told: dict[str, object] = {
+    found: dict[str, object] = {
         "limit": {row.most for row in spark.range(8).mapInArrow(limits, "most bigint").collect()}.pop()
     }
     cluster = Cluster.open(file, spark)
@@ -71,16 +71,16 @@ def main(master: str, file: str) -> None:
         wide = part.selectExpr("n", "p", f"repeat(sha2(cast(n AS STRING), 256), {WIDE_BYTES // 64}) AS s")
         report = cluster.append("wide", wide, partition="p", acks="leader").raise_for_failures()
         appended += int(report.totals["records"] or 0)
-    told["appended"] = appended
-    told["copied"] = cluster.replicate("wide").raise_for_failures().totals["copied_bytes"]
-    told["uploaded"] = cluster.tier("wide").raise_for_failures().totals["uploaded_files"]
+    found["appended"] = appended
+    found["copied"] = cluster.replicate("wide").raise_for_failures().totals["copied_bytes"]
+    found["uploaded"] = cluster.tier("wide").raise_for_failures().totals["uploaded_files"]
     for _ in range(2):
         cluster.retain("wide").raise_for_failures()
-    told["findings"] = cluster.verify("wide", deep=True).raise_for_failures().totals["findings"]
-    told["remote"] = any(part.remote for part in cluster.plan_read("wide"))
+    found["findings"] = cluster.verify("wide", deep=True).raise_for_failures().totals["findings"]
+    found["remote"] = any(part.remote for part in cluster.plan_read("wide"))
     sums = ("count(*) AS records", "sum(length(value.s)) AS bytes", "sum(value.n) AS n")
-    told["read"] = list(cluster.read("wide").selectExpr(*sums).first() or ())
-    print("TOLD", json.dumps(told))
+    found["read"] = list(cluster.read("wide").selectExpr(*sums).first() or ())
+    print("TOLD", json.dumps(found))
     spark.stop()
 
 

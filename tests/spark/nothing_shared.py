@@ -135,8 +135,8 @@ class Site:
         script, listed = (self.folder / name for name in ("jobs_in_turn.py", "calls.json"))
         shutil.copy(ROOT / "tests/spark/jobs_in_turn.py", script)
         listed.write_text(json.dumps(calls))
-        said = self.start(script, str(listed), **environ).end()
-        done = [json.loads(line.removeprefix("DONE ")) for line in said.splitlines() if line.startswith("DONE ")]
+        text = self.start(script, str(listed), **environ).end()
+        done = [json.loads(line.removeprefix("DONE ")) for line in text.splitlines() if line.startswith("DONE ")]
         for call, (status, report) in zip(calls, done, strict=True):
             assert status == 0, (call, report)
         return [report for _, report in done]

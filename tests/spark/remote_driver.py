@@ -74,21 +74,21 @@ def main(master: str, cluster_file: str, gates: str) -> None:
     spark = spark_session("driver", master=master, settings=session_settings())
     cluster = with_parts(Cluster, opener=opener(Path(gates))).open(cluster_file, spark)
     for line in sys.stdin:
-        told = json.loads(line)
-        arguments = told["arguments"]
+        answer = json.loads(line)
+        arguments = answer["arguments"]
         try:
-            if told["call"] == "append":
+            if answer["call"] == "append":
                 source = spark.range(arguments.pop("start"), arguments.pop("end"), 1, 1)
                 source = source.coalesce(1)  # the plan is not asked whether it is small
                 frame = source.selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")
                 report = cluster.append(arguments.pop("topic"), frame, partition="p", **arguments)
-            elif told["call"] == "read":
+            elif answer["call"] == "read":
                 read_back = cluster.read(arguments["topic"]).orderBy("partition", "offset")
                 rows = [[row.partition, row.offset, row.value.decode()] for row in read_back.collect()]
                 print(json.dumps({"records": rows}), flush=True)
                 continue
             else:
-                report = getattr(cluster, told["call"])(arguments.pop("topic"), **arguments)
+                report = getattr(cluster, answer["call"])(arguments.pop("topic"), **arguments)
             print(report.to_json(), flush=True)
         except OperationFailedError as error:
             print(error.report.to_json(), flush=True)

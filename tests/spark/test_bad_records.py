@@ -78,7 +78,7 @@ def kept(cluster: Cluster, topic: str) -> dict[str, tuple[Any, dict[str, str]]]:
 
 
 def reasons(cluster: Cluster, topic: str) -> dict[str, str]:
-    return {key: said["message"] for key, (_, said) in kept(cluster, topic).items()}
+    return {key: message["message"] for key, (_, message) in kept(cluster, topic).items()}
 
 
 def keys(cluster: Cluster, topic: str) -> list[str]:
@@ -112,11 +112,11 @@ def test_rows_that_do_not_fit_go_to_their_topic_once_however_they_travel(
         assert all((row["outcome"] == "duplicate") == again for row in report.rows if row["outcome"] != "bad")
     assert keys(cluster, topic) == sorted(GOOD)
     assert reasons(cluster, bad) == BAD
-    value, said = kept(cluster, bad)["t1"]
+    value, found = kept(cluster, bad)["t1"]
     assert json.loads(value) == {"city": "Oslo", "distance": "three", "at": {"day": "2013-01-01", "hour": 2.0}}
-    assert (said["producer"], said["sequence"]) == ("loader", "7")
+    assert (found["producer"], found["sequence"]) == ("loader", "7")
     partition = {row.key: row.partition for row in cluster.read(topic).select("key", "partition").collect()}
-    assert said["destination"].removeprefix(f"{topic}-") in {"0", "1"}
+    assert found["destination"].removeprefix(f"{topic}-") in {"0", "1"}
     assert rows(cluster.read(topic), "key", "value.*") == rows(
         trips(spark)
         .where("id IN ('t0', 't3')")
@@ -176,7 +176,7 @@ def test_rows_without_a_partition_or_a_key_are_bad_too(
         row.value.decode(): {one.key.removeprefix(PREFIX): one.value.decode() for one in row.headers}
         for row in cluster.read(bad).collect()
     }
-    assert {value: said["message"] for value, said in found.items()} == {
+    assert {value: message["message"] for value, message in found.items()} == {
         "b": f"{UNKNOWN_PARTITION}: 7",
         "c": NO_PARTITION,
         "d": NO_KEY,
@@ -226,9 +226,9 @@ def test_the_place_that_a_record_came_from_is_told(
         transaction.commit_offsets("copy", {(raw, 0): 3})
     read = cluster.read(bad, isolation="read_committed").select("value", "headers").collect()
     assert [row.value for row in read] == [b"one"]
-    said = {one.key.removeprefix(PREFIX): one.value.decode() for one in read[0].headers}
+    found = {one.key.removeprefix(PREFIX): one.value.decode() for one in read[0].headers}
     assert (
-        said.items()
+        found.items()
         >= {"topic": raw, "partition": "0", "offset": "1", "message": "value is not of type INT"}.items()
     )
     assert sorted(row.value for row in cluster.read(numbers, isolation="read_committed").collect()) == [1, 2]
@@ -317,8 +317,8 @@ def test_a_batch_that_comes_again_has_each_bad_record_once(
     assert (keys(cluster, topic), reasons(cluster, bad)) == (sorted(GOOD), BAD)
     assert reports[-1].totals["bad_records"] == 4
     assert f"append to {topic}, batch 0: 4 bad records were left out" in caplog.text
-    _, said = kept(cluster, bad)["t1"]
-    assert (said["producer"].partition("@")[0], said["sequence"]) == ("copy", "0")
+    _, found = kept(cluster, bad)["t1"]
+    assert (found["producer"].partition("@")[0], found["sequence"]) == ("copy", "0")
 
 
 @pytest.mark.sample(1)

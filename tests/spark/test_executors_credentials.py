@@ -109,12 +109,12 @@ def test_a_plain_session_reads_and_appends_without_a_jar_of_ours(place: Site, ke
     module = keys.write_provider(place.folder)
     plain = {"spark.driver.extraClassPath": "", "spark.executor.extraClassPath": ""}
     argv = (place.bucket.uri_of("cluster.toml"), "vault_provider:keys", "plain")
-    said = place.start(script, *argv, settings=plain, PY_FILES=str(module), **NOBODY).end()
-    told = json.loads(said.rpartition("TOLD ")[2].splitlines()[0])
-    assert len(told["absent"]) == 2
-    assert (told["before"], told["appended"]) == (2 * ROWS, ROWS)
-    assert told["sum"] == 2 * sum(range(ROWS)) + sum(range(ROWS, 2 * ROWS))
-    assert told["fetched"] > 0
-    assert told["tailed"] == 8
-    assert told["read"] == 3 * ROWS
+    text = place.start(script, *argv, settings=plain, PY_FILES=str(module), **NOBODY).end()
+    answer = json.loads(text.rpartition("TOLD ")[2].splitlines()[0])
+    assert len(answer["absent"]) == 2
+    assert (answer["before"], answer["appended"]) == (2 * ROWS, ROWS)
+    assert answer["sum"] == 2 * sum(range(ROWS)) + sum(range(ROWS, 2 * ROWS))
+    assert answer["fetched"] > 0
+    assert answer["tailed"] == 8
+    assert answer["read"] == 3 * ROWS
     assert {one["worker"] for one in keys.asked} == {None, *HOSTS}

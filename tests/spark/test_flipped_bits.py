@@ -157,13 +157,13 @@ def test_the_error_is_one_line_with_topic_partition_offsets_and_remedy(
     file = first_file(cluster, topic)
     frame = WAYS[way](cluster, topic)
     at = in_page(file, "value.word")
-    said = rf"^{topic}-0: offsets \[0, {RECORDS}\) cannot be read: .*{file.name}.*; run heal[^\n]*$"
+    text = rf"^{topic}-0: offsets \[0, {RECORDS}\) cannot be read: .*{file.name}.*; run heal[^\n]*$"
     with flipped(file, at):
-        with pytest.raises(CorruptSegmentError, match=said), cluster.read_errors():
+        with pytest.raises(CorruptSegmentError, match=text), cluster.read_errors():
             frame.select("value.word", "value.few").collect()
         if way != "all":
             return
-        with pytest.raises(CorruptSegmentError, match=said), cluster.read_errors():
+        with pytest.raises(CorruptSegmentError, match=text), cluster.read_errors():
             frame.toArrow()
 
 
@@ -188,10 +188,10 @@ def test_the_job_says_that_line(cluster: Cluster, capfd: pytest.CaptureFixture[s
     file = first_file(cluster, "zstd")
     with flipped(file, in_page(file, "offset")):
         status = job.main(["--cluster", str(cluster.file.path), "zstd"])
-    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ERROR CORRUPT_SEGMENT: ")]
+    messages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ERROR CORRUPT_SEGMENT: ")]
     assert status == 1
-    assert len(said) == 1
-    assert said[0].startswith(f"ERROR CORRUPT_SEGMENT: zstd-0: offsets [0, {RECORDS}) cannot be read")
+    assert len(messages) == 1
+    assert messages[0].startswith(f"ERROR CORRUPT_SEGMENT: zstd-0: offsets [0, {RECORDS}) cannot be read")
 
 
 def test_what_is_not_the_file_s_fault_is_not_called_damage(cluster: Cluster, spark: SparkSession) -> None:

@@ -109,7 +109,7 @@ def test_fields_that_the_type_gets_are_in_the_next_batch(
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ({"columns": "offset"}, "the option columns does not apply"),
         ({"minpartitions": 4}, "the option minPartitions does not apply"),
@@ -120,9 +120,9 @@ def test_fields_that_the_type_gets_are_in_the_next_batch(
     ids=["rows", "case", "end", "unknown", "two"],
 )
 def test_an_option_that_does_not_apply_is_refused_before_the_query(
-    cluster: Cluster, topic: str, option: dict[str, object], said: str
+    cluster: Cluster, topic: str, option: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(InvalidCallError, match=said):
+    with pytest.raises(InvalidCallError, match=message):
         cluster.for_each_batch(topic, Seen(), **option)
 
 

@@ -179,7 +179,7 @@ def test_rows_with_their_partitions_go_by_the_driver(
 
 
 @pytest.mark.parametrize(
-    ("mode", "columns", "options", "said"),
+    ("mode", "columns", "options", "message"),
     [
         ("overwrite", ["partition", "value"], {}, "a log is only appended to"),
         ("append", ["value", "7 AS extra"], {}, r"no place for the columns \['extra'\]"),
@@ -198,19 +198,19 @@ def test_refused_writes(
     mode: str,
     columns: list[str],
     options: dict[str, str],
-    said: str,
+    message: str,
 ) -> None:
     frame = (
         spark.range(3).selectExpr("0 AS partition", "struct(id AS n, 'x' AS word) AS value").selectExpr(*columns)
     )
     to = frame.write.format("stratalog").options(cluster=str(folder / "cluster.toml"), **options).mode(mode)
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(Exception, match=message):
         to.save("numbers")
     assert read().count() == 100
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"maxRowsPerTrigger": "1"}, "the option maxRowsPerTrigger applies only to streams"),
         ({"startingOffsets": "latest"}, "a batch read with it is empty"),
@@ -221,8 +221,8 @@ def test_refused_writes(
         ({"endingOffsets": '{"0": 51, "1": 8}'}, r"endingOffsets says 51, but the log has \[0, 50\)"),
     ],
 )
-def test_refused_reads(read: Reading, options: dict[str, str], said: str) -> None:
-    with pytest.raises(Exception, match=said):
+def test_refused_reads(read: Reading, options: dict[str, str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
         read(**options).collect()
 
 
@@ -255,10 +255,10 @@ def test_another_catalog_in_the_place_of_spark_s_is_named(
 ) -> None:
     """Spark would create a table there that it cannot load."""
     options = f"cluster '{folder / 'cluster.toml'}', subscribe '{topic_for(cluster, 'of-delta')}'"
-    said = "with which Spark loads no table of a Python source: use cluster.create_views"
-    with pytest.raises(Exception, match=f"DeltaCatalog, {said}") as told:
+    text = "with which Spark loads no table of a Python source: use cluster.create_views"
+    with pytest.raises(Exception, match=f"DeltaCatalog, {text}") as caught:
         spark.sql(f"CREATE TABLE refused USING stratalog OPTIONS ({options})")
-    assert len(str(told.value).strip().splitlines()) <= 5
+    assert len(str(caught.value).strip().splitlines()) <= 5
     assert not spark.catalog.tableExists("refused")
     spark.sql(f"CREATE TEMPORARY VIEW taken USING stratalog OPTIONS ({options})")
 

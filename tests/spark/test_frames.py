@@ -97,7 +97,7 @@ def test_an_append_takes_frames_of_spark_alone_and_says_what_takes_others(cluste
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("named", "message"),
     [
         ({"key": "naem"}, "key: column 'naem' is not in the DataFrame, which has .*; did you mean 'name'"),
         ({"timestamp": "nowhere"}, "timestamp: column 'nowhere' is not in the DataFrame"),
@@ -105,12 +105,12 @@ def test_an_append_takes_frames_of_spark_alone_and_says_what_takes_others(cluste
     ],
 )
 def test_a_misnamed_column_is_refused_before_unknown_fields(
-    cluster: Cluster, spark: SparkSession, folder: Path, named: Any, said: str
+    cluster: Cluster, spark: SparkSession, folder: Path, named: Any, message: str
 ) -> None:
     rows = spark.createDataFrame(TABLE)
     before = files(folder)
     for write in (cluster.append, cluster.records):
-        with pytest.raises(InvalidRecordError, match=said):
+        with pytest.raises(InvalidRecordError, match=message):
             write("spark", rows, **named)
     assert files(folder) == before
 

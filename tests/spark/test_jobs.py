@@ -151,8 +151,8 @@ def test_a_job_under_spark_submit_works_and_prints_its_report_last(filled: Place
 @pytest.mark.classic("spark-submit starts a session of its own")
 def test_a_bad_call_under_spark_submit_is_two_and_one_line(filled: Place) -> None:
     done = submit(filled, "tier", "--topics", "nix")
-    said = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using incubator")]
-    assert (done.returncode, said) == (2, [])
+    messages = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using incubator")]
+    assert (done.returncode, messages) == (2, [])
     assert done.stdout.splitlines() == [
         "ERROR UNKNOWN_TOPIC_OR_PARTITION: topic 'nix' does not exist, or was deleted"
     ]
@@ -325,9 +325,9 @@ def test_a_batch_that_cannot_be_appended_ends_the_stream(
     )
     argv = (*source, "struct(n, s) AS v", "--value", "v", "--stream", "--producer", "x", "--checkpoint")
     assert filled.call("append", *argv, str(filled.folder / "c")) == 2
-    said = capsys.readouterr().err
-    assert "a row's partition is 9" in said
-    assert len(said.splitlines()) == 1
+    found = capsys.readouterr().err
+    assert "a row's partition is 9" in found
+    assert len(found.splitlines()) == 1
 
 
 def test_people_get_a_table_of_what_was_read(filled_once: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -401,9 +401,9 @@ def test_a_broken_replica_makes_verify_fail(filled: Place, capsys: pytest.Captur
     victim.chmod(0o644)
     victim.write_bytes(bytes(data))
     assert filled.call("verify", "--deep", "--json") == 1
-    said = capsys.readouterr()
-    assert json.loads(said.out.splitlines()[-1])["failures"]
-    assert said.err.startswith("FAILED t-")
+    found = capsys.readouterr()
+    assert json.loads(found.out.splitlines()[-1])["failures"]
+    assert found.err.startswith("FAILED t-")
     assert filled.call("verify", "--deep") == 1
     assert "FAILED" in capsys.readouterr().out
 
@@ -459,11 +459,11 @@ def test_a_bad_call_says_what_is_wrong_and_changes_nothing(
     job, *rest = [str(filled_once.folder / "in") if part == "IN" else part for part in argv]
     before = filled_once.listing()
     assert filled_once.call(job, *rest) == 2
-    said = capsys.readouterr()
-    assert says in said.err
-    assert said.err.startswith("ERROR ")
-    assert len(said.err.splitlines()) == 1
-    assert said.out == ""
+    found = capsys.readouterr()
+    assert says in found.err
+    assert found.err.startswith("ERROR ")
+    assert len(found.err.splitlines()) == 1
+    assert found.out == ""
     assert filled_once.listing() == before
 
 

@@ -87,10 +87,10 @@ def numbers_in(place: Site, topic: str) -> Counter[int]:
 def test_tasks_run_in_a_python_and_a_folder_of_their_own(place: Site) -> None:
     script = place.folder / "where.py"
     shutil.copy(ROOT / "tests/spark/where_tasks_run.py", script)
-    said = place.start(script).end()
-    told = [json.loads(line.removeprefix("TASK ")) for line in said.splitlines() if line.startswith("TASK ")]
-    assert {task["worker"] for task in told} == set(HOSTS)
-    for task in told:
+    text = place.start(script).end()
+    messages = [json.loads(line.removeprefix("TASK ")) for line in text.splitlines() if line.startswith("TASK ")]
+    assert {task["worker"] for task in messages} == set(HOSTS)
+    for task in messages:
         own = place.folder.parent / task["worker"]
         assert task["prefix"] == str(own / "python")
         assert Path(task["folder"]).is_relative_to(place.folder.parent / f"worker-{task['worker']}")

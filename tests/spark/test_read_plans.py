@@ -115,7 +115,7 @@ def test_a_table_function_reads_ranges_by_filters_of_the_scan(cluster: Cluster, 
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         ("'west', 0, 0, 1", "topic west is not among what it reads: north, south"),
         ("'south', 9, 0, 1", "topic south has no partition 9 among what it reads"),
@@ -125,10 +125,10 @@ def test_a_table_function_reads_ranges_by_filters_of_the_scan(cluster: Cluster, 
     ],
 )
 def test_a_call_of_the_table_function_for_what_is_not_there_fails(
-    cluster: Cluster, spark: SparkSession, call: str, said: str
+    cluster: Cluster, spark: SparkSession, call: str, message: str
 ) -> None:
     cluster.create_range_function("stratalog_range", ["north", "south"])
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(PySparkException, match=message):
         spark.sql(f"SELECT count(*) FROM stratalog_range({call})").collect()
     assert spark.sql("SELECT * FROM stratalog_range('south', 0, 1000000, 1000001)").collect() == []
 

@@ -238,19 +238,19 @@ def test_a_secret_is_in_nothing_that_a_run_leaves(file: Path, s3_endpoint: S3End
     """The secret is neither in the output (reports, plans, settings including Hadoop's, exceptions for a wrong
     key, pickles), nor in a file or an object: event logs, checkpoints, Delta's logs, the roots.
     """
-    said = run_telling_everything(file, SECRET_KEY, "format")
+    found = run_telling_everything(file, SECRET_KEY, "format")
     assert (
-        said.count("Traceback (most")
-        == said.count("UnsupportedStoreError: the folder to export to: this address (s3:...) is refused")
+        found.count("Traceback (most")
+        == found.count("UnsupportedStoreError: the folder to export to: this address (s3:...) is refused")
         == 1
     )
-    assert "\nfs.s3a.session.token=by-hand\n" in said, "Hadoop's settings were looked at; what a user sets stays"
+    assert "\nfs.s3a.session.token=by-hand\n" in found, "Hadoop's settings were looked at; what a user sets stays"
     refused = run_telling_everything(file, WRONG_KEY)
     assert refused.count("Traceback (most") >= 3
     assert "SignatureDoesNotMatch" in refused or "403" in refused
     secrets = (SECRET_KEY, WRONG_KEY, CLUSTER_KEY, str(base64.b64decode(CLUSTER_KEY))[2:-1], "hunter2")
     for secret in secrets:
-        assert secret not in said + refused
+        assert secret not in found + refused
 
     left = {path: path.read_bytes() for path in file.parent.rglob("*") if path.is_file()}
     for bucket in s3_endpoint.buckets:

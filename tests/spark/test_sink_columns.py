@@ -76,7 +76,7 @@ def test_a_void_column_is_null_as_in_spark_s_insert(cluster: Cluster, spark: Spa
 
 @pytest.mark.skipif(spark_version() < LIMITS, reason="before Spark 4.2 only a worker's traceback has the sentence")
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"kafka.bootstrap.servers": "b:9092"}, "use the option cluster, the path of the cluster file"),
         ({"topik": "t"}, "unknown option 'topik'; did you mean 'topic'"),
@@ -85,15 +85,15 @@ def test_a_void_column_is_null_as_in_spark_s_insert(cluster: Cluster, spark: Spa
     ],
 )
 def test_an_error_of_the_format_is_a_sentence(
-    cluster: Cluster, spark: SparkSession, folder: Path, more: dict[str, str], said: str
+    cluster: Cluster, spark: SparkSession, folder: Path, more: dict[str, str], message: str
 ) -> None:
     if "short" in more.values():
         created(cluster, "short", "n INT")
     writer = spark.sql("SELECT 1 AS n, 2 AS m").write.format("stratalog").options(**options(folder, **more))
-    with pytest.raises(Exception, match=said) as told:
+    with pytest.raises(Exception, match=message) as caught:
         writer.mode("append").save()
-    assert len(str(told.value).strip().splitlines()) <= 5, str(told.value)
-    assert "Traceback" not in str(told.value)
+    assert len(str(caught.value).strip().splitlines()) <= 5, str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 @pytest.mark.nightly

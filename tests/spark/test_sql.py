@@ -82,9 +82,9 @@ def test_system_views_show_what_is_there_when_they_are_queried(cluster: Cluster,
     assert answer(spark, latest.format("last-tiered")) == [(0, 19), (1, 19)]
     assert answer(spark, latest.replace(", '{}'", "")) == [(0, 26), (1, 26)]
     for function in ("stratalog_files", "stratalog_offsets"):
-        with pytest.raises(Exception, match="'tripz' does not exist") as told:
+        with pytest.raises(Exception, match="'tripz' does not exist") as caught:
             answer(spark, f"SELECT * FROM {function}('tripz')")
-        assert spark_version() < LIMITS or "Traceback" not in str(told.value)
+        assert spark_version() < LIMITS or "Traceback" not in str(caught.value)
     with pytest.raises(Exception, match="nothing"):
         answer(spark, "SELECT * FROM stratalog_partitions('nothing')")
     with pytest.raises(InvalidCallError, match="not a name for a view"):

@@ -130,9 +130,9 @@ def test_records_that_wander_to_the_remote_tier_are_read_from_there(
 
 
 def failure(run: Callable[[], object]) -> str:
-    with pytest.raises(StreamingQueryException) as told:
+    with pytest.raises(StreamingQueryException) as caught:
         run()
-    return str(told.value)
+    return str(caught.value)
 
 
 def test_a_checkpoint_of_another_topic_or_of_one_that_was_created_again(
@@ -142,12 +142,12 @@ def test_a_checkpoint_of_another_topic_or_of_one_that_was_created_again(
     numbers.append(5)
     drain(source(spark, folder, topic), tmp_path, Seen())
     cluster.topics.create("another", partitions=2, replication_factor=2, key="STRING", value=VALUE)
-    said = failure(lambda: drain(source(spark, folder, "another"), tmp_path, Seen()))
-    assert f"the checkpoint belongs to topic '{topic}', but the query reads 'another'" in said
+    found = failure(lambda: drain(source(spark, folder, "another"), tmp_path, Seen()))
+    assert f"the checkpoint belongs to topic '{topic}', but the query reads 'another'" in found
     cluster.topics.delete(topic).raise_for_failures()
     cluster.topics.create(topic, partitions=2, replication_factor=2, key="STRING", value=VALUE)
-    said = failure(lambda: drain(source(spark, folder, topic), tmp_path, Seen()))
-    assert f"topic '{topic}' was deleted and created again" in said
+    found = failure(lambda: drain(source(spark, folder, topic), tmp_path, Seen()))
+    assert f"topic '{topic}' was deleted and created again" in found
 
 
 def test_lost_records_end_the_query_unless_they_may_be_lost(
@@ -166,7 +166,7 @@ def test_lost_records_end_the_query_unless_they_may_be_lost(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"startngOffsets": "latest"}, "did you mean 'startingOffsets'"),
         ({"columns": "value.wrd"}, "did you mean 'value.word'"),
@@ -176,11 +176,11 @@ def test_lost_records_end_the_query_unless_they_may_be_lost(
     ids=["option", "column", "topic", "cluster"],
 )
 def test_what_is_wrong_with_the_options_is_said_before_the_stream_starts(
-    spark: SparkSession, folder: Path, topic: str, options: dict[str, str], said: str
+    spark: SparkSession, folder: Path, topic: str, options: dict[str, str], message: str
 ) -> None:
     """The error comes when the stream is loaded; with Spark Connect, which asks its server late, when its columns
     are requested."""
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(Exception, match=message):
         str(source(spark, folder, **{"topic": topic, **options}).schema)  # type: ignore[arg-type]
 
 

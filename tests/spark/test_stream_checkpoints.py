@@ -88,13 +88,13 @@ class Copy:
     def refused(self, **options: object) -> str:
         """The error of a run that would append other rows; it stores none."""
         before = self.found()
-        with pytest.raises(StreamingQueryException) as told:
+        with pytest.raises(StreamingQueryException) as caught:
             self.run(**options)  # type: ignore[arg-type]
-        said = str(told.value)
-        assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in said, said
-        assert "Restore the newer checkpoint" in said, said
+        text = str(caught.value)
+        assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in text, text
+        assert "Restore the newer checkpoint" in text, text
         assert self.found() == before
-        return said
+        return text
 
 
 @pytest.mark.long("starts several queries, one after another")

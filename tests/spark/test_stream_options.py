@@ -103,10 +103,10 @@ def test_a_listener_sees_the_lag_behind_the_log_whatever_the_limit_of_batches(
     for batch in seen.batches:
         left -= len(batch)
         behind.append(left)
-    told = [json.loads(source.latestOffset) for source in listener.sources[: len(seen.batches)]]
-    assert [one["avgOffsetsBehindLatest"] * 2 for one in told] == behind
-    assert all(0 <= one["minOffsetsBehindLatest"] <= one["maxOffsetsBehindLatest"] for one in told)
-    assert told[-1]["topics"]["rides-b"]["partitions"]["0"]["offset"] == 10
+    messages = [json.loads(source.latestOffset) for source in listener.sources[: len(seen.batches)]]
+    assert [one["avgOffsetsBehindLatest"] * 2 for one in messages] == behind
+    assert all(0 <= one["minOffsetsBehindLatest"] <= one["maxOffsetsBehindLatest"] for one in messages)
+    assert messages[-1]["topics"]["rides-b"]["partitions"]["0"]["offset"] == 10
 
 
 @pytest.mark.delta

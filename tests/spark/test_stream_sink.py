@@ -83,11 +83,11 @@ def test_a_task_is_told_its_batch_and_has_all_rows_of_its_partition(
     records = cluster.records("told", frame, key="key", value="value")
     (tmp_path / "told").mkdir()
     query = run(records, "telling", tmp_path / "checkpoint", path=str(tmp_path / "told"))
-    told = [json.loads(file.read_text()) for file in sorted((tmp_path / "told").iterdir())]
-    assert {one[0] for one in told} == {query.id}
-    assert {(batch, number) for _, batch, number, _, _ in told} >= {(b, n) for b in range(3) for n in range(3)}
-    assert all(found in ([], [number]) for _, _, number, found, _ in told)
-    assert {one[4] for one in told} == {PARTITIONS}
+    messages = [json.loads(file.read_text()) for file in sorted((tmp_path / "told").iterdir())]
+    assert {one[0] for one in messages} == {query.id}
+    assert {(batch, number) for _, batch, number, _, _ in messages} >= {(b, n) for b in range(3) for n in range(3)}
+    assert all(found in ([], [number]) for _, _, number, found, _ in messages)
+    assert {one[4] for one in messages} == {PARTITIONS}
 
 
 def test_a_batch_that_comes_again_is_appended_once(

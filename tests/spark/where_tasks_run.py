@@ -16,14 +16,14 @@ def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import stratalog
 
     for batch in batches:
-        told = {
+        found = {
             "worker": os.environ.get("STRATALOG_TEST_WORKER"),
             "stratalog": stratalog.__file__,
             "prefix": sys.prefix,
             "folder": os.getcwd(),
             "path": sys.path,
         }
-        yield pa.RecordBatch.from_pydict({"told": [json.dumps(told)] * batch.num_rows})
+        yield pa.RecordBatch.from_pydict({"told": [json.dumps(found)] * batch.num_rows})
 
 
 if __name__ == "__main__":

@@ -72,16 +72,16 @@ def _run(suite: Suite, only: str) -> tuple[int, int, int, int]:
         for test in suite.tests:
             if only and only not in test:
                 continue
-            said = _verdict(suite, test, port, logs / f"{test.rpartition('::')[2]}.log")
-            applied += said != "skipped itself"
-            passed += said == "passed"
-            failed = said.startswith("failed")
+            found = _verdict(suite, test, port, logs / f"{test.rpartition('::')[2]}.log")
+            applied += found != "skipped itself"
+            passed += found == "passed"
+            failed = found.startswith("failed")
             unexpected = failed and test not in suite.gaps and test not in suite.intended
             unknown += unexpected
             intended += failed and test in suite.intended
-            if said != "passed":
+            if found != "passed":
                 known = ", a known gap" if failed and not unexpected else ""
-                print(f"{suite.name} {test}: {said}{known}", flush=True)
+                print(f"{suite.name} {test}: {found}{known}", flush=True)
         with suppress(OSError):
             (logs / f"endpoint of {suite.name}.log").write_bytes(Path(folder, "endpoint.log").read_bytes())
     print(f"{suite.name} {suite.version}: {passed} of {applied} that apply passed", flush=True)

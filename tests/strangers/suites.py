@@ -65,9 +65,9 @@ def _fetch_franz_go() -> None:
     if _KGO_TESTS.exists():
         return
     module = f"github.com/twmb/franz-go@{FRANZ_GO.version}"
-    told = subprocess.run(["go", "mod", "download", "-json", module], check=True, capture_output=True, text=True)
-    found = re.search(r'"Dir": "([^"]+)"', told.stdout)
-    assert found is not None, told.stdout
+    seen = subprocess.run(["go", "mod", "download", "-json", module], check=True, capture_output=True, text=True)
+    found = re.search(r'"Dir": "([^"]+)"', seen.stdout)
+    assert found is not None, seen.stdout
     shutil.copytree(found[1], CACHE / "franz-go", dirs_exist_ok=True, copy_function=shutil.copy)
     _run("chmod", "-R", "u+w", CACHE / "franz-go")
     _run("go", "test", "-c", "-o", _KGO_TESTS, ".", cwd=_KGO)

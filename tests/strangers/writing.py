@@ -133,13 +133,13 @@ class Writing:
 
     @staticmethod
     def _topic_error(name: str, act: Callable[[], object]) -> Fields:
-        error, said = 0, None
+        error, found = 0, None
         try:
             act()
         except StratalogError as failed:
             exists = isinstance(failed, TopicAlreadyExistsError)
-            error, said = _ALREADY_EXISTS if exists else error_code(failed), str(failed)
-        return {"topic": name, "error_code": error, "error_message": said}
+            error, found = _ALREADY_EXISTS if exists else error_code(failed), str(failed)
+        return {"topic": name, "error_code": error, "error_message": found}
 
 
 def _batch(data: bytes) -> pa.RecordBatch:

@@ -40,7 +40,7 @@ def main(folder: str, maker: str) -> None:
             place = Spot(live.store(broker), live.log(broker, topic).chain[1].file.object.name)
             place.replace(make(place.read()))
     cluster = live.driver()
-    said: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
 
     def tried(what: str, call: Callable[[], object]) -> None:
         try:
@@ -48,10 +48,10 @@ def main(folder: str, maker: str) -> None:
         except OperationFailedError as error:
             found = error.report
         except StratalogError as error:
-            said[what] = type(error).__name__
+            seen[what] = type(error).__name__
             return
         failures = getattr(found, "failures", ())
-        said[what] = sorted({failure.item.split()[0].split("-")[0] for failure in failures})
+        seen[what] = sorted({failure.item.split()[0].split("-")[0] for failure in failures})
 
     tried("describe", lambda: cluster.describe("bad"))
     tried("plan_read", lambda: list(cluster.plan_read("bad")))
@@ -71,7 +71,7 @@ def main(folder: str, maker: str) -> None:
     good = sum(table.num_rows for table in live.driver().tail("good", start="earliest", follow=False))
     status = Path("/proc/self/status").read_text()  # getrusage would tell of the parent, too
     peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-    print(json.dumps({"said": said, "good": good, "peak_bytes": peak}))
+    print(json.dumps({"said": seen, "good": good, "peak_bytes": peak}))
 
 
 if __name__ == "__main__":

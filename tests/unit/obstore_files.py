@@ -61,13 +61,15 @@ def s3_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
 
 def azure_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
     """Like ``s3_files``; the connection string contains the account and its key."""
-    said = dict(part.split("=", 1) for part in os.environ["AZURE_STORAGE_CONNECTION_STRING"].strip(";").split(";"))
+    found = dict(
+        part.split("=", 1) for part in os.environ["AZURE_STORAGE_CONNECTION_STRING"].strip(";").split(";")
+    )
     return ObstoreFiles(
         AzureStore(
             root.partition("://")[2].partition("/")[0],
             endpoint=endpoint_url,
-            account_name=said["AccountName"],
-            account_key=said["AccountKey"],
+            account_name=found["AccountName"],
+            account_key=found["AccountKey"],
             client_options={"allow_http": True, "timeout": "10s"},
             retry_config={"max_retries": 0},
         )

@@ -126,10 +126,10 @@ def test_a_scenario_comes_out_as_written(world: World, file: Path, way: str) -> 
         wanted = epochs(scenario["remote"]["leader_epochs"][name])
         assert [tuple(entry) for entry in footer.lineage] == wanted
 
-    for spec, told in scenario["told"].items():
+    for spec, seen in scenario["told"].items():
         found = world.cluster.offsets("t", OffsetSpec[spec.upper()])[0]
         assert isinstance(found, FoundOffset)
-        assert [found.offset, found.leader_epoch] == [told[0], epoch_of(told[1])]
+        assert [found.offset, found.leader_epoch] == [seen[0], epoch_of(seen[1])]
 
     world.cluster.topics.alter_configs(None, {LAST_TIERED: str(way == "bootstrapped").lower()})
     world.wiped(follower)

@@ -153,7 +153,7 @@ def test_a_refused_format_writes_nothing(tmp_path: Path, exists: bool) -> None:
     for broker in {1, 2, 3} - kept:
         shutil.rmtree(live.root(broker))
     live.root(1).mkdir()
-    said = "no voter has its metadata" if exists else "is not a folder: create it, or mount its volume"
-    with pytest.raises(StratalogError, match=said):
+    text = "no voter has its metadata" if exists else "is not a folder: create it, or mount its volume"
+    with pytest.raises(StratalogError, match=text):
         Cluster.format(live.file)
     assert list(live.root(1).iterdir()) == []

@@ -96,7 +96,7 @@ UNEXPECTED = "got an unexpected keyword argument"
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda of: of.verify(deeep=True), f"cluster.verify() {UNEXPECTED} 'deeep'; did you mean 'deep'?"),
         (
@@ -111,11 +111,11 @@ UNEXPECTED = "got an unexpected keyword argument"
     ],
 )
 def test_a_wrong_argument_is_refused_with_the_method_as_users_call_it(
-    tmp_path: Path, call: Callable[[Cluster], object], said: str
+    tmp_path: Path, call: Callable[[Cluster], object], message: str
 ) -> None:
     with pytest.raises(TypeError) as refused:
         call(LiveCluster(tmp_path).cluster)
-    assert str(refused.value) == said
+    assert str(refused.value) == message
 
 
 @pytest.mark.parametrize("door", [Cluster.open, Cluster.format])

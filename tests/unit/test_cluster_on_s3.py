@@ -102,11 +102,11 @@ def test_a_file_in_a_bucket_with_roots_beside_it_and_a_named_provider(
     life(cluster, Cluster.open(address))
     monkeypatch.delenv("STRATALOG_CREDENTIALS")
     assert main(["describe", "--cluster", address]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(
+    text = capsys.readouterr().err
+    assert text.startswith(
         f"ERROR SASL_AUTHENTICATION_FAILED: read s3://{nobody.bucket}/{tmp_path.name}/cluster.toml"
     )
-    assert said.count("\n") == 1
+    assert text.count("\n") == 1
 
 
 def test_a_file_in_a_bucket_that_is_not_there_or_names_code_is_refused(
@@ -228,10 +228,10 @@ def test_wrong_ones_are_one_sentence_and_nothing_is_half_done(
     store = store_by(provider, nobody, tmp_path.name)
     with pytest.raises(StorageAuthenticationError) as caught:
         store.create("name", b"data")
-    said = str(caught.value)
-    assert f"create s3://{nobody.bucket}/{tmp_path.name}/name" in said
-    assert "the credential provider Answers" in said
-    assert not [word for word in (WRONG, SECRET_KEY, RETIRED) if word in said + caplog.text]
+    text = str(caught.value)
+    assert f"create s3://{nobody.bucket}/{tmp_path.name}/name" in text
+    assert "the credential provider Answers" in text
+    assert not [word for word in (WRONG, SECRET_KEY, RETIRED) if word in text + caplog.text]
     assert provider.asked <= 2
     assert list(store_by(Answers(GOOD), nobody, tmp_path.name).list("")) == []
 

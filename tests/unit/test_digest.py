@@ -264,8 +264,8 @@ def test_the_digest_is_the_same_in_every_process_and_version() -> None:
     ]
     assert digest(batch(rows)) == (2, bytes.fromhex("882ec6f8ccf8b693"))
     code = "from tests.unit.test_digest import of_values; print(of_values([b'abc', None, b'0123456789']).hex())"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.strip() == of_values([b"abc", None, b"0123456789"]).hex()
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == of_values([b"abc", None, b"0123456789"]).hex()
 
 
 def test_a_column_that_may_be_null_fits_a_field_that_may_not() -> None:

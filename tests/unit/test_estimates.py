@@ -168,15 +168,15 @@ def test_a_run_sends_what_its_dry_run_says(scene: Scene, made: Buckets) -> None:
     bytes."""
     scene.prepare(made.cluster)
     forget()
-    said = scene.run(made.driver(), True).raise_for_failures().estimate
-    assert said is not None
+    found = scene.run(made.driver(), True).raise_for_failures().estimate
+    assert found is not None
     forget()
     driver = made.driver()
     sent = made.sent_by(lambda: scene.run(driver, False))
-    assert said.puts == sent.puts
-    assert sent.gets <= said.gets <= 1.2 * sent.gets
-    assert 0.99 * sent.moved_bytes - SMALL_BYTES <= said.moved_bytes <= 2 * sent.moved_bytes
-    assert said.dollars == pytest.approx(sent.dollars, rel=0.05)
+    assert found.puts == sent.puts
+    assert sent.gets <= found.gets <= 1.2 * sent.gets
+    assert 0.99 * sent.moved_bytes - SMALL_BYTES <= found.moved_bytes <= 2 * sent.moved_bytes
+    assert found.dollars == pytest.approx(sent.dollars, rel=0.05)
 
 
 def test_the_estimate_of_uploads_counts_files_that_are_written_again(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_only_requests_to_object_stores_count(tmp_path: Path) -> None:
     sealed(made.cluster)
     for broker, store in ports_of(made.cluster).storage.stores.items():
         store.uri = f"/brokers/{broker}"
-    said = made.cluster.tier(dry_run=True).estimate
-    assert said is not None
-    assert (said.puts, said.gets) == (2 + 6 + 6 + 1, 3 * 6)
+    found = made.cluster.tier(dry_run=True).estimate
+    assert found is not None
+    assert (found.puts, found.gets) == (2 + 6 + 6 + 1, 3 * 6)
     ports_of(made.cluster).storage.remote.uri = "/remote"  # type: ignore[union-attr]
     folders = made.cluster.tier(dry_run=True)
     assert folders.estimate is None

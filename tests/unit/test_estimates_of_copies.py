@@ -170,13 +170,13 @@ def test_a_run_sends_about_what_its_dry_run_says(scene: Scene, wrong: float, vot
     scene.prepare(made.cluster)
     forget()
     image = made.cluster.image
-    said = scene.run(made.driver(), True).estimate
+    found = scene.run(made.driver(), True).estimate
     assert made.cluster.image == image, "a dry run changes nothing"
-    assert said is not None
+    assert found is not None
     forget()
     driver = made.driver()
     sent = made.sent_by(lambda: scene.run(driver, False))
-    close(said, sent, wrong)
+    close(found, sent, wrong)
 
 
 def close(said: Estimate, sent: Estimate, wrong: float) -> None:
@@ -197,11 +197,11 @@ def test_a_restore_sends_about_what_its_dry_run_says(brokers: int, voters: int, 
         lines += ["[[brokers]]", f"id = {broker}", f'log_dir = "memory://heir-{broker}"']
     file.write_text("\n".join(lines))
     heir = with_parts(Cluster, new_id=made._new_id, opener=made._open)
-    said = heir.restore(file, "calls", dry_run=True).estimate
-    assert said is not None
-    assert heir.restore(file, "calls", dry_run=True).estimate == said, "a dry run changes nothing"
+    found = heir.restore(file, "calls", dry_run=True).estimate
+    assert found is not None
+    assert heir.restore(file, "calls", dry_run=True).estimate == found, "a dry run changes nothing"
     sent = made.sent_by(lambda: heir.restore(file, "calls"))
-    close(said, sent, 0.08)
+    close(found, sent, 0.08)
 
 
 def test_a_plan_has_the_files_and_bytes_to_copy(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ def test_every_step_is_a_function_of_a_gigabyte(
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_endpoint.url)
     roots = {"1": "broker-1", "2": "broker-2", "remote": "tier"}
     address = put_file(s3_endpoint, tmp_path.name, roots)
-    said = {}
+    found = {}
     for step, code in STEPS.items():
         with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
-            said[step] = run(code, address, Path(folder))
-    assert said["read"].strip() == str(3 * RECORDS)
+            found[step] = run(code, address, Path(folder))
+    assert found["read"].strip() == str(3 * RECORDS)

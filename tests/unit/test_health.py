@@ -212,13 +212,13 @@ def test_a_leader_whose_folder_takes_no_writes(patient: Patient) -> None:
     live = patient.live
     folder = live.root(live.leader()) / live.replica(live.leader()).folder
     folder.chmod(0o555)
-    said = json.loads(run_without_privileges(READ_ONLY, [str(live.file), "1"]).splitlines()[-1])
-    (row,) = said["rows"]
+    answer = json.loads(run_without_privileges(READ_ONLY, [str(live.file), "1"]).splitlines()[-1])
+    (row,) = answer["rows"]
     assert (row["severity"], row["finding"]) == ("error", "read-only-log-dir")
     assert str(folder) in row["what"]
     patient.follow(row)
-    said = json.loads(run_without_privileges(READ_ONLY, [str(live.file), "0"]).splitlines()[-1])
-    assert said["rows"] == []
+    answer = json.loads(run_without_privileges(READ_ONLY, [str(live.file), "0"]).splitlines()[-1])
+    assert answer["rows"] == []
 
 
 @pytest.mark.slow
@@ -368,11 +368,11 @@ def test_what_people_read_is_no_wider_than_a_terminal(
         patient.live.topic(topic)
     with patient.live.unreachable(3):
         assert main(["health", "--cluster", str(patient.live.file)]) == 1
-    said = capsys.readouterr().out
-    assert "ERROR    OfflineLogDirectoryCount" in said
-    assert "do: stratalog maintain --cluster" in said.replace(" \\\n      ", " ")
+    text = capsys.readouterr().out
+    assert "ERROR    OfflineLogDirectoryCount" in text
+    assert "do: stratalog maintain --cluster" in text.replace(" \\\n      ", " ")
     long_words = str(patient.live.file), str(patient.live.root(3))
-    for line in said.splitlines():
+    for line in text.splitlines():
         assert len(line) <= WIDTH or any(word in line for word in long_words)
 
 

@@ -55,8 +55,8 @@ class _Said(logging.Handler):
 
 def append_until_told(file: str, pipe: Connection) -> None:
     """The process: it appends until it receives a message."""
-    said = _Said()
-    logging.getLogger("stratalog.engine.upkeep").addHandler(said)
+    found = _Said()
+    logging.getLogger("stratalog.engine.upkeep").addHandler(found)
     cluster, done, failures = Cluster.open(file), 0, list[str]()
     records, began_s = batch([f"{number}" for number in range(RECORDS)]), time.monotonic()
     while not pipe.poll():
@@ -64,7 +64,7 @@ def append_until_told(file: str, pipe: Connection) -> None:
         done += 1
         if done == 1:
             pipe.send("begun")
-    pipe.send(Appended(done, time.monotonic() - began_s, failures, said.lines))
+    pipe.send(Appended(done, time.monotonic() - began_s, failures, found.lines))
 
 
 @contextmanager

@@ -421,12 +421,12 @@ def folders(draw: st.DrawFn) -> tuple[list[Name], list[tuple[int, int]]]:
 def test_resolve_says_what_the_text_says(folder: tuple[list[Name], list[tuple[int, int]]]) -> None:
     names, lineage = folder
     log = resolve(parse(FOLDER, map(stored, names), generation=GENERATION), Lineage(lineage), lambda _: END_OF_LOG)
-    said = as_the_text_says(names, lineage, lambda _: END_OF_LOG)
-    assert [(link.start, link.end) for link in log.chain] == said["spans"]
+    found = as_the_text_says(names, lineage, lambda _: END_OF_LOG)
+    assert [(link.start, link.end) for link in log.chain] == found["spans"]
     assert [link.name.base_offset <= link.start for link in log.chain] == [True] * len(log.chain)
-    assert log.log_end == said["log_end"]
-    assert log.high_watermark == said["high_watermark"]
-    assert {file.name for file in log.dead} == said["dead"]
+    assert log.log_end == found["log_end"]
+    assert log.high_watermark == found["high_watermark"]
+    assert {file.name for file in log.dead} == found["dead"]
 
 
 @given(folders())

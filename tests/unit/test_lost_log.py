@@ -58,8 +58,8 @@ def test_a_lost_log_is_named_and_nothing_is_appended(tmp_path: Path, copies: int
     lose(live)
     with live.unchanged():
         failure = the_failure(live.append(["too early"]))
-        for told in ("LOG_LOST", "the high watermark reached 5", "recover --keep brokers", "at offset 5"):
-            assert told in failure
+        for found in ("LOG_LOST", "the high watermark reached 5", "recover --keep brokers", "at offset 5"):
+            assert found in failure
         for report in (live.cluster.verify(), live.cluster.verify(deep=True), live.cluster.describe()):
             assert "LOG_LOST" in codes(report)
         assert "recover t --keep brokers --dry-run" in findings(live)["lost-log"]
@@ -86,8 +86,8 @@ def test_a_log_from_which_records_were_removed_does_not_begin_again(
     lose(live)
     appended = live.cluster.append_batches("t", {0: [keyed([("x", "too early")], 1)]}, check=False)
     failure = the_failure(appended)
-    for told in ("LOG_LOST", "bring back the storage of a broker", "delete the topic and create it again"):
-        assert told in failure
+    for found in ("LOG_LOST", "bring back the storage of a broker", "delete the topic and create it again"):
+        assert found in failure
     assert "recover --keep" not in failure
     assert "replicate --topics t" in findings(live)["lost-log"]
     for dry_run in (True, False):

@@ -103,8 +103,8 @@ def served(live: LiveCluster) -> Iterator[str]:
     ) as process:
         assert process.stderr is not None
         try:
-            said = process.stderr.readline()
-            yield said.removeprefix("metrics: ").strip()
+            text = process.stderr.readline()
+            yield text.removeprefix("metrics: ").strip()
         finally:
             process.kill()
 

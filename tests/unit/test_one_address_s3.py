@@ -108,8 +108,8 @@ def catalog(warehouse: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bo
         from pyiceberg.utils.config import Config
     except ModuleNotFoundError:
         return False
-    said = {"TYPE": "sql", "URI": f"sqlite:///{folder}/catalog.db", "WAREHOUSE": warehouse}
-    for name, value in said.items():
+    found = {"TYPE": "sql", "URI": f"sqlite:///{folder}/catalog.db", "WAREHOUSE": warehouse}
+    for name, value in found.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
     monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())
     return True

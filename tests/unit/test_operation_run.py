@@ -157,7 +157,7 @@ def test_work_in_turns_ends_with_its_budget(turns: int | None, done: list[int], 
     parts, failed = run.in_turns(copy, works(1, 9, 30), None if turns is None else over_after(turns))
     assert sorted(copied.files for _, copied in parts) == sorted(done)
     assert (failed, run.failures, run.totals.get("cut_off")) == ([], [], cut_off)
-    assert sum(told for told in seen.told if isinstance(told, int)) == 10 * sum(done)
+    assert sum(found for found in seen.told if isinstance(found, int)) == 10 * sum(done)
 
 
 def test_work_that_fails_in_a_later_turn_keeps_what_it_had_done() -> None:
@@ -188,8 +188,8 @@ def test_what_a_commit_refuses_is_a_failure_and_the_rest_is_returned(dry_run: bo
     client = cast(MetadataClient, metadata)
     done = run.commit(client, cast(Any, list(items)), items, lambda of: f"; elect for {of}")
     assert list(done) == [key(0), key(2)]
-    said = "another one leads; elect for t-1"
-    assert run.failures == [Failure("t-1", "FENCED_LEADER_EPOCH", said)]
+    text = "another one leads; elect for t-1"
+    assert run.failures == [Failure("t-1", "FENCED_LEADER_EPOCH", text)]
     assert run.commit(client, cast(Any, []), {}) == {}
     assert metadata.submitted == [dry_run]
 

@@ -40,12 +40,12 @@ def test_a_hostile_segment_stops_nothing_but_its_own_topic_and_takes_less_than_a
     tmp_path: Path, maker: str
 ) -> None:
     found = outcome(tmp_path, maker)
-    said = found["said"]
+    seen = found["said"]
     assert found["peak_bytes"] < GIGABYTE
     assert found["good"] == 6_000, "the other topic is read from end to end"
     for what in READERS:
-        assert said[what] == "CorruptSegmentError"
-    assert said["fetch before"] == said["fetch behind"] == [], "what lies around it is read"
-    assert said["verify deep"] == ["bad", "worse"]
-    assert said["merge"] == ["bad"], "it is not merged, and says so"
-    assert said["append"] == said["replicate"] == []
+        assert seen[what] == "CorruptSegmentError"
+    assert seen["fetch before"] == seen["fetch behind"] == [], "what lies around it is read"
+    assert seen["verify deep"] == ["bad", "worse"]
+    assert seen["merge"] == ["bad"], "it is not merged, and says so"
+    assert seen["append"] == seen["replicate"] == []

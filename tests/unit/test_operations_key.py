@@ -145,9 +145,9 @@ def test_jobs_take_the_key_from_a_file_and_sign_a_cluster(
     assert topics_job.main(["create", "after", *always, *key]) == 0
     assert topics_job.main([*key, "create", "at-last", *always]) == 0
     assert topics_job.main(["list", *always]) == 0
-    said = capsys.readouterr()
-    assert "CLUSTER_KEY" in said.err
-    assert TEXT not in said.err + said.out
+    text = capsys.readouterr()
+    assert "CLUSTER_KEY" in text.err
+    assert TEXT not in text.err + text.out
 
 
 @pytest.mark.usefixtures("with_key")

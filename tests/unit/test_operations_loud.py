@@ -166,10 +166,10 @@ def test_an_operation_that_fails_raises_with_its_report(
         monkeypatch.setattr("stratalog.engine.cluster.load_cluster_file", lambda *_: cluster.file)
         monkeypatch.setattr("stratalog.engine.cluster.open_ports", lambda *_, **__: cluster._ports)
     call = method(cluster, name)
-    with pytest.raises(OperationFailedError) as told:
+    with pytest.raises(OperationFailedError) as caught:
         call(*given, **more)
-    assert told.value.report.failures == FAILED.failures
-    assert told.value.report.rows == FAILED.rows
+    assert caught.value.report.failures == FAILED.failures
+    assert caught.value.report.rows == FAILED.rows
     answer = call(*given, **more, check=False)
     assert answer.failures == FAILED.failures
     assert not answer.ok
@@ -204,9 +204,9 @@ def test_a_look_answers_with_what_it_found(cluster: Cluster, name: str, monkeypa
 
 def test_the_message_names_the_first_failures_and_what_to_do() -> None:
     many = [Failure(f"t-{number}", "KAFKA_STORAGE_ERROR", "it is full") for number in range(9)]
-    with pytest.raises(OperationFailedError) as told:
+    with pytest.raises(OperationFailedError) as caught:
         Report("tier", [], many).raise_for_failures()
-    assert str(told.value) == (
+    assert str(caught.value) == (
         "tier: t-0: KAFKA_STORAGE_ERROR: it is full; t-1: KAFKA_STORAGE_ERROR: it is full; "
         "t-2: KAFKA_STORAGE_ERROR: it is full (and 6 more); "
         "finished work is kept: fix the cause, and run the operation again"
@@ -216,11 +216,11 @@ def test_the_message_names_the_first_failures_and_what_to_do() -> None:
 @pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_the_error_keeps_its_report_where_it_is_pickled(again: Call) -> None:
     """Executors and pools send errors back."""
-    with pytest.raises(StratalogError) as told:
+    with pytest.raises(StratalogError) as caught:
         FAILED.raise_for_failures()
-    got = again(told.value)
+    got = again(caught.value)
     assert type(got) is OperationFailedError
-    assert (str(got), got.report) == (str(told.value), FAILED)
+    assert (str(got), got.report) == (str(caught.value), FAILED)
 
 
 # ----------------------------------------------------------------------------- appends, as they fail
@@ -236,9 +236,9 @@ def test_an_append_that_is_in_part_acknowledged_raises_and_says_so(tmp_path: Pat
     live.topic(partitions=3)
     live.driver().append_batches("t", {0: one("a")}, producer="p", sequence=7)
     changed = {0: one("A"), 1: one("b"), 2: one("c")}
-    with pytest.raises(OperationFailedError, match="OUT_OF_ORDER_SEQUENCE_NUMBER") as told:
+    with pytest.raises(OperationFailedError, match="OUT_OF_ORDER_SEQUENCE_NUMBER") as caught:
         live.driver().append_batches("t", changed, producer="p", sequence=7)
-    report = told.value.report
+    report = caught.value.report
     assert {row["partition"]: row["outcome"] for row in report.rows} == {
         0: "not appended",
         1: "not tried",

@@ -90,8 +90,8 @@ WITH_A_NUMBER: dict[str, Callable[[Cluster, Any], Any]] = {
 def test_what_is_no_whole_number_is_refused_by_its_name_and_nothing_is_changed(
     shared: LiveCluster, call: str, number: Any
 ) -> None:
-    said = repr(number).replace("(", r"\(").replace(")", r"\)")
-    with shared.unchanged(), pytest.raises(InvalidCallError, match=said):
+    found = repr(number).replace("(", r"\(").replace(")", r"\)")
+    with shared.unchanged(), pytest.raises(InvalidCallError, match=found):
         WITH_A_NUMBER[call](shared.driver(), number)
 
 

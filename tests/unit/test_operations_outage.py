@@ -169,8 +169,8 @@ def test_an_unclean_election_waits_for_the_remote_log_and_says_so(live: RemoteFa
     fence(live, *followers, leader)
     unfence(live, *followers)
     report = live.cluster.elect(unclean=True, check=False)
-    said = f"t: KAFKA_STORAGE_ERROR: {DOWN}; without the remote log, the start of a new leader is unknown"
-    assert the_failure(report).startswith(said)
+    text = f"t: KAFKA_STORAGE_ERROR: {DOWN}; without the remote log, the start of a new leader is unknown"
+    assert the_failure(report).startswith(text)
     assert live.replicas().view.leader is None
     live.down = None
     live.cluster.elect(unclean=True).raise_for_failures()

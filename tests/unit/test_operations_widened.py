@@ -238,16 +238,16 @@ def test_an_append_that_is_tried_again_after_the_type_became_wider_is_known(
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (pa.int32(), "value is struct<.*>, and cannot become int32"),
         (pa.struct([*NARROW][:1]), "value.n would be removed"),
         (pa.struct([("tiny", pa.float64()), *[*NARROW][1:]]), "value.tiny is int8, and cannot become"),
     ],
 )
-def test_what_is_no_wider_type_is_refused(live: Typed, value: pa.DataType, said: str) -> None:
+def test_what_is_no_wider_type_is_refused(live: Typed, value: pa.DataType, message: str) -> None:
     live.begin()
-    with live.unchanged(), pytest.raises(InvalidCallError, match=said):
+    with live.unchanged(), pytest.raises(InvalidCallError, match=message):
         live.widen(value)
 
 

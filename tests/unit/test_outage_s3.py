@@ -261,9 +261,9 @@ STAYS = {
 
 @pytest.mark.long("waits for the time-outs of a server that is away")
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("spoil", "methods", "address", "expected", "said"), STAYS.values(), ids=STAYS)
+@pytest.mark.parametrize(("spoil", "methods", "address", "expected", "message"), STAYS.values(), ids=STAYS)
 def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lacks(
-    behind: Behind, spoil: Spoil, methods: str, address: str, expected: str, said: str
+    behind: Behind, spoil: Spoil, methods: str, address: str, expected: str, message: str
 ) -> None:
     """Appends and local reads continue; no local file is deleted before it is remote; the backlog is visible; each
     failure has its cause; afterwards the backlog drains.
@@ -275,16 +275,16 @@ def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lac
     behind.fill("c", "d", "e")
     report = behind.cluster.tier(check=False)
     assert [f"{f.item}: {f.code}" for f in report.failures if not re.fullmatch(expected, f.code)] == []
-    told = [f for f in report.failures if f.item.startswith("t")]
-    assert len(told) == 1, told
-    assert re.search(said, told[0].message), told[0].message
-    assert len(told[0].message) < 700
+    messages = [f for f in report.failures if f.item.startswith("t")]
+    assert len(messages) == 1, messages
+    assert re.search(message, messages[0].message), messages[0].message
+    assert len(messages[0].message) < 700
     backlog = row(report, topic="t")
     assert (backlog["attempts"], backlog["remote_end"]) == (1, 2)
     assert int(str(backlog["backlog_bytes"])) > 0
     described = row(behind.cluster.describe(), topic="t")
     assert int(str(described["copy_lag_bytes"])) > 0
-    assert (described["copy_error"], described["copy_attempts"]) == (told[0].code, 1)
+    assert (described["copy_error"], described["copy_attempts"]) == (messages[0].code, 1)
     behind.cluster.retain(check=False)
     assert behind.planned(2) == 3, "what is not remote is on the broker"
     behind.cluster.merge(check=False)
@@ -387,26 +387,26 @@ def test_no_secret_is_in_what_runs_say_and_leave(
     behind = cluster_behind(proxy, s3_endpoint, tmp_path, tmp_path.name)
     behind.tiered()
     behind.fill("a")
-    said = [str(behind.cluster.tier()), repr(behind.cluster), repr(ports_of(behind.cluster))]
+    messages = [str(behind.cluster.tier()), repr(behind.cluster), repr(ports_of(behind.cluster))]
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", WRONG_KEY)
     s3_session._session.cache_clear()  # as in a process of its own
     with running_proxy(s3_endpoint.url) as unknown:
-        said += said_by_failing_runs(behind.reached_by(unknown))
+        messages += said_by_failing_runs(behind.reached_by(unknown))
     monkeypatch.undo()
     s3_session._session.cache_clear()
-    assert "403" in "".join(said)
-    assert "ExpiredToken" in "".join(said)
-    said += [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
-    said += [behind.direct.read(stored.name).decode(errors="replace") for stored in behind.direct.walk("")]
+    assert "403" in "".join(messages)
+    assert "ExpiredToken" in "".join(messages)
+    messages += [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    messages += [behind.direct.read(stored.name).decode(errors="replace") for stored in behind.direct.walk("")]
     for secret in (SECRET_KEY, WRONG_KEY, TOKEN):
-        found = [text for text in said if secret in text]
+        found = [text for text in messages if secret in text]
         assert [text[max(0, text.index(secret) - 500) :][:1000] for text in found] == []
 
 
 def said_by_failing_runs(behind: Behind) -> list[str]:
     """The output of a driver whose credentials are wrong, and then of one whose server fails."""
-    said: list[str] = []
+    messages: list[str] = []
     for spoil in (None, echo, busy, reset, answer_torn, refused(403, "InvalidAccessKeyId")):
         if spoil is not None:
             behind.proxy.spoil(spoil, ".*", ".")
@@ -419,11 +419,11 @@ def said_by_failing_runs(behind: Behind) -> list[str]:
         ):
             report = run()
             assert not report.ok
-            said += [report.to_json(), str(report), report._repr_html_(), raised(report.raise_for_failures)]
-        said += [raised(lambda: behind.cluster.plan_read("t", OffsetSpec.LAST_TIERED))]
-        said += [raised(lambda: behind.cluster.topics.delete("t"))]
-        said += [raised(lambda: ports_of(behind.cluster).storage.remote_store("").list(""))]
-    return said
+            messages += [report.to_json(), str(report), report._repr_html_(), raised(report.raise_for_failures)]
+        messages += [raised(lambda: behind.cluster.plan_read("t", OffsetSpec.LAST_TIERED))]
+        messages += [raised(lambda: behind.cluster.topics.delete("t"))]
+        messages += [raised(lambda: ports_of(behind.cluster).storage.remote_store("").list(""))]
+    return messages
 
 
 WRONG_KEY = "recognisable-wrong-secret-key"

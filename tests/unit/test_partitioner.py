@@ -137,8 +137,8 @@ def test_a_topic_keeps_its_partitioner() -> None:
         ("t", MURMUR2, "topic 't': its partitioner is spark_hash, and cannot become murmur2"),
         (None, MURMUR2, "cluster: topic 't': its partitioner is spark_hash, and cannot become murmur2"),
     ]
-    for topic, value, said in refusals:
-        with pytest.raises(InvalidConfigError, match=said):
+    for topic, value, message in refusals:
+        with pytest.raises(InvalidConfigError, match=message):
             AlterConfigs(topic, {"partitioner": value}).decide(metadata.image)
     metadata.do(AlterConfigs("t", {"partitioner": SPARK_HASH}))  # what it has
     metadata.do(AlterConfigs(None, {"partitioner": MURMUR2}))  # topics that are made from now on

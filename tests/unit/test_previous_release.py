@@ -140,9 +140,9 @@ def test_this_version_goes_on_with_what_the_previous_wrote_which_refuses_what_ha
     present = Path(sys.executable)
     left = None
     for turn, python in enumerate((previous, present, present)):
-        told = json.loads(run(python, "turn.py", str(turn), folder=tmp_path).stdout.splitlines()[-1])
-        assert told["before"] == left
-        left = told["after"]
+        answer = json.loads(run(python, "turn.py", str(turn), folder=tmp_path).stdout.splitlines()[-1])
+        assert answer["before"] == left
+        left = answer["after"]
         if turn == 1:
             refused = run(previous, "turn.py", "2", folder=tmp_path, status=1).stderr
             assert "not a record of a metadata snapshot" in refused

@@ -296,10 +296,10 @@ def test_an_append_that_is_over_gets_into_no_partition_that_lacks_it() -> None:
 def test_the_same_sequence_with_other_records_is_refused_by_name(records: int, digest: bytes) -> None:
     earlier = EarlierAttempt(110, 100, digest_of(1))
     check_same_records(earlier, named(7), 10, digest_of(1), "t-0")
-    said = r"^t-0: sequence 7 of producer 'p' .* with other records \(10 at offsets \[100, 110\), now"
-    with pytest.raises(ChangedReplayError, match=said) as told:
+    text = r"^t-0: sequence 7 of producer 'p' .* with other records \(10 at offsets \[100, 110\), now"
+    with pytest.raises(ChangedReplayError, match=text) as caught:
         check_same_records(earlier, named(7), records, digest, "t-0")
-    assert told.value.code == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+    assert caught.value.code == "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
 def test_without_a_digest_the_number_of_records_is_compared() -> None:

@@ -85,9 +85,9 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
         signed=True,
         latest=(BatchRecords(DataName(10, None, 7), (b"{}",), 5),),  # which opening reads, to see what came later
     )
-    for told, default in ((state, LogState()), (image, ClusterImage())):
+    for found, default in ((state, LogState()), (image, ClusterImage())):
         same = [
-            field.name for field in fields(default) if getattr(told, field.name) == getattr(default, field.name)
+            field.name for field in fields(default) if getattr(found, field.name) == getattr(default, field.name)
         ]
         assert same == []
     assert remembered(tmp_path, state) == state

@@ -156,8 +156,8 @@ def test_with_a_voter_away_nobody_can_tell_and_the_error_says_why_within_its_tim
     stores = read_only(quorum)
     stores[2].hook = unreachable
     began_s = quorum.clock.monotonic_s()
-    said = r"is on voter 1 \(.*1 of 3 voters cannot be read.*read again after another driver has written.*refused"
-    with pytest.raises(StorageAuthorizationError, match=said) as refused:
+    text = r"is on voter 1 \(.*1 of 3 voters cannot be read.*read again after another driver has written.*refused"
+    with pytest.raises(StorageAuthorizationError, match=text) as refused:
         quorum.log(through=stores).read()
     assert (refused.value.right, "__cluster_metadata" in str(refused.value.path)) == ("create", True)
     assert quorum.clock.monotonic_s() - began_s < 15

@@ -93,7 +93,7 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
 
 
 @pytest.mark.parametrize(
-    ("door", "asked", "error", "said"),
+    ("door", "asked", "error", "message"),
     [
         (batch_read, {"start": Committed("dashbord")}, *NO_GROUP),
         (tail, {"start": Committed("dashbord")}, *NO_GROUP),
@@ -141,9 +141,9 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
     ids=lambda value: value.__name__ if callable(value) else str(value) if isinstance(value, dict) else "",
 )
 def test_one_clear_error(
-    shared: LiveCluster, door: Door, asked: Mapping[str, Any], error: type[StratalogError], said: str
+    shared: LiveCluster, door: Door, asked: Mapping[str, Any], error: type[StratalogError], message: str
 ) -> None:
-    with shared.unchanged(), pytest.raises(error, match=said):
+    with shared.unchanged(), pytest.raises(error, match=message):
         door(shared, **asked)
 
 
@@ -163,10 +163,10 @@ def test_a_checkpoint_of_another_log(live: LiveCluster, anew: bool) -> None:
         live.cluster.topics.delete("trips").raise_for_failures()
     live.topic("trips" if anew else "rides")
     other = source(live, "trips" if anew else "rides")
-    said = "was deleted and created again" if anew else "the checkpoint belongs to topic 'trips'"
-    with pytest.raises(InvalidCallError, match=f"{said}.*checkpointLocation"):
+    text = "was deleted and created again" if anew else "the checkpoint belongs to topic 'trips'"
+    with pytest.raises(InvalidCallError, match=f"{text}.*checkpointLocation"):
         other.latest(checkpoint, None, None)
-    with pytest.raises(InvalidCallError, match=said):
+    with pytest.raises(InvalidCallError, match=text):
         other.plan(checkpoint, StreamOffsets(checkpoint.topic_ids, {}))
 
 
@@ -182,9 +182,9 @@ class Raises(ReplicaSelector):
 @pytest.mark.parametrize("door", [batch_read, tail, fetch, stream])
 def test_a_selector_that_raises(live: LiveCluster, door: Door) -> None:
     live.select_by(Raises=Raises)
-    said = "Raises: for trips-0 it cannot select: KeyError: 'cost of rack b'.*unset replica.selector"
+    text = "Raises: for trips-0 it cannot select: KeyError: 'cost of rack b'.*unset replica.selector"
     asked = {"startingOffsets": "earliest"} if door is stream else {"start": 2}
-    with live.unchanged(), pytest.raises(InvalidConfigError, match=said):
+    with live.unchanged(), pytest.raises(InvalidConfigError, match=text):
         door(live, **asked)
 
 

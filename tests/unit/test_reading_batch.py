@@ -61,7 +61,7 @@ def test_deleted_records_are_refused_or_left_out(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "message"),
     [
         (
             {"startingOffsets": '{"0": 2}', "endingOffsets": '{"0": 1}'},
@@ -77,8 +77,8 @@ def test_deleted_records_are_refused_or_left_out(live: LiveCluster) -> None:
         ({"endingTimestamp": "2100-01-01T00:00Z"}, InvalidCallError, "use endingOffsets = latest"),
     ],
 )
-def test_refused_ranges(live: LiveCluster, options: dict[str, str], error: type[Exception], said: str) -> None:
+def test_refused_ranges(live: LiveCluster, options: dict[str, str], error: type[Exception], message: str) -> None:
     live.topic()
     live.fill("abc")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         planned(live, **options)

@@ -184,12 +184,12 @@ def test_no_flipped_bit_of_a_copy_is_ever_read(tmp_path: Path) -> None:
     file, dice = spot(live, 1, 0), random.Random(11)
     good = file.read()
     wanted = values(live.cluster.fetch("t", 0, 0))
-    told = 0
+    found = 0
     for _ in range(500):
         bad = bytearray(good)
         bad[dice.randrange(len(bad))] ^= 1 << dice.randrange(8)
         file.replace(bytes(bad))
         fetched = live.driver().fetch("t", 0, 0)
         assert values(fetched) == wanted
-        told += len(fetched.damage)
-    assert told > 400
+        found += len(fetched.damage)
+    assert found > 400

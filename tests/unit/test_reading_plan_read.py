@@ -240,9 +240,9 @@ def test_a_group_whose_records_an_unclean_election_has_replaced_is_told(tmp_path
     for bounds in ({"start": Committed("g")}, {"end": Committed("g")}):
         with pytest.raises(
             LogTruncationError, match=r"t-0: the records that were read up to offset 3.*from offset 1 on"
-        ) as told:
+        ) as caught:
             live.cluster.plan_read("t", **bounds)
-        assert told.value.divergent_offset == 1
+        assert caught.value.divergent_offset == 1
     live.cluster.groups.reset_offsets("g", ["t"], to=1).raise_for_failures()
     assert covered(live.cluster.plan_read("t", Committed("g"))) == {("t", 0): (1, 4)}
 

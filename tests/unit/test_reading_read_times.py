@@ -179,13 +179,13 @@ def test_a_record_that_came_without_a_timestamp_is_of_the_time_of_its_append(tmp
 
 def test_the_plan_tells_its_times(tmp_path: Path) -> None:
     live, _ = fleet(tmp_path, random.Random(5), "both")
-    told = live.cluster.plan_read("t", "1970-01-03T12:00+02:00", "1970-01-05").explain()
-    assert "read t: at most " in told
+    text = live.cluster.plan_read("t", "1970-01-03T12:00+02:00", "1970-01-05").explain()
+    assert "read t: at most " in text
     assert (
         "of these files only records with a timestamp >= 1970-01-03T10:00:00+00:00 and < 1970-01-05T00:00:00+00:00"
-        in told
+        in text
     )
-    assert "skipped by time: " in told
+    assert "skipped by time: " in text
     assert "timestamp" not in live.cluster.plan_read("t").explain()
 
 

@@ -86,7 +86,7 @@ def test_offsets_by_partition(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "message"),
     [
         ('{"0": 1}', InvalidCallError, "is given for t-0, but t-0, t-1 are read: give a position for each"),
         ('{"0": 1, "1": 0, "2": 0}', InvalidCallError, "is given for t-0, t-1, t-2, but t-0, t-1 are read"),
@@ -94,13 +94,13 @@ def test_offsets_by_partition(live: LiveCluster) -> None:
     ],
 )
 def test_offsets_that_are_not_there_are_refused(
-    live: LiveCluster, given: str, error: type[Exception], said: str
+    live: LiveCluster, given: str, error: type[Exception], message: str
 ) -> None:
     live.topic(partitions=2)
     live.append({0: ["a", "b"]})
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as caught:
         source(live, startingOffsets=given).initial()
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
 def test_a_time_begins_at_the_first_record_that_is_as_late(live: LiveCluster) -> None:

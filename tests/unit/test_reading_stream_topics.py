@@ -104,7 +104,7 @@ def test_where_each_partition_begins(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"subscribe": "trips-a,ridez"}, "'ridez' does not exist.*did you mean 'rides'"),
         ({"subscribePattern": "cars-.*"}, "no topic matches the pattern 'cars-"),
@@ -112,8 +112,8 @@ def test_where_each_partition_begins(live: LiveCluster) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_there_is_refused_by_name(live: LiveCluster, given: dict[str, str], said: str) -> None:
-    with pytest.raises(UnknownTopicOrPartitionError, match=said):
+def test_what_is_not_there_is_refused_by_name(live: LiveCluster, given: dict[str, str], message: str) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match=message):
         source(live, **given).initial()
 
 

@@ -38,7 +38,7 @@ def test_what_is_written_is_read_again(plan: dict[tuple[str, int], tuple[int, ..
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "p.json is not a reassignment plan: "),
         ("[]", r"Expected `object`, got `array`"),
@@ -55,8 +55,8 @@ def test_what_is_written_is_read_again(plan: dict[tuple[str, int], tuple[int, ..
         (KAFKAS.replace('["any","any"]', '["/data/1","any"]'), "log_dirs of a-0: a broker has one log dir"),
     ],
 )
-def test_a_malformed_plan_is_named_with_what_is_wrong(text: str, said: str) -> None:
-    with pytest.raises(InvalidCallError, match=said) as found:
+def test_a_malformed_plan_is_named_with_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(InvalidCallError, match=message) as found:
         parse_plan(text, "p.json")
     assert str(found.value).startswith("p.json")
 

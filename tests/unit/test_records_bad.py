@@ -206,10 +206,10 @@ TO_TOPIC = {"on_bad_record": "topic", "bad_record_topic": "bad"}
 
 def test_a_bad_record_refuses_its_append_and_nothing_of_it_is_written(live: LiveCluster) -> None:
     """Including partitions that have none: never half an append."""
-    with live.unchanged(), pytest.raises(InvalidRecordError) as told:
+    with live.unchanged(), pytest.raises(InvalidRecordError) as caught:
         append(live.cluster, {0: [rows(("a", "1"))], 1: [rows(("b", "2"), (None, "bad"), (None, "bad"))]})
-    assert "append to t-1: record 1 of its batch, with no key: the key is null" in str(told.value)
-    assert "and 1 more" in str(told.value)
+    assert "append to t-1: record 1 of its batch, with no key: the key is null" in str(caught.value)
+    assert "and 1 more" in str(caught.value)
 
 
 def test_bad_records_are_left_out_and_counted_by_partition_and_reason(live: LiveCluster) -> None:
@@ -246,9 +246,9 @@ def test_bad_records_go_to_their_topic_with_what_happened(live: LiveCluster, nam
         ("bad", 1),
     ]
     [headers] = live.cluster.fetch("bad", 1, 0).records.column("headers").to_pylist()
-    said = {one["key"].removeprefix(PREFIX): one["value"].decode() for one in headers}
+    found = {one["key"].removeprefix(PREFIX): one["value"].decode() for one in headers}
     by = {"producer": "p", "sequence": "3"} if named else {}
-    assert said == {"message": NO_KEY, "destination": "t-1", **by}
+    assert found == {"message": NO_KEY, "destination": "t-1", **by}
 
 
 def test_a_repeated_append_has_each_bad_record_once(live: LiveCluster) -> None:
@@ -340,7 +340,7 @@ def test_in_a_transaction_bad_records_count_with_it_or_not_at_all(live: LiveClus
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "message"),
     [
         ({"on_bad_record": "ignore"}, InvalidCallError, "use 'fail', 'skip' or 'topic'"),
         ({"on_bad_record": "topic"}, InvalidCallError, "belong together"),
@@ -354,9 +354,9 @@ def test_in_a_transaction_bad_records_count_with_it_or_not_at_all(live: LiveClus
     ids=["answer", "no topic", "no answer", "itself", "typed", "keyed", "not there", "internal"],
 )
 def test_what_is_wrong_with_the_wish_is_said_before_anything_is_written(
-    live: LiveCluster, options: dict[str, Any], error: type[Exception], said: str
+    live: LiveCluster, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     live.topic("keyed", cleanup_policy="snapshot")
     live.cluster.topics.create("typed", value=StringType())
-    with live.unchanged(), pytest.raises(error, match=said):
+    with live.unchanged(), pytest.raises(error, match=message):
         append(live.cluster, **options)

@@ -101,10 +101,10 @@ def test_an_old_sequence_that_nobody_can_compare_any_more_is_refused_as_unknown(
     live.cluster.merge()
     before = live.read()
     for value in ("1", "changed"):
-        with pytest.raises(OperationFailedError, match="too long ago to compare its records") as told:
+        with pytest.raises(OperationFailedError, match="too long ago to compare its records") as caught:
             append(live, 1, value, "1:new", check=True)
-        assert codes(told.value.report) == {"DUPLICATE_SEQUENCE_NUMBER"}
-        assert outcomes(told.value.report) == {0: "unknown", 1: "not tried"}
+        assert codes(caught.value.report) == {"DUPLICATE_SEQUENCE_NUMBER"}
+        assert outcomes(caught.value.report) == {0: "unknown", 1: "not tried"}
         assert live.read() == before
     assert outcomes(append(live, 1, "changed", on_changed_replay="accept")) == {0: "duplicate"}
     assert live.read() == before

@@ -261,8 +261,8 @@ def test_a_selector_sees_the_reader_and_every_replica_that_could_serve(live: Liv
     client = ClientMetadata(None, "loader", "me", "here")
     assert with_ports(nearest, ports_of(live.cluster))(leader, client, 0).replica.broker_id == 2
     first = ReplicaView(1, "a", "memory://b1", 7, 0, 0)
-    ((topic_partition, told, replicas),) = SEEN
-    assert (topic_partition, told) == (("t", 0), client)
+    ((topic_partition, found, replicas),) = SEEN
+    assert (topic_partition, found) == (("t", 0), client)
     assert replicas == Replicas(first, (first, ReplicaView(2, "b", "memory://b2", 7, 0, 0)))
 
 
@@ -281,7 +281,7 @@ def test_a_reader_who_does_not_offer_the_selector_reads_from_the_leader_and_says
     live.cluster = live.driver()
     for _ in range(2):
         assert serves(live, "b") == (1, 6)
-    (said,) = caplog.messages
-    assert said.startswith(
+    (messages,) = caplog.messages
+    assert messages.startswith(
         "the leader serves all reads: replica.selector.class = 'Farthest': this process offers no"
     )

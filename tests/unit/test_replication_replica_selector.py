@@ -212,7 +212,7 @@ def test_no_name_of_the_config_is_imported(
         assert {module for module in set(sys.modules) - before if "evil" in module or "lib2to3" in module} == set()
     assert not list(root.glob("was_here"))
     assert len(caplog.messages) == (2 if name else 0)
-    assert all(said.isprintable() and len(said) < 1000 for said in caplog.messages)
+    assert all(message.isprintable() and len(message) < 1000 for message in caplog.messages)
 
 
 def test_an_installed_package_offers_selectors_by_entry_points(

@@ -18,7 +18,7 @@ from tests.unit.tampering import Spot
 
 
 @pytest.mark.parametrize(
-    ("item", "message", "said"),
+    ("item", "message", "found"),
     [
         ("a-0", "a-0: it is gone; heal it", "it is gone; heal it"),
         ("a-0", "a-0 has no leader: elect one", "has no leader: elect one"),
@@ -35,9 +35,9 @@ from tests.unit.tampering import Spot
         ("a-0", "", ""),
     ],
 )
-def test_a_failure_says_its_item_once(item: str, message: str, said: str) -> None:
-    assert Failure(item, "CODE", message).message == said
-    assert f"FAILED {item}: CODE: {said}" in str(Report("test", [], [Failure(item, "CODE", message)]))
+def test_a_failure_says_its_item_once(item: str, message: str, found: str) -> None:
+    assert Failure(item, "CODE", message).message == found
+    assert f"FAILED {item}: CODE: {found}" in str(Report("test", [], [Failure(item, "CODE", message)]))
 
 
 def test_a_report_is_a_table_for_programs() -> None:
@@ -58,8 +58,8 @@ def said_twice(line: str) -> list[str]:
     """A sequence of four or more words, or a subject, that a line repeats."""
     parts = [part.strip() for part in re.split(r"; |: |\. ", line)]
     subject = re.compile(r"(topic '\w+'|\w+-\d+( on broker \d+| in .*)?)")
-    said = [part for part in parts if len(part.split()) > 3 or subject.fullmatch(part)]
-    return sorted({part for part in said if said.count(part) > 1})
+    messages = [part for part in parts if len(part.split()) > 3 or subject.fullmatch(part)]
+    return sorted({part for part in messages if messages.count(part) > 1})
 
 
 def test_the_test_itself_finds_what_is_said_twice() -> None:

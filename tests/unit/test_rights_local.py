@@ -65,8 +65,8 @@ def cluster(folder: Path) -> LiveCluster:
 def test_who_may_not_write_reads_everything_and_is_told_what_he_lacks(tmp_path: Path) -> None:
     live = cluster(tmp_path)
     with live.unchanged(), modes(tmp_path, 0o555, 0o444):
-        said: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))
-    reads, writes = dict([*said.items()][:READS]), dict([*said.items()][READS:])
+        answer: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))
+    reads, writes = dict([*answer.items()][:READS]), dict([*answer.items()][READS:])
     assert set(reads.values()) == {""}, reads
     for write, folder in {"append": "/t-", "commit": "__consumer_offsets-", "create_topic": ".claim"}.items():
         assert "CLUSTER_AUTHORIZATION_FAILED: cannot create" in writes[write].replace(
@@ -84,7 +84,7 @@ def test_the_log_of_a_remote_table_that_may_not_be_written_is_named(tmp_path: Pa
     live = cluster(tmp_path)
     (log,) = tmp_path.rglob("_delta_log")
     with modes(log, 0o555, 0o444):
-        said: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))
-    assert "t-0: CLUSTER_AUTHORIZATION_FAILED: " in said["tier"], said["tier"]
-    assert "_delta_log" in said["tier"]
+        answer: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))
+    assert "t-0: CLUSTER_AUTHORIZATION_FAILED: " in answer["tier"], answer["tier"]
+    assert "_delta_log" in answer["tier"]
     live.cluster.tier().raise_for_failures()

@@ -207,9 +207,11 @@ def test_records_of_another_topic_are_nobody_elses(on_s3: OnS3, user: str) -> No
         said_by(lambda: driver.append_batches("other", {0: [batch(["x"])]}, check=False)),
         said_by(lambda: driver.describe(["other"])),
     ]
-    for said in refused:
-        assert "CLUSTER_AUTHORIZATION_FAILED: " in said
-        assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}/(b\d/.*/|remote/)other-", said), said
+    for message in refused:
+        assert "CLUSTER_AUTHORIZATION_FAILED: " in message
+        assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}/(b\d/.*/|remote/)other-", message), (
+            message
+        )
     assert on_s3.driver("admin").fetch("other", 0, 0).records.num_rows
 
 
@@ -236,9 +238,11 @@ def test_a_reader_that_writes_is_told_what_it_lacks_and_where(on_s3: OnS3) -> No
     }
     before = names_in(on_s3)
     for path, write in writes.items():
-        said = said_by(write)
-        assert "CLUSTER_AUTHORIZATION_FAILED: " in said, path
-        assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}.*{path}.*\(s3:PutObject\)", said), said
+        found = said_by(write)
+        assert "CLUSTER_AUTHORIZATION_FAILED: " in found, path
+        assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}.*{path}.*\(s3:PutObject\)", found), (
+            found
+        )
     assert names_in(on_s3) == before
 
 
@@ -259,9 +263,9 @@ def test_a_producer_does_its_work_and_deletes_nothing(on_s3: OnS3, user: str) ->
         driver.vacuum,
         lambda: driver.topics.delete("t", check=False),
     ):
-        said = said_by(work)
-        assert "CLUSTER_AUTHORIZATION_FAILED: " in said
-        assert re.search(r"\(s3:(Delete|Put)Object\)|its owner must grant you the right to create", said), said
+        found = said_by(work)
+        assert "CLUSTER_AUTHORIZATION_FAILED: " in found
+        assert re.search(r"\(s3:(Delete|Put)Object\)|its owner must grant you the right to create", found), found
     assert before <= names_in(on_s3)
     assert "t" in on_s3.driver("admin").image.topic_ids
 

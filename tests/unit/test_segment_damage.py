@@ -188,16 +188,16 @@ def test_all_that_arrow_says_of_damaged_bytes_is_damage() -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": range(300), "b": ["x"] * 300}), sink, write_page_checksum=True)
     data = sink.getvalue()
-    said = []
+    messages = []
     for position in range(len(data)):
         flipped = bytearray(data)
         flipped[position] ^= 1 << position % 8
         try:
             pq.ParquetFile(pa.BufferReader(bytes(flipped)), page_checksum_verification=True).read()
         except (pa.ArrowException, OSError, ValueError) as error:
-            said.append(error)
-    assert {type(error) for error in said} >= {OSError, pa.ArrowInvalid}
-    assert [error for error in said if is_of_this_process(error)] == []
+            messages.append(error)
+    assert {type(error) for error in messages} >= {OSError, pa.ArrowInvalid}
+    assert [error for error in messages if is_of_this_process(error)] == []
 
 
 def test_records_that_carry_other_offsets_are_found_by_verifying() -> None:

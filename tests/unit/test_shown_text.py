@@ -85,7 +85,7 @@ def is_logging(function: ast.expr) -> bool:
 @pytest.mark.slow
 def test_a_line_of_the_log_is_printable_whatever_it_is_about() -> None:
     """For each logged line: its arguments are errors, are escaped by ``%r``, or are otherwise printable."""
-    said: dict[str, str] = {}
+    found: dict[str, str] = {}
     for module in MODULES:
         for node in ast.walk(tree(module)):
             if isinstance(node, ast.Call) and is_logging(node.func):
@@ -95,12 +95,12 @@ def test_a_line_of_the_log_is_printable_whatever_it_is_about() -> None:
                 assert set(kinds) <= {"%r", "%s"}
                 for kind, argument in zip(kinds, arguments, strict=True):
                     if kind == "%s":
-                        said[f"{module}: {ast.unparse(argument)}"] = form.value
+                        found[f"{module}: {ast.unparse(argument)}"] = form.value
     printed = {"error", "error.code", "store.uri", "self._not_offered(name)"}
     printed |= {"self._name", "self._what", "line", "result.headline"}  # operations, and counts
-    others = {place for place in said if place.split(": ")[1] not in printed}
+    others = {place for place in found if place.split(": ")[1] not in printed}
     assert {place for place in others if not place.split(": ")[1].startswith("printable(")} == set()
-    assert len(said) >= 4
+    assert len(found) >= 4
 
 
 def test_a_report_is_printable_line_by_line_and_exact_as_json() -> None:
@@ -166,11 +166,11 @@ def test_no_job_prints_what_steers_a_terminal(
             json.dumps({"cluster_id": EVIL, "broker_id": 3, "directory_id": EVIL, "version": 1})
         )
     assert job.main([*argv, "--cluster", str(live.file)]) == status  # type: ignore[attr-defined]
-    said = capsys.readouterr()
-    lines = (said.out + said.err).split("\n")
+    text = capsys.readouterr()
+    lines = (text.out + text.err).split("\n")
     assert [line for line in lines if not line.replace("\t", "" if job is tail else "\t").isprintable()] == []
     assert [line for line in lines if line.startswith("FAILED b-0")] == []
-    assert r"\x1b]0;owned\x07" in said.out + said.err
+    assert r"\x1b]0;owned\x07" in text.out + text.err
 
 
 def test_the_name_of_a_producer_has_a_bound(tmp_path: Path) -> None:

@@ -126,15 +126,15 @@ def test_a_column_names_the_topic(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         ("key STRING, value STRING, timestampType INT", r"no place for the columns \['timestampType'\]"),
         ("key STRING, text STRING", r"no place for the columns \['text'\]"),
         ("key STRING", "no column value"),
     ],
 )
-def test_columns_that_have_no_place_are_named(live: LiveCluster, schema: str, said: str) -> None:
-    with live.unchanged(), pytest.raises(InvalidRecordError, match=said):
+def test_columns_that_have_no_place_are_named(live: LiveCluster, schema: str, message: str) -> None:
+    with live.unchanged(), pytest.raises(InvalidRecordError, match=message):
         save(live, schema, [dict.fromkeys(schema_of_ddl(schema).fieldNames())], path="t")
 
 

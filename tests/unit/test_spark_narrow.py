@@ -39,7 +39,7 @@ def session(conf: Conf) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("said", "bytes_inside"),
+    ("expected", "bytes_inside"),
     [
         ({}, BATCH_BYTES),
         ({BYTES: "2147483647"}, BATCH_BYTES),
@@ -48,9 +48,9 @@ def session(conf: Conf) -> Any:
     ],
 )
 def test_wide_records_come_in_batches_of_bounded_bytes_in_any_session(
-    said: dict[str, str], bytes_inside: int
+    expected: dict[str, str], bytes_inside: int
 ) -> None:
-    conf = Conf(**said)
+    conf = Conf(**expected)
     before = dict(conf.said)
     with bounded_by_bytes(session(conf)):
         assert conf.said == {RECORDS: str(BATCH_RECORDS), BYTES: str(bytes_inside)}

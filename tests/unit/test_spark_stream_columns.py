@@ -48,17 +48,17 @@ def test_a_batch_of_the_topics_name_alone_still_counts_its_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "said"),
+    ("column", "message"),
     [
         ("ofset", "names 'ofset', which is not a column; did you mean 'offset'"),
         ("value.carier", "did you mean 'value.carrier'"),
         ("kafka_topic_name", "which is not a column; there are topic, partition"),
     ],
 )
-def test_the_nearest_column_to_an_unknown_one_is_named(column: str, said: str) -> None:
-    with pytest.raises(InvalidCallError) as told:
+def test_the_nearest_column_to_an_unknown_one_is_named(column: str, message: str) -> None:
+    with pytest.raises(InvalidCallError) as caught:
         chosen(column)
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
 def test_fields_that_a_file_does_not_know_are_null_in_its_records() -> None:

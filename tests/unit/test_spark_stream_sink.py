@@ -126,7 +126,7 @@ def test_a_row_without_a_partition_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"topic": "t"}, "the option cluster is missing"),
         ({"cluster": "c", "topic": "t", "producer": ""}, "the option producer is missing"),
@@ -135,10 +135,10 @@ def test_a_row_without_a_partition_is_refused() -> None:
         ({"cluster": "c", "topic": "t", "startingOffsets": "latest"}, "unknown option 'startingOffsets'"),
     ],
 )
-def test_the_sinks_options(given: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidCallError) as told:
+def test_the_sinks_options(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidCallError) as caught:
         sink_options(given)
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
 def test_the_folder_of_a_table_is_no_topic() -> None:

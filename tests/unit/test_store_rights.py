@@ -53,7 +53,7 @@ def test_each_call_names_the_right_that_is_missing_and_the_path(tmp_path: Path) 
     for name, mode in modes.items():
         (tmp_path / name).chmod(mode)
     try:
-        told = json.loads(run_without_privileges(PROGRAM, [str(tmp_path)]))
+        answer = json.loads(run_without_privileges(PROGRAM, [str(tmp_path)]))
     finally:
         for name in reversed(modes):
             (tmp_path / name).chmod(0o755)
@@ -69,11 +69,11 @@ def test_each_call_names_the_right_that_is_missing_and_the_path(tmp_path: Path) 
         "sweep": ("delete", ".staging"),
         "check": ("create", ""),
     }
-    assert {call: right for call, (_, right, _, _) in told.items()} == {c: r for c, (r, _) in expected.items()}
-    for call, (code, right, path, said) in told.items():
+    assert {call: right for call, (_, right, _, _) in answer.items()} == {c: r for c, (r, _) in expected.items()}
+    for call, (code, right, path, message) in answer.items():
         assert code == "CLUSTER_AUTHORIZATION_FAILED"
         assert str(path).startswith(str(tmp_path / expected[call][1])), call
-        assert f"give this user the right to {right} there" in said
+        assert f"give this user the right to {right} there" in message
 
 
 def test_a_probe_that_may_not_be_deleted_stays_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -376,10 +376,10 @@ class TestRead:
             with pytest.raises(StorageError) as refused:
                 call()
             assert type(refused.value) is error
-            said = str(refused.value)
-            assert f": {status} {code}".rstrip() + ": " in said
-            assert said.count(str(status)) == 1
-            assert "credentials" in said
+            text = str(refused.value)
+            assert f": {status} {code}".rstrip() + ": " in text
+            assert text.count(str(status)) == 1
+            assert "credentials" in text
 
     def test_an_answer_without_a_body_is_told_by_its_status_once(self, server: ScriptedServer) -> None:
         server.script = [forbidden]

@@ -139,14 +139,16 @@ def quota_exceeded(request: Handler) -> None:
     request.answer(403, "QuotaExceeded")
 
 
-@pytest.mark.parametrize(("behaviour", "said"), [(forbidden, "AccessDenied"), (quota_exceeded, "QuotaExceeded")])
+@pytest.mark.parametrize(
+    ("behaviour", "message"), [(forbidden, "AccessDenied"), (quota_exceeded, "QuotaExceeded")]
+)
 @pytest.mark.slow
 def test_a_refusal_is_named_and_holds_no_secret(
-    server: ScriptedServer, source: LocalStore, behaviour: Callable[[Handler], None], said: str
+    server: ScriptedServer, source: LocalStore, behaviour: Callable[[Handler], None], message: str
 ) -> None:
     """A wrong credential, a full bucket."""
     server.script = [behaviour]
-    with pytest.raises(StorageError, match=said) as caught:
+    with pytest.raises(StorageError, match=message) as caught:
         staged(remote(server.url), source).commit()
     assert "scripted" not in str(caught.value)
     assert len(server.requests) == 1

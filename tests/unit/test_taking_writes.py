@@ -262,14 +262,14 @@ def test_a_real_file_system_that_takes_no_writes(tmp_path: Path, kind: str, role
         ballast = fill_up(root) if kind == "full" else None
         if ballast is None:
             remount(root, "ro")
-        said = "No space left on device" if kind == "full" else "Read-only file system"
+        text = "No space left on device" if kind == "full" else "Read-only file system"
         began_s = live.clock.monotonic_s()
         report = live.append("c", driver=live.driver())
         report.raise_for_failures()
         assert live.clock.monotonic_s() == began_s
         assert (live.leader(), live.isr()) == (3, {1, 3})
-        assert [note for note in report.notes if "broker 2 leaves the ISR" in note and said in note]
-        check_named(live, said)
+        assert [note for note in report.notes if "broker 2 leaves the ISR" in note and text in note]
+        check_named(live, text)
         if ballast is None:
             remount(root, "rw")
         else:
@@ -284,9 +284,9 @@ def check_named(live: LiveCluster, said: str) -> None:
     for described in (live.cluster.describe(), live.cluster.brokers.list()):
         assert [one.item for one in described.failures if said in one.message] == ["broker 2"]
     kinds = ("read-only-log-dir", "log-dir-used-ratio")
-    (told,) = [one for one in live.cluster.health().findings if one.kind in kinds]
-    assert told.subjects == ("broker 2",)
-    assert said in told.what
-    assert "stratalog brokers fence 2" in told.what
+    (messages,) = [one for one in live.cluster.health().findings if one.kind in kinds]
+    assert messages.subjects == ("broker 2",)
+    assert said in messages.what
+    assert "stratalog brokers fence 2" in messages.what
     if "Read-only" in said:
-        assert told.do == f"mount -o remount,rw {live.root(2)}"
+        assert messages.do == f"mount -o remount,rw {live.root(2)}"

@@ -125,7 +125,7 @@ def fault(chance: random.Random, topics: Topics) -> str | None:
     column = chance.choice(["key", "value"])
     other = pa.nulls(len(array), kind)
     columns = {"timestamp": pa.nulls(len(array), TIMESTAMP), "key": other, "value": other, column: array}
-    told = f"{array.type} as the {column} of {kind}: {array.to_pylist()}"
+    text = f"{array.type} as the {column} of {kind}: {array.to_pylist()}"
     try:
         if chance.random() < 0.5:
             batch = pa.RecordBatch.from_pydict({**columns, "headers": pa.nulls(len(array), HEADERS)})
@@ -133,12 +133,12 @@ def fault(chance: random.Random, topics: Topics) -> str | None:
         else:
             topics.cluster.produce(topic, frame(chance, pa.table(columns)))
     except StratalogError as error:
-        said = str(error).replace("<element: ", "<item: ")
-        if _OTHER.search(said):
+        seen = str(error).replace("<element: ", "<item: ")
+        if _OTHER.search(seen):
             return None
-        named = column in said and any(str(one) in said for one in (kind, array.type, plain_type(array.type)))
-        return None if named else f"{told}: {error}"
+        named = column in seen and any(str(one) in seen for one in (kind, array.type, plain_type(array.type)))
+        return None if named else f"{text}: {error}"
     except Exception as error:
-        return f"{told}: {type(error)}: {error}"
+        return f"{text}: {type(error)}: {error}"
     found = topics.cluster.fetch(topic, 0, 0).records.column(column).to_pylist()
-    return None if same(array.to_pylist(), found) else f"{told}: {found}"
+    return None if same(array.to_pylist(), found) else f"{text}: {found}"

@@ -151,12 +151,12 @@ SPOILT = [
 
 
 @pytest.mark.parametrize(
-    ("spoil", "code", "said"),
+    ("spoil", "code", "message"),
     [pytest.param(*case, marks=[pytest.mark.slow] if case[0] in ALIKE else []) for case in SPOILT],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_remote_that_is_not_as_it_should_be_is_one_error_and_nothing_is_dropped(
-    live: LiveCluster, spoil: Callable[[LiveCluster], None], code: str, said: str
+    live: LiveCluster, spoil: Callable[[LiveCluster], None], code: str, message: str
 ) -> None:
     """The remote object is damaged between the move of the local start and the end of the delay: the files on the
     brokers may be the last good copy.
@@ -170,7 +170,7 @@ def test_a_remote_that_is_not_as_it_should_be_is_one_error_and_nothing_is_droppe
     for _ in range(2):
         report = live.cluster.retain(check=False)
         assert codes(report) == {code: 1}
-        assert said in the_failure(report)
+        assert message in the_failure(report)
         assert not codes(live.cluster.replicate(check=False)).keys() - {code}
         assert not codes(live.cluster.tier(check=False)).keys() - {code, "LOG_GAP"}
     data = {name for name in before if name.endswith(".parquet") and "/t-" in name}

@@ -118,9 +118,9 @@ def test_a_replica_outside_the_isr_is_not_elected_cleanly(live: LiveCluster) -> 
     live.topic()
     other = live.followers()[0]
     fence(live, other)
-    said = the_failure(live.cluster.elect("t", leader=other, check=False))
-    assert said.startswith("t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE: ")
-    assert "only an unclean election" in said
+    failure = the_failure(live.cluster.elect("t", leader=other, check=False))
+    assert failure.startswith("t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE: ")
+    assert "only an unclean election" in failure
 
 
 def test_what_is_wrong_with_the_call_changes_nothing(live: LiveCluster) -> None:
@@ -158,8 +158,8 @@ def outdated(live: LiveCluster, topic: str = "t") -> tuple[int, list[int]]:
 def test_the_last_member_of_the_isr_is_gone_and_a_clean_election_says_what_can_be_done(live: LiveCluster) -> None:
     live.topic()
     outdated(live)
-    said = the_failure(live.cluster.elect(check=False))
-    assert "it has no leader: bring back a broker of its ISR, or elect --unclean" in said
+    failure = the_failure(live.cluster.elect(check=False))
+    assert "it has no leader: bring back a broker of its ISR, or elect --unclean" in failure
 
 
 def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is_lost(live: LiveCluster) -> None:
@@ -234,9 +234,9 @@ def test_without_any_replica_that_could_lead_the_partition_fails_and_says_why(li
     unfence(live, *(b for b in (1, 2, 3) if b != only))
     report = live.cluster.elect(unclean=True, check=False)
     assert [(row["topic"], row["leader_before"]) for row in report.rows] == [("u", None)]
-    said = the_failure(report)
-    assert said.startswith("t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE: ")
-    assert f"broker {only} is fenced" in said
+    failure = the_failure(report)
+    assert failure.startswith("t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE: ")
+    assert f"broker {only} is fenced" in failure
 
 
 def test_a_replica_that_has_lost_what_it_promised_is_no_candidate(live: LiveCluster) -> None:
@@ -247,10 +247,10 @@ def test_a_replica_that_has_lost_what_it_promised_is_no_candidate(live: LiveClus
     report = live.cluster.elect(unclean=True)
     assert rows_of(report, "leader") == [(two,)]
     fence(live, two)
-    said = the_failure(live.cluster.elect("t", unclean=True, check=False))
-    assert "ELIGIBLE_LEADERS_NOT_AVAILABLE" in said
-    assert f"broker {one} cannot lead (" in said
-    assert f"broker {leader} is fenced" in said
+    failure = the_failure(live.cluster.elect("t", unclean=True, check=False))
+    assert "ELIGIBLE_LEADERS_NOT_AVAILABLE" in failure
+    assert f"broker {one} cannot lead (" in failure
+    assert f"broker {leader} is fenced" in failure
 
 
 def test_a_chosen_broker_leads_uncleanly_only_as_a_replica(live: LiveCluster) -> None:

@@ -315,9 +315,9 @@ def forget(live: LiveCluster, *offsets: int) -> None:
 def test_what_replicas_still_hold_is_uploaded_again_to_an_older_copy_of_the_remote(tmp_path: Path) -> None:
     """Here the reason is that their delay is not over."""
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
-    said = the_failure(live.cluster.tier(check=False))
-    assert "ends at offset 2, but the leader's log begins at 5" in said
-    assert "heal uploads to an older copy" in said
+    failure = the_failure(live.cluster.tier(check=False))
+    assert "ends at offset 2, but the leader's log begins at 5" in failure
+    assert "heal uploads to an older copy" in failure
     (row,) = live.cluster.heal(dry_run=True, check=False).rows
     assert (row["damage"], row["start"], row["end"], row["outcome"]) == ("missing", 2, 5, "planned")
     (row,) = live.cluster.heal().raise_for_failures().rows
@@ -334,9 +334,9 @@ def test_what_nobody_holds_is_named_and_given_up_as_the_error_says(tmp_path: Pat
     forget(live, 3, 4)
     follower = live.followers()[0]
     live.wipe(follower)
-    said = the_failure(live.cluster.bootstrap(follower, check=False))
-    assert "run heal" in said
-    assert "delete_records before offset 5; then run tier" in said
+    failure = the_failure(live.cluster.bootstrap(follower, check=False))
+    assert "run heal" in failure
+    assert "delete_records before offset 5; then run tier" in failure
     report = live.cluster.heal(check=False)
     assert not report.ok
     assert any("no replica has offsets [3, 5) any more" in note for note in report.notes)

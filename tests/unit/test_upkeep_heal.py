@@ -148,9 +148,9 @@ def test_a_hole_without_any_good_copy_is_one_failure_and_nothing_is_touched(live
         spot(live, broker, 1).flip(30)
     spot(live, 2, 3).flip(30)  # could be mended; the partition is left to a person as a whole
     with live.unchanged():
-        said = the_failure(live.driver().heal(check=False))
-    assert said.startswith("t-0: LOG_GAP: offsets [1, 2): no replica and no remote object has a good copy")
-    assert "Nothing was changed. Restore these records from a backup" in said
+        failure = the_failure(live.driver().heal(check=False))
+    assert failure.startswith("t-0: LOG_GAP: offsets [1, 2): no replica and no remote object has a good copy")
+    assert "Nothing was changed. Restore these records from a backup" in failure
     assert live.isr() == ALL
 
 

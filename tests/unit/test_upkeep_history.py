@@ -354,8 +354,8 @@ def test_a_description_that_nobody_of_ours_has_written_is_none(
     live.cluster.recover("t", str(out)).raise_for_failures()
     first = sorted(out.rglob("*.parquet"))[0]
     table = pq.read_table(first)
-    said = json.loads(pq.read_metadata(first).metadata[b"stratalog.recovered"]) | {field: value}
-    text = json.dumps(said).replace('"' + "[" * 9999 + '"', "[" * 9999)
+    answer = json.loads(pq.read_metadata(first).metadata[b"stratalog.recovered"]) | {field: value}
+    text = json.dumps(answer).replace('"' + "[" * 9999 + '"', "[" * 9999)
     pq.write_table(table.replace_schema_metadata({b"stratalog.recovered": text.encode()}), first)
     report = live.cluster.recover("t", str(out), check=False)
     assert "already exists with other content" in the_failure(report)

@@ -104,9 +104,9 @@ def test_one_file_is_a_log_a_delta_table_and_an_iceberg_table(live: LiveCluster)
     live.fill("abc")
     live.cluster.tier("t").raise_for_failures()
     assert values(assert_same(live)) == "abc"
-    said = summary()
-    assert (said["stratalog.topic"], json.loads(said["stratalog.offsets"])) == ("t", {"0": [0, 3]})
-    assert said["stratalog.delta_version"] == str(DeltaTable(folder(live)).version())
+    found = summary()
+    assert (found["stratalog.topic"], json.loads(found["stratalog.offsets"])) == ("t", {"0": [0, 3]})
+    assert found["stratalog.delta_version"] == str(DeltaTable(folder(live)).version())
     copies = [path for path in live.folder.rglob("*.parquet") if live.remote not in path.parents]
     assert copies == []
     assert table().properties["gc.enabled"] == "false"

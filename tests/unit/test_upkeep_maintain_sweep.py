@@ -94,13 +94,13 @@ def test_only_what_has_changed_is_worked_on(tmp_path: Path, monkeypatch: pytest.
     live.topic(partitions=10)
     live.append({partition: ["a"] for partition in range(10)})  # type: ignore[arg-type]
     settle(live)
-    told: dict[str, list[int]] = {}
+    found: dict[str, list[int]] = {}
 
     def spied(name: str) -> Callable[..., Report]:
         step = getattr(maintaining, name)
 
         def run(*ports: object, only: Collection[TopicIdPartition], **more: object) -> Report:
-            told[name] = sorted(key.partition for key in only)
+            found[name] = sorted(key.partition for key in only)
             return step(*ports, only=only, **more)  # type: ignore[no-any-return]
 
         return run
@@ -110,7 +110,7 @@ def test_only_what_has_changed_is_worked_on(tmp_path: Path, monkeypatch: pytest.
     live.append({3: ["b"], 7: ["b"]})
     live.clock.advance_ms(5 * MINUTE_MS)
     live.cluster.maintain().raise_for_failures()
-    assert told == {name: [3, 7] for name in ("replicate", "merge", "retain")}
+    assert found == {name: [3, 7] for name in ("replicate", "merge", "retain")}
 
 
 @pytest.mark.parametrize(

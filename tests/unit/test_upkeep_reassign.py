@@ -216,9 +216,9 @@ def test_the_last_replica_in_sync_is_not_removed_without_force(live: LiveCluster
     (lame,) = {*replicas(live, "t")} - {last}
     plan = {("t", 0): (lame,), ("u", 0): replicas(live, "u")[::-1]}
     report = live.cluster.reassign(plan, check=False)
-    said = the_failure(report)
-    assert said.startswith("t-0: INVALID_REPLICA_ASSIGNMENT: ")
-    assert "would leave no in-sync replica" in said
+    failure = the_failure(report)
+    assert failure.startswith("t-0: INVALID_REPLICA_ASSIGNMENT: ")
+    assert "would leave no in-sync replica" in failure
     assert [row["state"] for row in report.rows] == ["refused", "done"]
     assert live.isr("t") == {last}
     report = live.cluster.reassign({("t", 0): (lame,)}, force=True)
@@ -231,8 +231,8 @@ def test_a_fenced_newcomer_is_refused_until_it_is_back(live: LiveCluster) -> Non
     new = next(b for b in (1, 2, 3, 4, 5) if all(b not in replicas(live, partition=p) for p in (0, 1)))
     fence(live, new)
     plan = {("t", 0): (replicas(live)[0], new)}
-    said = the_failure(live.cluster.reassign(plan, check=False))
-    assert f"broker {new} is fenced" in said
+    failure = the_failure(live.cluster.reassign(plan, check=False))
+    assert f"broker {new} is fenced" in failure
     unfence(live, new)
     live.cluster.reassign(plan).raise_for_failures()
     assert live.isr() == set(plan["t", 0])

@@ -126,8 +126,8 @@ def test_replicas_do_not_go_before_the_newcomer_was_read_where_it_lies(stuck: Li
             faults.before = flip_when_it_is_being_added
 
     faults.before = flip_when_it_is_being_added
-    said = codes(stuck.cluster.replicate(check=False))
-    assert "CORRUPT_SEGMENT" in said
+    found = codes(stuck.cluster.replicate(check=False))
+    assert "CORRUPT_SEGMENT" in found
     assert replicas(stuck) == (*old, one)
     stuck.cluster.heal().raise_for_failures()
     stuck.cluster.replicate().raise_for_failures()

@@ -216,9 +216,9 @@ def test_who_has_an_unknown_outcome_without_a_producer_is_told_how_to_try_again(
     faults.none()
     assert [row["outcome"] for row in lost.rows] == ["unknown"]
     (note,) = [note for note in lost.notes if note.startswith("unknown partitions")]
-    told = re.fullmatch(r".*: run the append again with producer '(.*)', sequence (\d+), within a day", note)
-    assert told is not None
-    producer, sequence = told.groups()
+    found = re.fullmatch(r".*: run the append again with producer '(.*)', sequence (\d+), within a day", note)
+    assert found is not None
+    producer, sequence = found.groups()
     live.append(["c"]).raise_for_failures()
     again = live.append(["b"], producer=producer, sequence=int(sequence))
     assert rows_of(again, "outcome", "base_offset") == [("duplicate", 1)]

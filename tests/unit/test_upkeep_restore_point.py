@@ -116,9 +116,9 @@ def test_a_description_with_numbers_far_ahead_of_the_remote_log_restores_nothing
 ) -> None:
     folder = live.remote / DESCRIPTIONS / "c"
     latest = folder / described(live)[-1]
-    said = json.loads(latest.read_bytes())
-    said["topics"][0]["partitions"] = numbers
-    data = json.dumps(said).encode()
+    answer = json.loads(latest.read_bytes())
+    answer["topics"][0]["partitions"] = numbers
+    data = json.dumps(answer).encode()
     latest.unlink()
     (folder / paths.base_name(description_path("c", 500, digest(data)))).write_bytes(data)
     heir = Heir(live)

@@ -362,9 +362,9 @@ def test_a_log_stays_where_the_snapshot_that_would_stand_for_it_is_damaged_and_r
     live.take()
     victim = live.followers()[0]
     checkpoint(live, victim).flip(700)
-    said = the_failure(live.cluster.retain("t", check=False))
-    assert said.startswith(f"t-0 on broker {victim}: CORRUPT_SEGMENT")
-    assert "the log that it would replace remains: take a snapshot" in said
+    failure = the_failure(live.cluster.retain("t", check=False))
+    assert failure.startswith(f"t-0 on broker {victim}: CORRUPT_SEGMENT")
+    assert "the log that it would replace remains: take a snapshot" in failure
     assert {broker: live.log(broker).local_start for broker in (1, 2, 3)} == {1: 1, 2: 1, 3: 1} | {victim: 0}
 
 

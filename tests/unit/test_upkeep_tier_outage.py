@@ -121,9 +121,9 @@ def test_the_backlog_its_age_and_its_bytes_are_visible_while_it_lasts(live: Remo
     assert (column(report, "backlog_bytes"), report.totals["backlog_bytes"]) == (backlog, backlog)
     assert column(report, "backlog_ms") == pytest.approx(3 * HOUR_MS, abs=60_000)
     assert states(report) == {("t", 0): (2, 3 * HOUR_MS)}
-    told = live.cluster.describe()
-    assert codes(told) == {"KAFKA_STORAGE_ERROR": 1}
-    leader = next(row for row in told.rows if row["role"] == "leader")
+    found = live.cluster.describe()
+    assert codes(found) == {"KAFKA_STORAGE_ERROR": 1}
+    leader = next(row for row in found.rows if row["role"] == "leader")
     assert (leader["copy_lag_bytes"], leader["copy_attempts"]) == (backlog, 2)
     assert (leader["copy_error"], leader["copy_failing_ms"]) == ("KAFKA_STORAGE_ERROR", 3 * HOUR_MS)
     live.down = None

@@ -124,11 +124,11 @@ def test_a_wrong_credential_is_named_and_no_secret_is_told(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-at-all")
     cluster = filled(cluster_at(s3_endpoint.url.replace("127.0.0.1", "localhost")))
     report = cluster.tier(check=False)
-    said = report.to_json()
+    found = report.to_json()
     assert not report.ok
-    assert "SignatureDoesNotMatch" in said or "AccessDenied" in said or "403" in said
-    assert SECRET_KEY not in said
-    assert "not-the-secret" not in said
+    assert "SignatureDoesNotMatch" in found or "AccessDenied" in found or "403" in found
+    assert SECRET_KEY not in found
+    assert "not-the-secret" not in found
     assert cell(report, "attempts") == 1
 
 

@@ -352,8 +352,8 @@ def test_the_job_says_what_it_would_do(capsys: pytest.CaptureFixture[str], tmp_p
     at = ["--cluster", str(disks.file), "--json"]
     with disks.unchanged():
         assert vacuum_job([*at, "--dry-run", "--topics", "t"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (told["rows"][0]["why"], told["dry_run"]) == ("superseded", True)
+    text = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (text["rows"][0]["why"], text["dry_run"]) == ("superseded", True)
     assert vacuum_job(at) == 0
     assert_tables_and_folders_agree(disks)
 

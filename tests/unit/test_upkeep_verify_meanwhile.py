@@ -122,8 +122,8 @@ def test_a_leader_that_has_not_taken_over_yet_must_have_what_a_member_knows_to_b
     register(live, leader, ".hw").remove()
     register(live, leader, ".hw").remove()
     live.cluster.elect("t", leader=leader).raise_for_failures()
-    said = {f.message for f in live.driver().verify("t").failures}
-    assert any("offsets [2, 3) are missing: broker" in each for each in said), said
+    found = {f.message for f in live.driver().verify("t").failures}
+    assert any("offsets [2, 3) are missing: broker" in each for each in found), found
 
 
 def test_a_damaged_file_that_no_log_uses_is_a_note(live: LiveCluster) -> None:

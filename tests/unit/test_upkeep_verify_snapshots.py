@@ -54,10 +54,10 @@ def test_a_damaged_snapshot_of_a_replica_is_named(live: Keyed, broker: int) -> N
     file = checkpoint(live, broker)
     file.flip(700)
     assert verified(live, "t", deep=False).ok
-    said = the_failure(verified(live, "t"))
-    assert file.name in said
-    assert "CORRUPT_SEGMENT" in said
-    assert "readers use the previous snapshot and the log" in said
+    failure = the_failure(verified(live, "t"))
+    assert file.name in failure
+    assert "CORRUPT_SEGMENT" in failure
+    assert "readers use the previous snapshot and the log" in failure
 
 
 def test_a_snapshot_in_the_wrong_folder_is_named(live: Keyed) -> None:
@@ -76,9 +76,10 @@ def test_a_log_that_nothing_stands_for_below_its_start_is_found(live: Keyed, dee
     live.cluster.retain("t").raise_for_failures()
     assert live.log(2).local_start == 2
     checkpoint(live, 2).remove()
-    said = the_failure(verified(live, "t", deep=deep))
+    failure = the_failure(verified(live, "t", deep=deep))
     assert (
-        "the log starts at 2 and is committed up to 3, but no snapshot ends in this range (existing: none)" in said
+        "the log starts at 2 and is committed up to 3, but no snapshot ends in this range (existing: none)"
+        in failure
     )
 
 
@@ -142,9 +143,9 @@ def test_a_damaged_snapshot_of_a_voter_is_named(live: Keyed) -> None:
     file = of_voter(live, ".checkpoint")
     file.flip(700)
     assert verified(live, METADATA, deep=False).ok
-    said = the_failure(verified(live, METADATA))
-    assert file.name in said
-    assert "readers use the previous snapshot and the log" in said
+    failure = the_failure(verified(live, METADATA))
+    assert file.name in failure
+    assert "readers use the previous snapshot and the log" in failure
 
 
 def test_a_damaged_batch_of_a_voter_is_named(live: Keyed) -> None:
@@ -165,9 +166,9 @@ def test_a_batch_that_is_missing_is_named_with_its_offsets(tmp_path: Path) -> No
     base = int(base_name(names[-2]).partition(".")[0])
     Spot(store, names[-2]).remove()
     with live.unchanged():
-        said = the_failure(live.cluster.verify(METADATA, deep=True))
-    assert f"offsets [{base}, " in said
-    assert "LOG_GAP" in said
+        failure = the_failure(live.cluster.verify(METADATA, deep=True))
+    assert f"offsets [{base}, " in failure
+    assert "LOG_GAP" in failure
 
 
 def test_a_voter_that_is_away_is_a_failure_until_its_broker_is_fenced(tmp_path: Path) -> None:

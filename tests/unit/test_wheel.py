@@ -90,10 +90,10 @@ def test_without_spark_all_runs_that_does_not_compute_with_it(project: Project) 
     options = [part for config in configs for part in ("--config", config)]
     project.stratalog("topics", "create", "t", "--partitions", "2", "--replication-factor", "2", *options, *given)
 
-    said = run(project.python, "pipeline.py", "cluster.toml", folder=project.folder).stdout.splitlines()
-    assert said[:2] == ["[b'a', b'b', b'a', b'b']", "8"]
-    assert said[2] == "[{'a': 7}]"
-    assert said[3:] == ["[]"]
+    found = run(project.python, "pipeline.py", "cluster.toml", folder=project.folder).stdout.splitlines()
+    assert found[:2] == ["[b'a', b'b', b'a', b'b']", "8"]
+    assert found[2] == "[{'a': 7}]"
+    assert found[3:] == ["[]"]
 
     tailed = project.stratalog("tail", "t", "-n", "1", *given)
     assert len(tailed.stdout.splitlines()) == 2

@@ -307,12 +307,12 @@ def test_days_of_protection_begin_now_also_by_a_driver_that_is_behind(tmp_path: 
 # --------------------------------------------------------------------------- what is said, what goes on
 
 
-@pytest.mark.parametrize(("ahead_ms", "said"), [(AHEAD, "40 days ahead of"), (BEHIND, "40 days behind")])
-def test_health_names_the_machine(tmp_path: Path, ahead_ms: int, said: str) -> None:
+@pytest.mark.parametrize(("ahead_ms", "message"), [(AHEAD, "40 days ahead of"), (BEHIND, "40 days behind")])
+def test_health_names_the_machine(tmp_path: Path, ahead_ms: int, message: str) -> None:
     live = LiveCluster(tmp_path)
     found = skews(live.driver(clock=WrongClock(live.clock, ahead_ms)).health())
     assert [subject for subject, _ in found] == ["this driver"]
-    assert said in found[0][1]
+    assert message in found[0][1]
     assert skews(live.cluster.health()) == []
 
 
