@@ -70,7 +70,7 @@ def erase(job: Job) -> Report:
         image = cluster.image
         keys = typed_keys(keys, [image.topic(name) for name in given.topics], given.keys_file)
     topics = ", ".join(map(repr, given.topics))
-    job.confirm(f"erase {_told(keys, given.where)} from {topics}, for good")
+    job.confirm(f"erase {_selection(keys, given.where)} from {topics}, for good")
     return cluster.erase(
         given.topics,
         keys,
@@ -83,7 +83,7 @@ def erase(job: Job) -> Report:
     )
 
 
-def _told(keys: Sequence[object] | None, where: str | None) -> str:
+def _selection(keys: Sequence[object] | None, where: str | None) -> str:
     if keys is None:
         return "what an earlier run has begun to erase" if where is None else "all records that --where selects"
     return f"all records of {len(keys):,} keys{'' if where is None else ' that --where selects'}"

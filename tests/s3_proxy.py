@@ -185,7 +185,7 @@ class S3Proxy:
 
         self.plan = plan
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Let all requests pass again."""
         self.plan = lambda method, address, before: None
 

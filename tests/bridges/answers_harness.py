@@ -25,11 +25,11 @@ class Case:
     key: ApiKey
     version: int
     fields: dict[str, Any]
-    told: Callable[[Answer], object]
+    shown: Callable[[Answer], object]
     expected: object
 
     def ask(self, client: Wire) -> object:
-        return self.told(client.ask(self.key, self.version, **self.fields))
+        return self.shown(client.ask(self.key, self.version, **self.fields))
 
 
 def cases() -> Iterator[Case]:
@@ -92,14 +92,14 @@ def _metadata(name: str, code: int) -> Case:
 
 
 def _configs(of_kind: str, kind: int, name: str, names: list[str] | None, expected: tuple[int, bool]) -> Case:
-    def told(answer: Answer) -> tuple[int, bool]:
+    def shown(answer: Answer) -> tuple[int, bool]:
         (one,) = answer["resources"]
         return one["error_code"], bool(one["config_entries"])
 
     asked = [{"resource_type": kind, "resource_name": name, "config_names": names}]
     text = f"configs of {of_kind} {name[:10]!r}, {names}"
     fields = {"resources": asked, "include_synonyms": False}
-    return Case(text, ApiKey.DESCRIBE_CONFIGS, 1, fields, told, expected)
+    return Case(text, ApiKey.DESCRIBE_CONFIGS, 1, fields, shown, expected)
 
 
 def _list_offsets(version: int, time: int, expected: tuple[int, int]) -> Case:

@@ -96,18 +96,18 @@ class Tier:
         return sorted(path.name.removesuffix(".truth.json") for path in (self.path / "truth").glob("*.truth.json"))
 
 
-def _row(said: dict[str, Any]) -> Row:
+def _row(record: dict[str, Any]) -> Row:
     def plain(text: str | None) -> bytes | None:
         return None if text is None else base64.b64decode(text)
 
     return (
-        said["offset"],
-        said["timestamp"],
-        ["CreateTime", "LogAppendTime"].index(said["timestampType"]),
-        said["leaderEpoch"],
-        plain(said["key"]),
-        plain(said["value"]),
-        [(name, plain(value)) for name, value in said["headers"]],
+        record["offset"],
+        record["timestamp"],
+        ["CreateTime", "LogAppendTime"].index(record["timestampType"]),
+        record["leaderEpoch"],
+        plain(record["key"]),
+        plain(record["value"]),
+        [(name, plain(value)) for name, value in record["headers"]],
     )
 
 

@@ -75,7 +75,7 @@ def http(body: bytes, status: bytes = b"200 OK", headers: bytes = b"") -> bytes:
     return b"HTTP/1.1 " + status + b"\r\n" + headers + b"Connection: close\r\n\r\n" + body
 
 
-def told(schema: object) -> bytes:
+def encoded(schema: object) -> bytes:
     return json.dumps({"schema": json.dumps(schema)}).encode()
 
 
@@ -102,7 +102,7 @@ def mutated_schema(rng: random.Random) -> object:
 
 
 def mutated_answer(rng: random.Random, here: str) -> bytes:
-    good = http(told(mutated_schema(rng) if rng.random() < 0.7 else GOOD))
+    good = http(encoded(mutated_schema(rng) if rng.random() < 0.7 else GOOD))
     match rng.randrange(10):
         case 0:
             at = rng.randrange(len(good))
@@ -124,12 +124,12 @@ def mutated_answer(rng: random.Random, here: str) -> bytes:
             return http(b"", b"302 Found", b"Location: " + to.encode() + b"\r\n")
         case 4:
             return http(
-                told(GOOD), headers=b"X: y\r\n" * rng.choice((50, 99, 200)) + b"Y: " + b"z" * 70_000 + b"\r\n"
+                encoded(GOOD), headers=b"X: y\r\n" * rng.choice((50, 99, 200)) + b"Y: " + b"z" * 70_000 + b"\r\n"
             )
         case 5:
-            return http(b"zz\r\n" + told(GOOD), headers=b"Transfer-Encoding: chunked\r\n")
+            return http(b"zz\r\n" + encoded(GOOD), headers=b"Transfer-Encoding: chunked\r\n")
         case 6:
-            return http(told(GOOD), headers=f"Content-Length: {rng.choice((0, 3, -1, 10**30))}\r\n".encode())
+            return http(encoded(GOOD), headers=f"Content-Length: {rng.choice((0, 3, -1, 10**30))}\r\n".encode())
         case 7:
             return http(b"[" * 100_000 + b"]" * 100_000)
         case 8:
@@ -225,7 +225,7 @@ def test_a_schema_whose_values_are_billions_of_items_is_not_used(tmp_path: Path)
     }
     made = io.BytesIO()
     fastavro.schemaless_writer(made, writer, {"tags": [{}] * 3})
-    with answering(lambda there: there.sendall(http(told(writer)))) as url:
+    with answering(lambda there: there.sendall(http(encoded(writer)))) as url:
         values = typed_values("confluent-avro", str(file), None, {"schema.registry.url": url})
         assert values is not None
         [row] = values.column([b"\0\0\0\0\1" + made.getvalue()]).to_pylist()

@@ -38,9 +38,9 @@ from tests.bridges.kafka_tier_data import (
 pytestmark = real
 
 
-def bounds_of(said: dict[str, Any], partition: int) -> tuple[int, int]:
+def bounds_of(truth: dict[str, Any], partition: int) -> tuple[int, int]:
     """The earliest offset, and the offset after the last tiered one, as the brokers reported at the end."""
-    moments = [said[name].get(str(partition)) for name in said if name.startswith("offsets")]
+    moments = [truth[name].get(str(partition)) for name in truth if name.startswith("offsets")]
     moments = [moment for moment in moments if moment is not None]
     return moments[-1]["earliest"]["offset"], moments[-1]["latestTiered"]["offset"] + 1
 

@@ -115,15 +115,15 @@ def manifest(tier: Tier, segment: RemoteLogSegment) -> dict[str, object]:
     return dict(json.loads(text))
 
 
-def edit(said: dict[str, object], path: str, value: object) -> bytes:
-    at = said
+def edit(metadata: dict[str, object], path: str, value: object) -> bytes:
+    at = metadata
     *parents, last = path.split(".")
     for parent in parents:
         inner = at[parent]
         assert isinstance(inner, dict)
         at = inner
     at[last] = value
-    return json.dumps(said).encode()
+    return json.dumps(metadata).encode()
 
 
 @real

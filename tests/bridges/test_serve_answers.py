@@ -11,7 +11,7 @@ from tests.unit.cluster_harness import LiveCluster
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """The answers, keyed by case. The cases run in order, because some change the committed offsets."""
     live = LiveCluster(tmp_path_factory.mktemp("answers"))
     live.topic(TOPIC, partitions=2)
@@ -23,5 +23,5 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("name", "expected"), [(case.name, case.expected) for case in cases()])
-def test_the_endpoint_answers_as_kafka(name: str, expected: object, told: dict[str, object]) -> None:
-    assert told[name] == expected
+def test_the_endpoint_answers_as_kafka(name: str, expected: object, answers: dict[str, object]) -> None:
+    assert answers[name] == expected

@@ -205,8 +205,8 @@ def together(*some: Joining, **fields: Any) -> tuple[Joining, list[Joining]]:
     answers = [future.result(TIMEOUT_S) for future in [one.join(**fields) for one in some]]
     assert {answer["error_code"] for answer in answers} == {ErrorCode.NONE}
     (leader,) = {answer["leader_id"] for answer in answers}
-    (messages,) = [answer["members"] for answer in answers if answer["members"]]
-    assert {one["member_id"] for one in messages} == {one.member_id for one in some}
+    (members,) = [answer["members"] for answer in answers if answer["members"]]
+    assert {one["member_id"] for one in members} == {one.member_id for one in some}
     shares = {one.member_id: one.member_id.encode() for one in some}
     syncs = [one.sync(**(shares if one.member_id == leader else {})) for one in some]
     assert [sync.result(TIMEOUT_S)["member_assignment"] for sync in syncs] == list(shares.values())

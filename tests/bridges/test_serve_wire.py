@@ -316,13 +316,13 @@ def test_an_answer_is_bounded_and_has_at_least_one_record(live: LiveCluster) -> 
 def test_a_producer_is_refused_and_named_in_the_log_once_a_minute(
     live: LiveCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def said() -> list[str]:
+    def logged() -> list[str]:
         return [one.getMessage() for one in caplog.records if one.name == "stratalog.serve"]
 
     with served(live.cluster) as address, wire(address) as client:
         for version in REQUESTS[ApiKey.PRODUCE]:
             client.ask(ApiKey.PRODUCE, version, **REQUESTED[ApiKey.PRODUCE])
-        (line,) = said()
+        (line,) = logged()
         assert line.startswith(
             "127.0.0.1, client 'test' produces to t, and is refused: this endpoint is read only"
         )
@@ -331,16 +331,16 @@ def test_a_producer_is_refused_and_named_in_the_log_once_a_minute(
         for transactional_id, code in ((None, 31), ("x", 53)):
             asked = {"transactional_id": transactional_id, "transaction_timeout_ms": 1000}
             assert client.ask(ApiKey.INIT_PRODUCER_ID, 0, **asked)["error_code"] == code
-        assert said() == [line]
+        assert logged() == [line]
         live.clock.sleep(60)
         with wire(address) as quiet, pytest.raises(EOFError):
             quiet.ask(ApiKey.PRODUCE, 8, **{**REQUESTED[ApiKey.PRODUCE], "required_acks": 0})
-        assert said() == [line, line]
+        assert logged() == [line, line]
         for number in range(200):
             client.client_id = f"\n{number}" * 100
             client.ask(ApiKey.PRODUCE, 8, **REQUESTED[ApiKey.PRODUCE])
-        assert len(said()) == 1 + 100
-        assert all(one.isprintable() and len(one) < 1000 for one in said())
+        assert len(logged()) == 1 + 100
+        assert all(one.isprintable() and len(one) < 1000 for one in logged())
 
 
 def strange() -> list[bytes]:

@@ -241,7 +241,7 @@ def heal_vacuumed(scene: Scene) -> object:
         if not kept and path.is_file() and path.resolve() == path:  # and no link leads there
             path.unlink()
     report = scene.cluster.heal("rewritten", check=False)
-    if trusted and report.rows and report.ok and all(row["outcome"] == "mended" for row in report.rows):
+    if trusted and report.rows and report.ok and all(row["outcome"] == "repaired" for row in report.rows):
         truth = oracle.truth.records["rewritten", 0, Isolation.READ_UNCOMMITTED.value]
         rows, _ = read_all(scene.cluster, "rewritten", 0, Isolation.READ_UNCOMMITTED)
         for offset, row in truth.items():

@@ -206,8 +206,8 @@ def _work(trees: tuple[Tree, Tree], seed: int, indexes: Sequence[int], tells: in
         tempfile.tempdir = str(stderr.parent / "tmp")
         Path(tempfile.tempdir).mkdir(exist_ok=True)
 
-        def tell(told: list[Any]) -> None:
-            os.write(tells, json.dumps(told).encode() + b"\n")
+        def tell(message: list[Any]) -> None:
+            os.write(tells, json.dumps(message).encode() + b"\n")
 
         work = Work(*trees, seed, tell)
         for index in indexes:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
-def told(clients: KafkaClients) -> Iterator[dict[str, object]]:
+def answers(clients: KafkaClients) -> Iterator[dict[str, object]]:
     """The broker's answers, keyed by case."""
     topic = NewTopic(TOPIC, 2, config={"retention.ms": "-1"})
     only(clients.admin.create_topics([topic]))
@@ -38,5 +38,5 @@ def _has_committed(client: Wire) -> bool:
 
 
 @pytest.mark.parametrize(("name", "expected"), [(case.name, case.expected) for case in cases()])
-def test_a_broker_of_kafka_answers_so(name: str, expected: object, told: dict[str, object]) -> None:
-    assert told[name] == expected
+def test_a_broker_of_kafka_answers_so(name: str, expected: object, answers: dict[str, object]) -> None:
+    assert answers[name] == expected

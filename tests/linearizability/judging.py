@@ -35,5 +35,5 @@ def judge(histories: Mapping[str, Sequence[Call]]) -> Verdict:
     return Verdict(tuple(_refused(found)), summary)
 
 
-def _refused(said: Iterable[str]) -> Iterable[str]:
-    return dict.fromkeys(line.removeprefix("history ").partition(": ")[0] for line in said)
+def _refused(lines: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(line.removeprefix("history ").partition(": ")[0] for line in lines)

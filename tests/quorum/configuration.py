@@ -186,7 +186,7 @@ def _events(rng: random.Random, theme: Theme, voters: int, slots: int, horizon: 
             events.append((at, "double", rng.randrange(slots)))
             continue
         events.append((at, what, broker))
-        ends = {"cut": "mend", "fill": "mend", "outage": "mend_all"}.get(what)
+        ends = {"cut": "repair", "fill": "repair", "outage": "repair_all"}.get(what)
         if ends is not None:
             events.append((at + rng.choice((5, 20, 60, 200)), ends, broker))
     return tuple(sorted(events))

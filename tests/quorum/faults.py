@@ -68,10 +68,10 @@ class Events:
         """End the temporary faults."""
         for broker in self._world.roots:
             if broker not in self.gone:
-                self._mend(broker)
+                self._repair(broker)
         self._world.page = 0
 
-    def mend_everything(self) -> None:
+    def repair_everything(self) -> None:
         """Bring back the storage that was permanently away, and remove the files of the attacker."""
         for root, path in self.forged:
             root.delete(path)
@@ -124,7 +124,7 @@ class Events:
     def _fill(self, broker: int) -> None:
         self._world.roots[broker].full = True
 
-    def _mend(self, broker: int) -> None:
+    def _repair(self, broker: int) -> None:
         root = self._world.roots[broker]
         root.reachable, root.full = broker not in self.gone, False
 
@@ -142,9 +142,9 @@ class Events:
         for away in (voters[at:] + voters[:at])[: len(voters) // 2 + 1]:
             self._cut(away)
 
-    def _mend_all(self, broker: int) -> None:
+    def _repair_all(self, broker: int) -> None:
         for each in self._world.roots:
-            self._mend(each)
+            self._repair(each)
 
     def _double(self, slot: int) -> None:
         """Start another process in the slot, as if the first one were dead."""

@@ -81,7 +81,7 @@ def _damaged(configuration: Configuration) -> Configuration:
     """A voter lags, the log below is deleted, and a snapshot is damaged before the voter gets it."""
     rng = random.Random(configuration.seed)
     away = rng.randrange(60)
-    events = ((away, "cut", 3), (rng.randrange(200), "damage", 1), (away + 300, "mend", 3))
+    events = ((away, "cut", 3), (rng.randrange(200), "damage", 1), (away + 300, "repair", 3))
     return replace(configuration, voters=3, slow=0, events=tuple(sorted(events)))
 
 
@@ -108,7 +108,7 @@ _WIPED = directed(
     schedule="bursts",
     horizon=120,
     constant_roots=False,
-    events=((0, "cut", 2), (1, "wipe", 1), (2, "mend", 2)),
+    events=((0, "cut", 2), (1, "wipe", 1), (2, "repair", 2)),
 )
 _CHANGING = directed("alter 5; commit", "alter 1", "enrol 1; enrol 5", voters=4, others=1)
 _TWO_CHANGES = (
@@ -121,7 +121,7 @@ _TWO_CHANGES = (
     ("d1", ""),
     ("", "cut 2"),
     ("", "cut 3"),
-    ("", "mend 1"),
+    ("", "repair 1"),
     ("d0", ""),  # 1, 4, 5: three of five
 )
 _ROTTING = directed(

@@ -51,7 +51,7 @@ class Run:
                 if configuration.refused:
                     self._alone("a reader", self._look_on, READER)
                 self._alone("one alone", self._go_on)
-                world.events.mend_everything()
+                world.events.repair_everything()
                 self._alone("the operator", self._bring_in_order)
                 world.history.check_refusals()
         except Violation as violation:

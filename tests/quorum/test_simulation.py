@@ -53,7 +53,7 @@ def test_all_kinds_of_runs_have_their_turn() -> None:
     assert {configuration.voters for configuration in configurations} == {1, 3, 5}
     assert {len(configuration.operations) for configuration in configurations} == {2, 3, 4, 5, 6}
     events = Counter(what for configuration in configurations for _, what, _ in configuration.events)
-    assert set(events) >= {"cut", "mend", "outage", "leave", "fill", "wipe", "damage", "damage_all", "double"}
+    assert set(events) >= {"cut", "repair", "outage", "leave", "fill", "wipe", "damage", "damage_all", "double"}
     assert any(configuration.real_files for configuration in configurations)
 
 

@@ -22,7 +22,7 @@ if __name__ == "__main__":
     roots = load_cluster_file(os.environ["STRATALOG_CLUSTER"]).roots
     spark = spark_session("jobs in turn", roots=roots)  # jobs take the session that is there
     for call in json.loads(Path(sys.argv[1]).read_text()):
-        with redirect_stdout(io.StringIO()) as said:
+        with redirect_stdout(io.StringIO()) as output:
             status = main([*call, "--json"])
-        print("DONE", json.dumps([status, json.loads(said.getvalue().splitlines()[-1])]), flush=True)
+        print("DONE", json.dumps([status, json.loads(output.getvalue().splitlines()[-1])]), flush=True)
     spark.stop()

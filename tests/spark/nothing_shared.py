@@ -159,14 +159,14 @@ class Submitted:
     """A running spark-submit, whose output is in files of the driver's folder."""
 
     def __init__(self, command: list[str], environ: Mapping[str, str], folder: Path) -> None:
-        self._said = folder / f"{len([*folder.glob('*.out')])}.out"
-        with self._said.open("wb") as out:
+        self._output = folder / f"{len([*folder.glob('*.out')])}.out"
+        with self._output.open("wb") as out:
             self.process = subprocess.Popen(command, cwd=folder, env=dict(environ), stdout=out, stderr=out)
 
     @property
     def output(self) -> str:
         """The output so far."""
-        return self._said.read_text(errors="replace")
+        return self._output.read_text(errors="replace")
 
     def end(self) -> str:
         """Wait, and return all output. Raises: AssertionError for an exit status other than 0."""

@@ -44,7 +44,7 @@ def main(path: str, *options: str) -> None:
     file = load_cluster_file(file_path)
     spark = spark_session("telling", roots=file.roots)
 
-    def told(step: Callable[[], object]) -> None:
+    def run_step(step: Callable[[], object]) -> None:
         try:
             print(step())
         except Exception:
@@ -105,7 +105,7 @@ def main(path: str, *options: str) -> None:
         lambda: cluster.recover("t", ADDRESS),
         lambda: pickled(cluster),
     ):
-        told(step)
+        run_step(step)
     spark.stop()
 
 

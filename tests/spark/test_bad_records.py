@@ -205,8 +205,8 @@ def test_a_line_that_sparks_reader_could_not_parse_goes_to_the_topic_as_it_was(
         cluster.append(topic, given, key="id")
     cluster.append(topic, given, key="id", on_bad_record="topic", bad_record_topic=bad).raise_for_failures()
     assert keys(cluster, topic) == ["t0"]
-    found = cluster.read(bad).selectExpr("cast(value AS STRING) AS line", "headers[0].value AS said").collect()
-    assert {row.line: bytes(row.said).decode() for row in found} == {lines[1]: CORRUPT, lines[2]: CORRUPT}
+    found = cluster.read(bad).selectExpr("cast(value AS STRING) AS line", "headers[0].value AS message").collect()
+    assert {row.line: bytes(row.message).decode() for row in found} == {lines[1]: CORRUPT, lines[2]: CORRUPT}
 
 
 def test_the_place_that_a_record_came_from_is_told(

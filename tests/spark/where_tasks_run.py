@@ -23,10 +23,10 @@ def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             "folder": os.getcwd(),
             "path": sys.path,
         }
-        yield pa.RecordBatch.from_pydict({"told": [json.dumps(found)] * batch.num_rows})
+        yield pa.RecordBatch.from_pydict({"place": [json.dumps(found)] * batch.num_rows})
 
 
 if __name__ == "__main__":
     spark = SparkSession.builder.getOrCreate()
-    for row in spark.range(0, 4, 1, 4).mapInArrow(where, "told string").collect():
-        print("TASK", row.told)
+    for row in spark.range(0, 4, 1, 4).mapInArrow(where, "place string").collect():
+        print("TASK", row.place)

@@ -89,11 +89,11 @@ class Trial:
     """The addresses of the copies with the flipped bit."""
     found: bool = False
 
-    def snapshot_state(self, said: object) -> None:
+    def snapshot_state(self, report: object) -> None:
         """A report detects the bit if an item failed or a note names the file."""
-        if isinstance(said, Report):
-            named = (base_name(address) in note for address in self.flipped for note in said.notes)
-            self.found |= bool(said.failures) or any(named)
+        if isinstance(report, Report):
+            named = (base_name(address) in note for address in self.flipped for note in report.notes)
+            self.found |= bool(report.failures) or any(named)
 
     @contextmanager
     def finding(self) -> Iterator[None]:

@@ -92,7 +92,7 @@ class Patient:
             subprocess.run([interpreter, *argv], check=True, env={**os.environ, "PYTHONPATH": "", "PATH": path})
         self._capsys.readouterr()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Follow ``health``, the most urgent finding first, until nothing is found."""
         for _ in range(5):
             found = self.found()

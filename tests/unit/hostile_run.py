@@ -71,7 +71,7 @@ def main(folder: str, maker: str) -> None:
     good = sum(table.num_rows for table in live.driver().tail("good", start="earliest", follow=False))
     status = Path("/proc/self/status").read_text()  # getrusage would tell of the parent, too
     peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-    print(json.dumps({"said": seen, "good": good, "peak_bytes": peak}))
+    print(json.dumps({"messages": seen, "good": good, "peak_bytes": peak}))
 
 
 if __name__ == "__main__":

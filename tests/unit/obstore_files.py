@@ -23,25 +23,25 @@ class ObstoreFiles(AbstractFileSystem):  # type: ignore[misc]
         self._objects = store
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        return _info(path, _told(lambda: obstore.head(self._objects, _key(path))))
+        return _info(path, _translated(lambda: obstore.head(self._objects, _key(path))))
 
     def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
              ) -> dict[str, Any]:  # fmt: skip
         bucket, key = path.partition("/")[0], _key(path)
         pages = obstore.list(self._objects, prefix=key or None)
-        found = _told(lambda: [each for page in pages for each in page])
+        found = _translated(lambda: [each for page in pages for each in page])
         return {name: _info(name, each) for each in found for name in [f"{bucket}/{each['path']}"]}
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         if start is None or end is None:
-            return bytes(_told(lambda: obstore.get(self._objects, _key(path)).bytes()))
-        return bytes(_told(lambda: obstore.get_range(self._objects, _key(path), start=start, end=end)))
+            return bytes(_translated(lambda: obstore.get(self._objects, _key(path)).bytes()))
+        return bytes(_translated(lambda: obstore.get_range(self._objects, _key(path), start=start, end=end)))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        _told(lambda: obstore.put(self._objects, _key(path), value, mode=mode, use_multipart=False))  # type: ignore[arg-type]
+        _translated(lambda: obstore.put(self._objects, _key(path), value, mode=mode, use_multipart=False))  # type: ignore[arg-type]
 
     def rm_file(self, path: str) -> None:
-        _told(lambda: obstore.delete(self._objects, _key(path)))
+        _translated(lambda: obstore.delete(self._objects, _key(path)))
 
 
 def s3_files(root: str, endpoint_url: str | None) -> AbstractFileSystem:
@@ -103,7 +103,7 @@ def _info(path: str, meta: Any) -> dict[str, Any]:
     }
 
 
-def _told(call: Callable[[], Any]) -> Any:
+def _translated(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except NotFoundError as error:

@@ -179,10 +179,10 @@ def test_a_run_sends_about_what_its_dry_run_says(scene: Scene, wrong: float, vot
     close(found, sent, wrong)
 
 
-def close(said: Estimate, sent: Estimate, wrong: float) -> None:
-    assert said.puts == pytest.approx(sent.puts, rel=wrong, abs=2)
-    assert said.gets == pytest.approx(sent.gets, rel=wrong + 0.05, abs=2)
-    assert 0.75 * sent.moved_bytes - METADATA_BYTES <= said.moved_bytes <= 1.3 * sent.moved_bytes
+def close(estimate: Estimate, sent: Estimate, wrong: float) -> None:
+    assert estimate.puts == pytest.approx(sent.puts, rel=wrong, abs=2)
+    assert estimate.gets == pytest.approx(sent.gets, rel=wrong + 0.05, abs=2)
+    assert 0.75 * sent.moved_bytes - METADATA_BYTES <= estimate.moved_bytes <= 1.3 * sent.moved_bytes
 
 
 @pytest.mark.parametrize(("brokers", "voters"), [(1, 1), (3, 1), (3, 3), (5, 3)])

@@ -33,7 +33,7 @@ def patient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
 def test_a_cluster_that_nobody_maintains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = Patient(tmp_path, capsys)
     assert [(row["severity"], row["subjects"]) for row in made.found().values()] == [("warning", "maintain")]
-    made.mend()
+    made.repair()
 
 
 @pytest.mark.parametrize("noticed", [False, True], ids=["before a run", "after a run has fenced it"])
@@ -52,7 +52,7 @@ def test_a_follower_that_is_gone(patient: Patient, noticed: bool) -> None:
         figures = patient.figures()
     assert (figures["UnderReplicatedPartitions"], figures["OfflinePartitionsCount"]) == (1, 0)
     patient.follow(found["OfflineLogDirectoryCount"])
-    patient.mend()
+    patient.repair()
     assert patient.figures()["UnderReplicatedPartitions"] == 0
 
 
@@ -65,7 +65,7 @@ def test_a_broker_that_lost_its_disk(patient: Patient) -> None:
     found = patient.found()["OfflineLogDirectoryCount"]
     assert f"bootstrap {lost}" in found["what"]
     assert patient.job("bootstrap", str(lost)) == 0
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_a_broker_that_is_fenced_by_hand(patient: Patient) -> None:
     assert found["FencedBrokerCount"]["severity"] == "error", "a partition lacks a copy"
     assert "brokers unfence" in found["FencedBrokerCount"]["do"]
     assert [*found] == ["FencedBrokerCount"]
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_fewer_members_than_min_insync_replicas(patient: Patient) -> None:
         assert "acks=all is refused" in found["what"]
         assert patient.figures()["UnderMinIsrPartitionCount"] == 1
         assert patient.job("describe", "--topics", "t") == 1
-    patient.mend()
+    patient.repair()
     assert patient.job("describe") == 0
 
 
@@ -112,7 +112,7 @@ def test_a_partition_without_a_leader(patient: Patient) -> None:
             patient.job("replicate")
         assert patient.job("describe", "--topics", "u") == 1
     patient.follow(found["OfflineLogDirectoryCount"])
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_the_only_voter_is_gone(patient: Patient) -> None:
         assert report.rows[0]["finding"] == "current-leader"
         assert not report.ok
     patient.follow(found["current-leader"])
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_a_voter_of_three_lost_its_disk(tmp_path: Path, capsys: pytest.CaptureFi
     assert made.found()["OfflineLogDirectoryCount"]["affected"] == "offline-voter 1"
     made.job("bootstrap", "3")
     assert "quorum replace-voter 3" in made.found()["offline-voter"]["do"]
-    made.mend()
+    made.repair()
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_followers_that_lag(patient: Patient) -> None:
     assert found["severity"] == "error"
     assert "lack 2 records" in found["what"]  # two followers
     assert found["since"] is not None
-    patient.mend()
+    patient.repair()
     assert patient.figures()["MaxLag"] == 0
 
 
@@ -169,7 +169,7 @@ def test_a_file_that_is_damaged(patient: Patient, which: str, how: str) -> None:
         file.unlink()
     found = patient.found()["damaged-replicas"]
     assert (found["severity"], found["subjects"]) == ("error", "t-0")
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_damage_that_no_copy_can_mend_stays_named_until_it_is_read_well(patient:
     for file, content in kept.items():
         file.write_bytes(content)
     patient.follow(found)
-    patient.mend()
+    patient.repair()
 
 
 READ_ONLY = """
@@ -228,7 +228,7 @@ def test_a_disk_that_is_nearly_full(patient: Patient) -> None:
     assert "bytes are free" in found["what"]
     patient.follow(found)
     patient.live.cluster.topics.alter_configs(None, SMALL)
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
         os.utime(file, (long_ago_s, long_ago_s))
     found = patient.found()["retention-lag"]
     assert (found["severity"], found["subjects"]) == ("error", "t-0")
-    patient.mend()
+    patient.repair()
 
 
 @pytest.mark.slow
@@ -346,7 +346,7 @@ def test_a_transaction_that_was_abandoned(patient: Patient) -> None:
     assert (found["severity"], found["subjects"]) == ("error", "loader")
     assert found["since"] is not None
     assert patient.figures()["PartitionsWithLateTransactionsCount"] == 1
-    patient.mend()
+    patient.repair()
 
 
 def test_upkeep_that_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,7 +358,7 @@ def test_upkeep_that_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found["severity"] == "error"
     assert {"replicate", "tier", "merge", "retain"} <= {*found["subjects"].split()}
     assert "vacuum" not in found["subjects"], "once a day"
-    made.mend()
+    made.repair()
 
 
 def test_what_people_read_is_no_wider_than_a_terminal(

@@ -40,7 +40,7 @@ class Appended:
     appends: int
     seconds: float
     failures: list[str]
-    said: list[str]
+    messages: list[str]
     """The log messages of its background merges."""
 
 
@@ -53,7 +53,7 @@ class _Said(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def append_until_told(file: str, pipe: Connection) -> None:
+def append_until_stopped(file: str, pipe: Connection) -> None:
     """The process: it appends until it receives a message."""
     found = _Said()
     logging.getLogger("stratalog.engine.upkeep").addHandler(found)
@@ -72,7 +72,7 @@ def appending(file: Path) -> Iterator[Callable[[], Appended]]:
     """A process that appends; reading its results ends it."""
     context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe()
-    process = context.Process(target=append_until_told, args=(str(file), its))
+    process = context.Process(target=append_until_stopped, args=(str(file), its))
     process.start()
 
     def end() -> Appended:
@@ -141,7 +141,7 @@ def run(folder: Path, seconds: float, delay_ms: int) -> dict[str, object]:
                 most = max(most, files(folder))
         appended = end()
     assert failed == []
-    assert (appended.failures, appended.said) == ([], [])
+    assert (appended.failures, appended.messages) == ([], [])
     rate = appended.appends / appended.seconds
     assert most <= SLACK * NAMES * rate * delay_ms / 1000 + FEW
     Cluster.open(file).verify(deep=True).raise_for_failures()

@@ -47,7 +47,7 @@ def objects(folder: dict[str, str]) -> list[StoredObject]:
     return sorted(found, key=lambda one: one.name)
 
 
-def told(log: ReplicaLog) -> dict[str, object]:
+def described(log: ReplicaLog) -> dict[str, object]:
     by_name = {
         field.name: sorted(getattr(log, field.name), key=lambda file: str(file.name))
         for field in fields(log)
@@ -72,7 +72,7 @@ def looks(folders: list[dict[str, str]]) -> None:
         assert [*known.objects] == answer
         log = log_again(log, known.listing, LINEAGE, end_of_append)
         assert log.listing is known.listing
-        assert told(log) == told(resolve(fresh, LINEAGE, end_of_append))
+        assert described(log) == described(resolve(fresh, LINEAGE, end_of_append))
 
 
 @given(_folders)

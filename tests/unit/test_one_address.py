@@ -102,35 +102,35 @@ def to_s3(options: StoreOptions) -> Reached:
     return Reached("s3", options.endpoint_url or "", options, KEYS)
 
 
-def botocore_told(options: StoreOptions) -> tuple[str, str, bool]:
+def botocore_gets(options: StoreOptions) -> tuple[str, str, bool]:
     client = client_of(options)
     return client.meta.endpoint_url, client.meta.region_name, client.meta.config.s3["addressing_style"] == "path"
 
 
-def delta_told(options: StoreOptions) -> tuple[str, str, bool]:
+def delta_gets(options: StoreOptions) -> tuple[str, str, bool]:
     found = delta_storage_options(to_s3(options))
     assert found["AWS_ENDPOINT_URL"] == found["AWS_ENDPOINT_URL_S3"]
     assert found["AWS_ALLOW_HTTP"] == ("true" if found["AWS_ENDPOINT_URL"].startswith("http:") else "false")
     return found["AWS_ENDPOINT_URL"], found["AWS_REGION"], found["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] == "false"
 
 
-def spark_told(options: StoreOptions) -> tuple[str, str, bool]:
+def spark_gets(options: StoreOptions) -> tuple[str, str, bool]:
     found = {
         name.removeprefix("fs.s3a.bucket.b."): value for name, value in s3a_settings("b", options, {}).items()
     }
     return found["endpoint"], found["endpoint.region"], found["path.style.access"] == "true"
 
 
-def pyiceberg_told(options: StoreOptions) -> tuple[str, str, bool]:
+def pyiceberg_gets(options: StoreOptions) -> tuple[str, str, bool]:
     found = properties_of(to_s3(options))
     return found["s3.endpoint"], found["s3.region"], found["s3.force-virtual-addressing"] == "false"
 
 
 S3_CLIENTS: dict[str, Callable[[StoreOptions], tuple[str, str, bool]]] = {
-    "brokers": botocore_told,
-    "delta-rs": delta_told,
-    "Spark": spark_told,
-    "pyiceberg": pyiceberg_told,
+    "brokers": botocore_gets,
+    "delta-rs": delta_gets,
+    "Spark": spark_gets,
+    "pyiceberg": pyiceberg_gets,
 }
 
 
@@ -167,7 +167,7 @@ def test_configured_endpoints_may_be_ignored(way: str, tmp_path: Path, monkeypat
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     here = resolved("s3://b", StoreOptions(region="eu-west-1"))
     amazon = "https://s3.eu-west-1.amazonaws.com"
-    assert botocore_told(here) == (amazon, "eu-west-1", False)
+    assert botocore_gets(here) == (amazon, "eu-west-1", False)
     found = storage_options("s3://b/t", here)
     assert (found["AWS_ENDPOINT_URL"], found["AWS_ENDPOINT_URL_S3"], found["AWS_ALLOW_HTTP"]) == (
         amazon,
@@ -252,7 +252,7 @@ AZURE_WAYS: dict[str, tuple[Way, str]] = {
 HOST = "lake.dfs.core.windows.net"
 
 
-def adlfs_told(options: StoreOptions) -> tuple[str, str]:
+def adlfs_gets(options: StoreOptions) -> tuple[str, str]:
     pytest.importorskip("adlfs")
     from stratalog.partitions.store.object_azure import AzureSession
 
@@ -294,7 +294,7 @@ def pyiceberg_told_of_azure(options: StoreOptions) -> tuple[str, str]:
 
 
 AZURE_CLIENTS: dict[str, Callable[[StoreOptions], tuple[str, str]]] = {
-    "brokers": adlfs_told,
+    "brokers": adlfs_gets,
     "delta-rs": delta_told_of_azure,
     "Spark": spark_told_of_azure,
     "pyiceberg": pyiceberg_told_of_azure,
@@ -346,7 +346,7 @@ GOOGLE_WAYS: dict[str, Way] = {
 }
 
 
-def gcsfs_told(options: StoreOptions) -> str:
+def gcsfs_gets(options: StoreOptions) -> str:
     pytest.importorskip("gcsfs")
     from stratalog.partitions.store.object_gcs import GcsSession
 
@@ -380,7 +380,7 @@ def pyiceberg_told_of_google(options: StoreOptions) -> str:
 
 
 GOOGLE_CLIENTS: dict[str, Callable[[StoreOptions], str]] = {
-    "brokers": gcsfs_told,
+    "brokers": gcsfs_gets,
     "delta-rs": delta_told_of_google,
     "Spark": spark_told_of_google,
     "pyiceberg": pyiceberg_told_of_google,

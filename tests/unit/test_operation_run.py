@@ -52,16 +52,16 @@ def key(partition: int, topic: str = "t") -> TopicIdPartition:
 class Seen:
     """Records the calls of progress."""
 
-    told: list[object] = field(default_factory=list)
+    calls: list[object] = field(default_factory=list)
 
     def start(self, operation: str, items: int, unit: str) -> None:
-        self.told.append((operation, items, unit))
+        self.calls.append((operation, items, unit))
 
     def advance(self, size_bytes: int = 0) -> None:
-        self.told.append(size_bytes)
+        self.calls.append(size_bytes)
 
     def finish(self) -> None:
-        self.told.append("finished")
+        self.calls.append("finished")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ def test_each_task_advances_progress_and_one_that_fails_is_a_failure() -> None:
     }
     assert found == {1: 1, 2: 2}
     assert run.failures == [Failure("t-0", "KAFKA_STORAGE_ERROR", "the disk is full")]
-    assert seen.told[0] == ("copy", 3, "partitions")
-    assert sorted(cast("list[int]", seen.told[1:-1])) == [0, 10, 20]
-    assert seen.told[-1] == "finished"
+    assert seen.calls[0] == ("copy", 3, "partitions")
+    assert sorted(cast("list[int]", seen.calls[1:-1])) == [0, 10, 20]
+    assert seen.calls[-1] == "finished"
 
 
 def over_after(turns: int) -> Callable[[], bool]:
@@ -157,7 +157,7 @@ def test_work_in_turns_ends_with_its_budget(turns: int | None, done: list[int], 
     parts, failed = run.in_turns(copy, works(1, 9, 30), None if turns is None else over_after(turns))
     assert sorted(copied.files for _, copied in parts) == sorted(done)
     assert (failed, run.failures, run.totals.get("cut_off")) == ([], [], cut_off)
-    assert sum(found for found in seen.told if isinstance(found, int)) == 10 * sum(done)
+    assert sum(found for found in seen.calls if isinstance(found, int)) == 10 * sum(done)
 
 
 def test_work_that_fails_in_a_later_turn_keeps_what_it_had_done() -> None:

@@ -40,7 +40,7 @@ def test_a_hostile_segment_stops_nothing_but_its_own_topic_and_takes_less_than_a
     tmp_path: Path, maker: str
 ) -> None:
     found = outcome(tmp_path, maker)
-    seen = found["said"]
+    seen = found["messages"]
     assert found["peak_bytes"] < GIGABYTE
     assert found["good"] == 6_000, "the other topic is read from end to end"
     for what in READERS:

@@ -184,7 +184,7 @@ def test_a_damaged_replica_is_healed_from_others(live: RemoteFaults) -> None:
     spot(live, follower, -1).flip(30)
     assert failed_items(live.cluster.verify(deep=True)) >= {"t"}
     report = live.cluster.heal(check=False)
-    assert [row["outcome"] for row in report.rows] == ["mended"]
+    assert [row["outcome"] for row in report.rows] == ["repaired"]
     assert failed_items(report) == {"t"}
     live.down = None
     live.cluster.verify(deep=True).raise_for_failures()

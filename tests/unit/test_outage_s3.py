@@ -191,7 +191,7 @@ def test_faults_that_pass_cost_no_record_and_make_none_twice(behind: Behind, see
             break
     else:
         pytest.fail("it does not get through")
-    behind.proxy.mend()
+    behind.proxy.repair()
     behind.check("abcde")
 
 
@@ -289,7 +289,7 @@ def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lac
     assert behind.planned(2) == 3, "what is not remote is on the broker"
     behind.cluster.merge(check=False)
     behind.cluster.replicate(check=False)
-    behind.proxy.mend()
+    behind.proxy.repair()
     report = behind.cluster.tier().raise_for_failures()
     assert (row(report)["backlog_bytes"], row(report)["attempts"]) == (0, 0)
     behind.check("abcde")
@@ -314,7 +314,7 @@ def test_of_a_remote_that_is_away_the_error_names_the_tier_and_local_reads_go_on
         behind.cluster.fetch("t", 0, 0, timeout_s=1)
     with pytest.raises(StorageError, match=rf"'t' was not deleted.*{behind.prefix}.*Try again when"):
         behind.cluster.topics.delete("t")
-    behind.proxy.mend()
+    behind.proxy.repair()
     assert behind.planned(None) == 4
 
 
@@ -326,7 +326,7 @@ def test_one_bad_partition_stops_no_other_and_is_named(behind: Behind) -> None:
     report = behind.cluster.tier(check=False)
     assert [failure.item for failure in report.failures] == ["t-5"]
     assert sorted(behind.remote_log().segments) == [0, 1, 2, 3, 4, 6, 7]
-    behind.proxy.mend()
+    behind.proxy.repair()
     behind.cluster.tier().raise_for_failures()
     assert sorted(behind.remote_log().segments) == list(range(8))
     assert_table_and_folder_agree(behind.direct, behind.folder(), behind.options)
@@ -339,7 +339,7 @@ def test_after_an_outage_the_earliest_goes_first_and_fresh_partitions_take_turns
     assert not behind.cluster.tier(check=False).ok
     behind.tiered("new")
     behind.fill("a", "b", topic="new")
-    behind.proxy.mend()
+    behind.proxy.repair()
     behind.proxy.seen.clear()
     behind.in_turn().tier().raise_for_failures()
     order = [
@@ -392,7 +392,7 @@ def test_no_secret_is_in_what_runs_say_and_leave(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", WRONG_KEY)
     s3_session._session.cache_clear()  # as in a process of its own
     with running_proxy(s3_endpoint.url) as unknown:
-        messages += said_by_failing_runs(behind.reached_by(unknown))
+        messages += outputs_of_failing_runs(behind.reached_by(unknown))
     monkeypatch.undo()
     s3_session._session.cache_clear()
     assert "403" in "".join(messages)
@@ -404,7 +404,7 @@ def test_no_secret_is_in_what_runs_say_and_leave(
         assert [text[max(0, text.index(secret) - 500) :][:1000] for text in found] == []
 
 
-def said_by_failing_runs(behind: Behind) -> list[str]:
+def outputs_of_failing_runs(behind: Behind) -> list[str]:
     """The output of a driver whose credentials are wrong, and then of one whose server fails."""
     messages: list[str] = []
     for spoil in (None, echo, busy, reset, answer_torn, refused(403, "InvalidAccessKeyId")):

@@ -48,7 +48,7 @@ def value_of(found: Spot) -> int:
     return int(pq.read_metadata(io.BytesIO(found.read())).row_group(0).column(4).data_page_offset) + 40
 
 
-def said(broker: int, offset: int) -> str:
+def damage_note(broker: int, offset: int) -> str:
     return rf"^t-0: offsets \[{offset}, {offset + 1}\) cannot be read: memory://b{broker}/.*; run heal"
 
 
@@ -60,7 +60,7 @@ def test_what_is_damaged_on_the_leader_comes_from_a_follower(live: LiveCluster, 
     fetched = live.driver().fetch("t", 0, offset)
     assert (values(fetched)[:1], fetched.broker) == ("abc"[offset], 2)
     (note,) = fetched.damage
-    with pytest.raises(CorruptSegmentError, match=said(1, offset)):
+    with pytest.raises(CorruptSegmentError, match=damage_note(1, offset)):
         raise CorruptSegmentError(note)
 
 
@@ -133,7 +133,7 @@ def test_a_follower_serves_what_is_damaged_in_the_remote_tier(tmp_path: Path, wh
 def test_where_no_copy_is_good_the_error_names_each(live: LiveCluster) -> None:
     for broker in (1, 2, 3):
         spot(live, broker, 1).flip(PAGES)
-    with pytest.raises(CorruptSegmentError, match=said(1, 1)) as raised:
+    with pytest.raises(CorruptSegmentError, match=damage_note(1, 1)) as raised:
         live.driver().fetch("t", 0, 1)
     assert all(f"memory://b{broker}/" in str(raised.value) for broker in (1, 2, 3))
     assert "\n" not in str(raised.value)
@@ -170,7 +170,7 @@ def test_a_stream_says_whose_records_are_damaged(live: LiveCluster) -> None:
     tasks = first_tasks(live)
     bad = spot(live, 1, 1)
     bad.flip(value_of(bad))
-    with pytest.raises(CorruptSegmentError, match=said(1, 1)):
+    with pytest.raises(CorruptSegmentError, match=damage_note(1, 1)):
         values_of(tasks)
 
 

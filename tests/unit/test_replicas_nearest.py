@@ -281,7 +281,7 @@ def test_a_reader_who_does_not_offer_the_selector_reads_from_the_leader_and_says
     live.cluster = live.driver()
     for _ in range(2):
         assert serves(live, "b") == (1, 6)
-    (messages,) = caplog.messages
-    assert messages.startswith(
+    (message,) = caplog.messages
+    assert message.startswith(
         "the leader serves all reads: replica.selector.class = 'Farthest': this process offers no"
     )

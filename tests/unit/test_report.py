@@ -54,7 +54,7 @@ def test_a_report_is_a_table_for_programs() -> None:
     assert Report("describe", ()).to_arrow().num_rows == len(Report("describe", ()).to_pandas()) == 0
 
 
-def said_twice(line: str) -> list[str]:
+def repeated(line: str) -> list[str]:
     """A sequence of four or more words, or a subject, that a line repeats."""
     parts = [part.strip() for part in re.split(r"; |: |\. ", line)]
     subject = re.compile(r"(topic '\w+'|\w+-\d+( on broker \d+| in .*)?)")
@@ -63,9 +63,9 @@ def said_twice(line: str) -> list[str]:
 
 
 def test_the_test_itself_finds_what_is_said_twice() -> None:
-    assert said_twice("a-0: CODE: it is gone") == []
-    assert said_twice("a-0: CODE: a-0: it is gone") == ["a-0"]
-    assert said_twice("a-0: 1 is in sync; none of it was appended; none of it was appended")
+    assert repeated("a-0: CODE: it is gone") == []
+    assert repeated("a-0: CODE: a-0: it is gone") == ["a-0"]
+    assert repeated("a-0: 1 is in sync; none of it was appended; none of it was appended")
 
 
 def troubles(live: LiveCluster) -> dict[str, Callable[[], object]]:
@@ -178,7 +178,7 @@ def test_whatever_is_wrong_no_message_says_a_thing_twice(tmp_path: Path, trouble
             lines += answer.notes
         else:
             lines.append(f"{answer.code}: {answer}")
-    assert {line: twice for line in lines if (twice := said_twice(line))} == {}
+    assert {line: twice for line in lines if (twice := repeated(line))} == {}
     assert lines
 
 

@@ -56,7 +56,7 @@ class Together:
         self._lock = threading.Lock()
         self._two = threading.Barrier(2, timeout=10)
 
-    def told(self, kind: str, name: str) -> None:
+    def wait(self, kind: str, name: str) -> None:
         if kind == CREATE and name.endswith(".local"):
             with self._lock:
                 self.left -= 1
@@ -71,7 +71,7 @@ def test_leaders_are_prepared_side_by_side(tmp_path: Path) -> None:
     together = Together(4)
 
     def through(uri: str, store: Store) -> Store:
-        return CountingStore(store, together.told) if "heir" in uri else store
+        return CountingStore(store, together.wait) if "heir" in uri else store
 
     live.through = through
     Heir(live).restore().raise_for_failures()

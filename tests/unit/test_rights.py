@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 REFUSED = StorageAuthorizationError.code
 
 
-def said_by(act: Act, live: Guarded, driver: Cluster) -> tuple[bool, str]:
+def texts_of(act: Act, live: Guarded, driver: Cluster) -> tuple[bool, str]:
     """Whether it succeeded, and all texts about its failures."""
     try:
         answer = act(live, driver)
@@ -46,7 +46,7 @@ def test_an_operation_asks_for_the_rights_of_its_row_and_for_no_others(row: Need
             log.rename(log.with_name("hidden"))
     with live.guarded(lambda place, right: right in row.right_of(place)) as (asked, refused):
         for act in ACTS[row.operation]:
-            went_well, found = said_by(act, live, driver)
+            went_well, found = texts_of(act, live, driver)
             assert went_well, found
     assert refused == []
     expected = {(place, right) for place in PLACES for right in row.right_of(place)}
@@ -77,7 +77,7 @@ def test_a_right_that_is_missing_is_named_with_the_path(
     act = ACTS[row.operation][0]
     began_s = live.clock.monotonic_s()
     with live.guarded(lambda at, asked: (at, asked) != (place, right)) as (_, refused):
-        went_well, found = said_by(act, live, driver)
+        went_well, found = texts_of(act, live, driver)
     assert refused, "it was asked for"
     if row.if_refused.startswith(place):
         assert went_well, found
@@ -103,7 +103,7 @@ def test_a_producer_that_may_delete_nothing_lacks_nothing(tmp_path: Path) -> Non
         PREPARED.get(operation, lambda _: None)(live)
         with live.guarded(lambda place, right: right != "delete") as (_, refused):
             for act in ACTS[operation]:
-                went_well, found = said_by(act, live, live.driver())
+                went_well, found = texts_of(act, live, live.driver())
                 assert went_well, (operation, found)
         assert refused == [], operation
     live.cluster.verify(deep=True).raise_for_failures()
@@ -129,7 +129,7 @@ def test_whoever_may_only_read_changes_nothing_by_dry_runs(tmp_path: Path) -> No
     )
     for run in dry:
         with live.guarded(lambda place, right: right in ("list", "read")) as (_, refused):
-            went_well, found = said_by(lambda _, __, run=run: run(), live, driver)  # type: ignore[misc]
+            went_well, found = texts_of(lambda _, __, run=run: run(), live, driver)  # type: ignore[misc]
         assert went_well, found
         assert refused == []
 

@@ -202,10 +202,10 @@ def test_records_of_another_topic_are_nobody_elses(on_s3: OnS3, user: str) -> No
     """In both tiers; they are neither written nor deleted."""
     driver = on_s3.driver(user)
     refused = [
-        said_by(lambda: driver.fetch("other", 0, 0)),
-        said_by(lambda: driver.verify(["other"], deep=True)),
-        said_by(lambda: driver.append_batches("other", {0: [batch(["x"])]}, check=False)),
-        said_by(lambda: driver.describe(["other"])),
+        texts_of(lambda: driver.fetch("other", 0, 0)),
+        texts_of(lambda: driver.verify(["other"], deep=True)),
+        texts_of(lambda: driver.append_batches("other", {0: [batch(["x"])]}, check=False)),
+        texts_of(lambda: driver.describe(["other"])),
     ]
     for message in refused:
         assert "CLUSTER_AUTHORIZATION_FAILED: " in message
@@ -215,7 +215,7 @@ def test_records_of_another_topic_are_nobody_elses(on_s3: OnS3, user: str) -> No
     assert on_s3.driver("admin").fetch("other", 0, 0).records.num_rows
 
 
-def said_by(act: Callable[[], object]) -> str:
+def texts_of(act: Callable[[], object]) -> str:
     """The texts about its refused requests."""
     try:
         answer = act()
@@ -238,7 +238,7 @@ def test_a_reader_that_writes_is_told_what_it_lacks_and_where(on_s3: OnS3) -> No
     }
     before = names_in(on_s3)
     for path, write in writes.items():
-        found = said_by(write)
+        found = texts_of(write)
         assert "CLUSTER_AUTHORIZATION_FAILED: " in found, path
         assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}.*{path}.*\(s3:PutObject\)", found), (
             found
@@ -263,7 +263,7 @@ def test_a_producer_does_its_work_and_deletes_nothing(on_s3: OnS3, user: str) ->
         driver.vacuum,
         lambda: driver.topics.delete("t", check=False),
     ):
-        found = said_by(work)
+        found = texts_of(work)
         assert "CLUSTER_AUTHORIZATION_FAILED: " in found
         assert re.search(r"\(s3:(Delete|Put)Object\)|its owner must grant you the right to create", found), found
     assert before <= names_in(on_s3)
@@ -293,7 +293,7 @@ def test_an_operator_keeps_its_topics_up(on_s3: OnS3) -> None:
     driver.quorum.snapshot().raise_for_failures()
     driver.verify(TOPICS, deep=True).raise_for_failures()
     for work in (driver.retain, driver.tier):
-        assert "/other-" in said_by(lambda work=work: work(["other"]))  # type: ignore[misc]
+        assert "/other-" in texts_of(lambda work=work: work(["other"]))  # type: ignore[misc]
 
 
 def test_the_operator_of_all_topics_does_everything(on_s3: OnS3) -> None:

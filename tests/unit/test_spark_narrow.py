@@ -18,20 +18,20 @@ BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 class Conf:
     """A session's settings; ``refuses``: like platforms that allow no changes."""
 
-    def __init__(self, refuses: bool = False, **said: str) -> None:
-        self.said = {RECORDS: "10000", **said}
+    def __init__(self, refuses: bool = False, **settings: str) -> None:
+        self.settings = {RECORDS: "10000", **settings}
         self._refuses = refuses
 
     def get(self, key: str, default: str | None) -> str | None:
-        return self.said.get(key, default)
+        return self.settings.get(key, default)
 
     def set(self, key: str, value: str) -> None:
         if self._refuses:
             raise AnalysisException("[CONFIG_NOT_AVAILABLE]")
-        self.said[key] = value
+        self.settings[key] = value
 
     def unset(self, key: str) -> None:
-        del self.said[key]
+        del self.settings[key]
 
 
 def session(conf: Conf) -> Any:
@@ -51,15 +51,15 @@ def test_wide_records_come_in_batches_of_bounded_bytes_in_any_session(
     expected: dict[str, str], bytes_inside: int
 ) -> None:
     conf = Conf(**expected)
-    before = dict(conf.said)
+    before = dict(conf.settings)
     with bounded_by_bytes(session(conf)):
-        assert conf.said == {RECORDS: str(BATCH_RECORDS), BYTES: str(bytes_inside)}
-    assert conf.said == before
+        assert conf.settings == {RECORDS: str(BATCH_RECORDS), BYTES: str(bytes_inside)}
+    assert conf.settings == before
 
 
 @pytest.mark.parametrize("bounded", [bounded_by_bytes, bounded_by_records])
 def test_a_session_that_refuses_settings_keeps_its_own(bounded: Any) -> None:
     conf = Conf(refuses=True)
     with bounded(session(conf)):
-        assert conf.said == {RECORDS: "10000"}
-    assert conf.said == {RECORDS: "10000"}
+        assert conf.settings == {RECORDS: "10000"}
+    assert conf.settings == {RECORDS: "10000"}

@@ -58,7 +58,7 @@ class Query:
     def seen(self, topic: str = "t") -> list[str]:
         return sorted(value for values in self.live.read(topic).values() for value in values)
 
-    def said(self) -> dict[str, str]:
+    def messages(self) -> dict[str, str]:
         """The messages in the topic of bad records, by value."""
         found = {}
         for partition in (0, 1):
@@ -114,9 +114,9 @@ def test_tasks_leave_bad_records_out_and_the_driver_appends_them_to_their_topic(
     sink = query.sink()
     messages = [query.write(0, FIRST, sink), query.write(1, SECOND, sink)]
     assert all(isinstance(message, TaskAppend) for message in messages)
-    assert query.said() == {}
+    assert query.messages() == {}
     query.sink().commit([*messages], 0)
-    assert (query.live.read(), query.said()) == ({0: ["1"]}, SAID)
+    assert (query.live.read(), query.messages()) == ({0: ["1"]}, SAID)
     assert "append to t, batch 0: 3 bad records were left out" in caplog.text
 
 
@@ -126,7 +126,7 @@ def test_a_batch_that_comes_again_has_each_bad_record_once(query: Query) -> None
     for _ in range(3):
         sink = query.sink()
         query.sink().commit([query.write(0, FIRST, sink), query.write(1, SECOND, sink)], 0)
-        assert (query.seen(), query.said(), query.seen("bad")) == (["1"], SAID, ["2", "3", "4"])
+        assert (query.seen(), query.messages(), query.seen("bad")) == (["1"], SAID, ["2", "3", "4"])
 
 
 def test_a_batch_of_bad_records_alone_is_a_batch(query: Query) -> None:
@@ -150,7 +150,7 @@ def test_rows_that_nobody_dealt_out_may_have_no_partition(query: Query) -> None:
         message = query.write(0, rows, query.sink(PLAIN, **TO_TOPIC))
         query.sink(PLAIN, **TO_TOPIC).commit([message], 0)
     assert query.live.read() == {1: ["1"]}
-    assert query.said() == {
+    assert query.messages() == {
         "2": NO_PARTITION,
         "3": f"{UNKNOWN_PARTITION}: 7",
         "4": f"{UNKNOWN_PARTITION}: -1",

@@ -49,12 +49,12 @@ class TwoWinners(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__(clock=CLOCK)
-        self.told: set[str] = set()
+        self.winners: set[str] = set()
 
     def create(self, name: str, data: bytes) -> bool:
         created = super().create(name, data)
-        if "race-put" in name and not created and name not in self.told:
-            self.told.add(name)
+        if "race-put" in name and not created and name not in self.winners:
+            self.winners.add(name)
             return True
         return created
 

@@ -22,7 +22,7 @@ from stratalog.partitions.errors import StorageAuthorizationError
 from stratalog.partitions.store.local import LocalStore
 
 store = LocalStore(sys.argv[1])
-told = {}
+errors = {}
 for name, call in {
     "list": lambda: store.list("closed"),
     "names": lambda: store.names("closed"),
@@ -38,8 +38,8 @@ for name, call in {
     try:
         call()
     except StorageAuthorizationError as error:
-        told[name] = [error.code, error.right, error.path, str(error)]
-print(json.dumps(told))
+        errors[name] = [error.code, error.right, error.path, str(error)]
+print(json.dumps(errors))
 """
 
 

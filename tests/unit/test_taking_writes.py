@@ -279,14 +279,14 @@ def test_a_real_file_system_that_takes_no_writes(tmp_path: Path, kind: str, role
         assert live.cluster.describe().failures == []
 
 
-def check_named(live: LiveCluster, said: str) -> None:
+def check_named(live: LiveCluster, message: str) -> None:
     """Check that every look at the cluster names the root."""
     for described in (live.cluster.describe(), live.cluster.brokers.list()):
-        assert [one.item for one in described.failures if said in one.message] == ["broker 2"]
+        assert [one.item for one in described.failures if message in one.message] == ["broker 2"]
     kinds = ("read-only-log-dir", "log-dir-used-ratio")
-    (messages,) = [one for one in live.cluster.health().findings if one.kind in kinds]
-    assert messages.subjects == ("broker 2",)
-    assert said in messages.what
-    assert "stratalog brokers fence 2" in messages.what
-    if "Read-only" in said:
-        assert messages.do == f"mount -o remount,rw {live.root(2)}"
+    (finding,) = [one for one in live.cluster.health().findings if one.kind in kinds]
+    assert finding.subjects == ("broker 2",)
+    assert message in finding.what
+    assert "stratalog brokers fence 2" in finding.what
+    if "Read-only" in message:
+        assert finding.do == f"mount -o remount,rw {live.root(2)}"

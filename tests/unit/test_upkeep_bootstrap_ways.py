@@ -57,7 +57,7 @@ def follower_of(live: LiveCluster) -> int:
     return follower
 
 
-def told(report: Report) -> tuple[object, ...]:
+def copied(report: Report) -> tuple[object, ...]:
     (row,) = report.rows
     return row["copied_bytes"], row["avoided_bytes"], row["joined_s"] is not None
 
@@ -68,8 +68,8 @@ def test_by_option_what_the_leader_still_holds_is_not_copied_either(live: LiveCl
     follower = follower_of(live)
     live.wipe(follower)
     report = live.cluster.bootstrap(follower).raise_for_failures()
-    assert told(report) == (bytes_of(live, 6), bytes_of(live, 0, 6), True)
-    assert (report.totals["copied_bytes"], report.totals["avoided_bytes"]) == told(report)[:2]
+    assert copied(report) == (bytes_of(live, 6), bytes_of(live, 0, 6), True)
+    assert (report.totals["copied_bytes"], report.totals["avoided_bytes"]) == copied(report)[:2]
     log = live.log(follower)
     assert (log.local_start, log.high_watermark, log.log_end) == (6, 8, 8)
     live.cluster.verify(deep=True).raise_for_failures()
@@ -86,7 +86,7 @@ def test_else_an_empty_follower_copies_all_that_the_leader_holds(
     live.cluster.topics.alter_configs(None, {LAST_TIERED: last_tiered, ALWAYS: always})
     follower = follower_of(live)
     live.wipe(follower)
-    assert told(live.cluster.bootstrap(follower).raise_for_failures()) == (bytes_of(live, 0), 0, True)
+    assert copied(live.cluster.bootstrap(follower).raise_for_failures()) == (bytes_of(live, 0), 0, True)
     assert live.data(follower) == live.data(live.leader())
 
 
@@ -173,7 +173,7 @@ def test_a_new_broker_gets_replicas_of_the_topics_that_are_named(live: LiveClust
         assert live.cluster.bootstrap(4, "t", add=True, dry_run=True).dry_run
     report = live.cluster.bootstrap(4, "t", add=True).raise_for_failures()
     assert live.isr() == {2, 3, 4}
-    assert told(report) == (bytes_of(live, 6), bytes_of(live, 0, 6), True)
+    assert copied(report) == (bytes_of(live, 6), bytes_of(live, 0, 6), True)
 
 
 def test_a_broker_takes_the_place_of_another(live: LiveCluster) -> None:

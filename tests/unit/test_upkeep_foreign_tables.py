@@ -81,7 +81,7 @@ def test_heal_puts_the_table_right_and_so_does_what_relies_on_it(live: LiveClust
 
 def test_heal_says_in_a_row_what_it_put_right(live: LiveCluster) -> None:
     table_of(live).optimize.compact()
-    for outcome, dry_run in (("planned", True), ("mended", False)):
+    for outcome, dry_run in (("planned", True), ("repaired", False)):
         (row,) = live.cluster.heal(dry_run=dry_run).raise_for_failures().rows
         assert (row["topic"], row["damage"], row["outcome"]) == ("t", "table rewritten by others", outcome)
     assert live.cluster.heal().raise_for_failures().rows == []
@@ -263,7 +263,7 @@ def test_an_optimize_of_what_was_taken_back_meanwhile_is_taken_back_too(live: Li
     live.cluster.heal().raise_for_failures()
     before = listed(live)
     theirs.optimize.compact()
-    assert seen(live) == [0, 0, 1, 1, 2, 2, 3, 3, 4], "if it conflicts now, delta-rs has been mended"
+    assert seen(live) == [0, 0, 1, 1, 2, 2, 3, 3, 4], "if it conflicts now, delta-rs has fixed it"
     assert live.read() == {0: list("abcde")}
     (note,) = live.cluster.verify(deep=True).raise_for_failures().notes
     assert "but kept an older version of the table, so that records occur twice (OPTIMIZE at version" in note
@@ -321,7 +321,7 @@ def test_what_replicas_still_hold_is_uploaded_again_to_an_older_copy_of_the_remo
     (row,) = live.cluster.heal(dry_run=True, check=False).rows
     assert (row["damage"], row["start"], row["end"], row["outcome"]) == ("missing", 2, 5, "planned")
     (row,) = live.cluster.heal().raise_for_failures().rows
-    assert row["outcome"] == "mended"
+    assert row["outcome"] == "repaired"
     assert {row["remote_end"] for row in live.cluster.describe("t").rows} == {5}
     live.cluster.tier().raise_for_failures()
     live.cluster.verify(deep=True).raise_for_failures()

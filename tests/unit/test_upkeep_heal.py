@@ -79,7 +79,7 @@ def test_one_bad_file_is_replaced_and_the_replica_is_in_sync_again(
     before = live.data(3)
     FAULTS[fault](spot(live, broker, index))
     healed = live.driver().heal()
-    assert rows_of(healed, "broker", "start", "end", "outcome") == [(broker, index, index + 1, "mended")]
+    assert rows_of(healed, "broker", "start", "end", "outcome") == [(broker, index, index + 1, "repaired")]
     assert_healed(live)
     assert live.data(broker) == before
 
@@ -146,7 +146,7 @@ def test_a_hole_may_be_closed_by_a_segment_that_is_merged_elsewhere(tmp_path: Pa
 def test_a_hole_without_any_good_copy_is_one_failure_and_nothing_is_touched(live: LiveCluster) -> None:
     for broker in ALL:
         spot(live, broker, 1).flip(30)
-    spot(live, 2, 3).flip(30)  # could be mended; the partition is left to a person as a whole
+    spot(live, 2, 3).flip(30)  # could be repaired; the whole partition is left to an operator
     with live.unchanged():
         failure = the_failure(live.driver().heal(check=False))
     assert failure.startswith("t-0: LOG_GAP: offsets [1, 2): no replica and no remote object has a good copy")
@@ -213,7 +213,7 @@ def test_a_replica_outside_the_isr_is_healed_as_well(live: LiveCluster) -> None:
     assert_healed(live)
 
 
-# --------------------------------------------------------------------------- what is not mended
+# --------------------------------------------------------------------------- what is not repaired
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_a_leaders_register_comes_from_whoever_kept_it_also_if_that_one_went_on(
     unfence(live, 2)
     assert live.log(2).joined_epoch > live.log(1).joined_epoch
     register(live, 1, ".epoch").flip(3)
-    assert rows_of(live.driver().heal(), "broker", "source", "outcome") == [(1, "broker-2", "mended")]
+    assert rows_of(live.driver().heal(), "broker", "source", "outcome") == [(1, "broker-2", "repaired")]
     unfence(live, 3)
     live.cluster.replicate().raise_for_failures()
     assert_healed(live)
@@ -409,7 +409,7 @@ def _dies_at(faults: Faults, at: int, with_effect: bool) -> Callable[[], int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_effect", [False, True], ids=["before the call", "after the call"])
-@pytest.mark.parametrize("everyone", [False, True], ids=["the leader resigns", "the leader is mended in place"])
+@pytest.mark.parametrize("everyone", [False, True], ids=["the leader resigns", "the leader is repaired in place"])
 def test_a_crash_at_any_call_leaves_what_the_next_heal_mends(
     tmp_path: Path, everyone: bool, with_effect: bool
 ) -> None:

@@ -47,7 +47,7 @@ def test_of_an_empty_log_it_comes_from_another_replica(tmp_path: Path, who: str,
     healed.raise_for_failures()
     source = live.leader() if who == "leader" else other
     assert rows_of(healed, "broker", "damage", "source", "outcome") == [
-        (broker, str(LocalStartName(3)), f"broker-{source}", "mended")
+        (broker, str(LocalStartName(3)), f"broker-{source}", "repaired")
     ]
     assert local.read() == good
     live.cluster.elect("t", leader=broker).raise_for_failures()
@@ -70,7 +70,7 @@ def test_where_all_have_lost_it_the_file_tells_that_ends_there(tmp_path: Path) -
     for broker in good:
         register(live, broker, ".local").flip(9)
     healed = live.driver().heal()
-    assert rows_of(healed, "broker", "source", "outcome") == [(1, "remote", "mended"), (2, "remote", "mended")]
+    assert rows_of(healed, "broker", "source", "outcome") == [(1, "remote", "repaired"), (2, "remote", "repaired")]
     assert {broker: register(live, broker, ".local").read() for broker in good} == good
     assert_healed(live, "abc")
 
@@ -88,7 +88,7 @@ def test_a_follower_for_which_nothing_tells_begins_where_its_leader_does(tmp_pat
     register(live, follower, ".local").flip(9)
     healed = live.driver().heal()
     healed.raise_for_failures()
-    assert rows_of(healed, "broker", "damage", "outcome") == [(follower, str(LocalStartName(1)), "mended")]
+    assert rows_of(healed, "broker", "damage", "outcome") == [(follower, str(LocalStartName(1)), "repaired")]
     assert register(live, follower, ".local").name.endswith(str(LocalStartName(2)))
     assert_healed(live, "c")
 

@@ -66,7 +66,7 @@ def test_the_epoch_register_of_a_last_member_comes_from_whoever_has_joined_that_
     epoch.remove() if content is None else epoch.replace(content)
     report = live.driver().heal()
     report.raise_for_failures()
-    assert [row["outcome"] for row in report.rows] == ["mended"]
+    assert [row["outcome"] for row in report.rows] == ["repaired"]
     assert epoch.read() == before
     live.cluster.replicate().raise_for_failures()
     assert_healed(live)

@@ -73,7 +73,7 @@ def test_a_bad_object_is_rebuilt_from_a_replica(tmp_path: Path, fault: str, wher
         expired_locally(live)
     FAULTS[fault](remote_spot(live, 1))
     healed = live.driver().heal()
-    assert rows_of(healed, "broker", "start", "end", "source", "outcome") == [(None, 1, 2, "broker-1", "mended")]
+    assert rows_of(healed, "broker", "start", "end", "source", "outcome") == [(None, 1, 2, "broker-1", "repaired")]
     assert_healed(live)
     assert live.driver().heal().rows == []
 
@@ -143,7 +143,7 @@ def test_records_that_a_replica_has_in_a_longer_segment_take_the_next_objects_al
     merge_run(replica, Run(links[0:3]), compression="zstd")
     replica.store.delete([link.file.object.name for link in links[0:3]])
     remote_spot(live, 1).flip(30)
-    assert rows_of(live.driver().heal(), "start", "end", "outcome") == [(1, 3, "mended")]
+    assert rows_of(live.driver().heal(), "start", "end", "outcome") == [(1, 3, "repaired")]
     assert_healed(live)
 
 
@@ -158,7 +158,7 @@ def test_records_that_a_replica_has_in_a_segment_that_reaches_over_the_end_of_th
     merge_run(replica, Run(links[1:4]), compression="zstd")
     replica.store.delete([link.file.object.name for link in links[1:4]])
     remote_spot(live, 1).flip(30)
-    assert rows_of(live.driver().heal(), "start", "end", "outcome") == [(1, 3, "mended")]
+    assert rows_of(live.driver().heal(), "start", "end", "outcome") == [(1, 3, "repaired")]
     assert_healed(live, "abcd")
     assert live.read() == {0: list("abcde")}
     folder = Path(table(live).table_uri.removeprefix("file://")) / "_delta_log"
@@ -175,7 +175,7 @@ def test_several_replicas_together_stand_for_an_object(tmp_path: Path) -> None:
     for broker, kept in {1: {0}, 2: {1, 2}, 3: set(range(3, end))}.items():
         live.store(broker).delete(name for at, name in enumerate(left[broker][:end]) if at not in kept)
     remote_spot(live, 0).remove()
-    assert rows_of(live.driver().heal(), "source", "outcome") == [("broker-1 broker-2 broker-3", "mended")]
+    assert rows_of(live.driver().heal(), "source", "outcome") == [("broker-1 broker-2 broker-3", "repaired")]
     assert_healed(live, in_table(live))
     assert in_table(live).startswith("abcdefgh"[:end])
 
@@ -187,7 +187,7 @@ def test_a_damaged_replica_is_no_source(tmp_path: Path) -> None:
     spot(live, 1, 1).flip(40)
     spot(live, 2, 1).flip(50)
     healed = rows_of(live.driver().heal(), "broker", "source", "outcome")
-    assert healed == [(None, "broker-3", "mended"), (1, "broker-3", "mended"), (2, "broker-3", "mended")]
+    assert healed == [(None, "broker-3", "repaired"), (1, "broker-3", "repaired"), (2, "broker-3", "repaired")]
     assert_healed(live)
 
 

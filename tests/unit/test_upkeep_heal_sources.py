@@ -33,7 +33,7 @@ def test_a_follower_gets_nothing_for_a_damaged_file_below_the_log_start(tmp_path
         assert [failure.code for failure in live.cluster.retain(check=False).failures] == ["CORRUPT_SEGMENT"]
     healed = live.driver().heal()
     healed.raise_for_failures()
-    assert rows_of(healed, "broker", "start", "end", "outcome") == [(follower, 1, 2, "mended")]
+    assert rows_of(healed, "broker", "start", "end", "outcome") == [(follower, 1, 2, "repaired")]
     assert not bad.there()
     assert_healed(live, "c")
 
@@ -97,7 +97,9 @@ def test_a_last_member_is_mended_whatever_a_former_leader_has_lost_that_was_neve
     spot(live, former, 2).flip(30)
     spot(live, live.leader(), 1).flip(-200)
     healed = live.driver().heal(check=False)
-    assert [(row["broker"], row["start"], row["outcome"]) for row in healed.rows] == [(live.leader(), 1, "mended")]
+    assert [(row["broker"], row["start"], row["outcome"]) for row in healed.rows] == [
+        (live.leader(), 1, "repaired")
+    ]
     assert any(f"[2, 3) on broker {former}, outside the ISR" in note for note in healed.notes)
     live.driver().replicate().raise_for_failures()
     assert_healed(live, "ab")

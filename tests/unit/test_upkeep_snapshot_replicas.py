@@ -381,7 +381,7 @@ def test_nothing_is_deleted_before_its_successor_is_verified(live: Keyed) -> Non
     live.cluster.snapshot("t")
     assert live.ids(victim) == ["1-1", "2-1"]
     assert live.ids(live.leader()) == ["2-1"]
-    assert live.held(victim) == {"a": "2"}  # mended; the next run but one deletes
+    assert live.held(victim) == {"a": "2"}  # repaired; the next run but one deletes
     live.clock.sleep(61)
     live.cluster.snapshot("t").raise_for_failures()
     assert live.ids(victim) == ["2-1"]

@@ -35,7 +35,7 @@ def column(report: Report, name: str, partition: int = 0) -> int:
     return next(int(str(row[name])) for row in report.rows if row["partition"] == partition)
 
 
-def told_of(report: Report) -> dict[str, str]:
+def reasons(report: Report) -> dict[str, str]:
     """The failed topics and partitions, with the reasons. (A failure to write a restore point is also
     reported.)"""
     return {failure.item: failure.message for failure in report.failures if failure.item != "restore point"}
@@ -53,7 +53,7 @@ def test_appends_replication_elections_and_local_reads_go_on(live: RemoteFaults)
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
     live.down = refused
     live.append(["c"], acks="leader").raise_for_failures()
-    assert told_of(live.cluster.replicate(check=False)) == {"t": "the remote tier cannot be reached"}
+    assert reasons(live.cluster.replicate(check=False)) == {"t": "the remote tier cannot be reached"}
     live.cluster.elect("t", [0], leader=live.followers()[0]).raise_for_failures()
     live.cluster.topics.create(
         "fresh", partitions=1, replication_factor=1, configs={"remote.storage.enable": "true"}
@@ -117,7 +117,7 @@ def test_the_backlog_its_age_and_its_bytes_are_visible_while_it_lasts(live: Remo
     assert not live.cluster.tier(check=False).ok
     live.clock.advance_ms(3 * HOUR_MS)
     report = live.cluster.tier(check=False)
-    assert told_of(report) == {"t": "the remote tier cannot be reached"}
+    assert reasons(report) == {"t": "the remote tier cannot be reached"}
     assert (column(report, "backlog_bytes"), report.totals["backlog_bytes"]) == (backlog, backlog)
     assert column(report, "backlog_ms") == pytest.approx(3 * HOUR_MS, abs=60_000)
     assert states(report) == {("t", 0): (2, 3 * HOUR_MS)}
@@ -246,7 +246,7 @@ def test_a_remote_that_takes_no_writes_is_one_failure_of_each_partition_and_lose
 
     live.on_remote = refuse
     report = live.cluster.tier(check=False)
-    assert told_of(report) == {"t-0": str(error), "t-1": str(error)}
+    assert reasons(report) == {"t-0": str(error), "t-1": str(error)}
     assert {failure.code for failure in report.failures} == {error.code}
     for _ in range(2):
         live.cluster.retain()

@@ -147,7 +147,7 @@ def test_damaged_and_missing_objects_are_found_and_rebuilt(cluster_at: Open, s3_
     remote.delete([objects[2], objects[4]])
     assert not cluster.retain(check=False).ok
     healed = cluster_at(s3_endpoint.url).heal().raise_for_failures()
-    assert [row["outcome"] for row in healed.rows] == ["mended"] * 4
+    assert [row["outcome"] for row in healed.rows] == ["repaired"] * 4
     again = cluster_at(s3_endpoint.url)
     again.verify(deep=True).raise_for_failures()
     again.retain().raise_for_failures()

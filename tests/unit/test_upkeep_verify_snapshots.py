@@ -102,7 +102,7 @@ def test_heal_gives_a_replica_a_whole_copy_of_a_snapshot(live: Keyed, broker: in
     whole = file.read()
     file.flip(700) if how == "flipped" else file.remove()
     report = live.cluster.heal("t")
-    assert rows_of(report, "broker", "damage", "outcome") == [(broker, file.name, "mended")]
+    assert rows_of(report, "broker", "damage", "outcome") == [(broker, file.name, "repaired")]
     assert file.read() == whole
     assert live.replicas().view == before
 
