@@ -1,4 +1,4 @@
-"""Small configurations, and schedules by hand, in which a step of the protocol that is left out does harm."""
+"""Small configurations with hand-written schedules, in which an omitted step of the protocol does harm."""
 
 from __future__ import annotations
 
@@ -173,19 +173,19 @@ BEHIND = replace(
 
 
 def in_pages(configuration: Configuration) -> Configuration:
-    """Every listing takes a page for each name."""
+    """Let every listing take a page for each name."""
     return replace(configuration, page=1)
 
 
 def overlapping(configuration: Configuration) -> Configuration:
-    """Files leave the log a while before they are deleted."""
+    """Let files leave the log some time before they are deleted."""
     configs = dict(configuration.shape.topic_configs)
     configs |= {"file.delete.delay.ms": "40", "retention.bytes": "6000", "segment.bytes": "5000"}
     return replace(configuration, shape=replace(configuration.shape, topic_configs=tuple(configs.items())))
 
 
 def deleting(configuration: Configuration) -> Configuration:
-    """Files leave the log and are deleted at once."""
+    """Let files leave the log and be deleted immediately."""
     configs = dict(configuration.shape.topic_configs)
     configs |= {"file.delete.delay.ms": "0", "retention.bytes": "2500", "segment.bytes": "1073741824"}
     return replace(configuration, shape=replace(configuration.shape, topic_configs=tuple(configs.items())))

@@ -1,4 +1,4 @@
-"""What vouches for bytes, and what makes alarms true, left out (I8 to I10): the simulation must find each."""
+"""Omitted checks of bytes, and of alarms (I8 to I10): the simulation must find each."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _unread(
     directed: Configuration | None = None,
     first: int = 1,
 ) -> Mutation:
-    """Of runs in which bits flip: somebody does not look at bytes that he relies upon."""
+    """Runs with flipped bits in which a step does not check bytes that it relies on."""
     return Mutation(name, what, all_of(*patches), theme=theme, directed=directed, shaped=_flipping, first=first)
 
 
 def _untrue(name: str, what: str, *patches: _Patch, first: int = 1) -> Mutation:
-    """Of runs with checks and without flips: a check says what is not so."""
+    """Runs with checks and without flips, in which a check reports something false."""
     return Mutation(name, what, all_of(*patches), theme="checks", first=first)
 
 

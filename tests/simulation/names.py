@@ -1,4 +1,4 @@
-"""Names in storage in the protocol's notation, for traces and schedules by hand."""
+"""Names in storage in the protocol's notation, for traces and hand-written schedules."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The table of a topic in the remote tier, in memory: Delta's promises without Delta. A version is put atomically
-and exclusively; whoever gets no answer reads again. The objects are in a simulated store like any other.
+and exclusively; a driver without an answer reads again. The objects are in a simulated store like any other.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Table:
     version: int = -1
     live: dict[str, Uploaded] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
-    """When each path was removed."""
+    """The time when each path was removed."""
     rules: Mapping[int, Rule] = field(default_factory=dict)
     """The recorded rules of removal by partition."""
     erased: Mapping[int, int] = field(default_factory=dict)
     """The recorded erasures by partition."""
     begins: int = 0
-    """The first version whose entry is left."""
+    """The first version whose entry still exists."""
     deleted: bool = False
     """The mark of a topic that is to be deleted."""
 
     def put(self, version: int, change: TableChange, now_ms: int) -> bool:
-        """The version after ``version``, if nobody has put it."""
+        """Put the version after ``version``, unless it exists."""
         if self.version != version:
             return False
         self.version += 1
@@ -157,7 +157,7 @@ class MemoryTopicTable(DeltaTopicTable):
         )
 
     def _put_version(self, version: int, change: TableChange) -> None:
-        """The version after ``version``, if nobody has put it. What is answered, the table itself tells."""
+        """Put the version after ``version``, unless it exists. The table itself gives the answer."""
         verdict = self._driver.point("commit", "remote", "table")
         if verdict is Verdict.LATE:
             self._send(lambda: self._table.put(version, change, self._now_ms()))
