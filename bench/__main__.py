@@ -180,7 +180,7 @@ def _begun(options: BenchOptions) -> Bench:
     print(
         f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
         f"{options.folder}\n{page.machine(sessions[0].version)}; zstd at level 1 on both sides; {TURNS} turns of "
-        "each, one beside the other: their medians, in brackets from where to where\nthe session started in "
+        "each, side by side: their medians, with the range in brackets\nthe session started in "
         f"{started:.1f} s, apart from everything below\n",
         flush=True,
     )

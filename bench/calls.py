@@ -237,7 +237,7 @@ _CLAIM = (
     Call(RUN, CREATE, 1, "the claim"),
 )
 _SYNC_LISTS = (
-    Call(PARTITION, LIST, BROKERS, "the followers, then the leader, which so is behind none of them"),
+    Call(PARTITION, LIST, BROKERS, "the followers, then the leader, which is therefore behind none of them"),
     Call(PARTITION, STAT, BROKERS, "a root after each listing: it was the registered one that was listed"),
     Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
     Call(PARTITION, READ, 1, "the footer of the leader's last file: where the log ends"),
@@ -320,7 +320,7 @@ SCENARIOS = (
         lambda cluster, partitions: transact_one(cluster, range(partitions)),
         (
             *_metadata("begin: who leads the id's partition of __transaction_state?"),
-            Call(RUN, LIST, 1, "its leader: has somebody taken the id over?"),
+            Call(RUN, LIST, 1, "its leader: has another producer taken over the id?"),
             Call(RUN, STAT, 1, "its root after that"),
             *_times(1, _BEGIN, RUN, "records: "),
             *_times(3, _APPEND_AGAIN, RUN, "the changes of state, partitions, end and completion: "),

@@ -50,11 +50,9 @@ class Depth:
     def run(
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] | None = None
     ) -> Iterator[Outcome[T, R]]:
-        """See ``Runner.run``."""
         yield from self.probe(function, [*items], 0)
 
     def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
-        """See ``Prober.probe``."""
         begin, ends, outcomes = self.now, [self.now], []
         for item in items:
             self.now = begin

@@ -28,14 +28,14 @@ CPU_SECONDS = Limit(0.6, at_most=True)
 CPU_BYTES = 200_000_000
 CPU = (
     "User and system time of the driver, the JVM and the workers, without the server's. Connections are not "
-    "encrypted, so both sides sign what they send by its SHA-256; by https that falls away."
+    "encrypted, so both sides sign requests with SHA-256, which https would not need."
 )
 PART_BYTES = 16 * 1024 * 1024
 THREADS = 8
 IN_ONE_PUT = (
-    "SeaweedFS completes a multipart upload exclusively only while nobody races (exclusive_multipart = false, the "
-    "default for servers other than Amazon's): a segment is one conditional PUT, and its bytes are read "
-    "more than once: first for their checksum."
+    "SeaweedFS completes a multipart upload exclusively only without concurrent requests (exclusive_multipart "
+    "= false, the default for servers other than Amazon's): a segment is one conditional PUT, and its bytes are "
+    "read more than once: first for their checksum."
 )
 
 

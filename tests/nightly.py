@@ -185,7 +185,7 @@ def run(step: Step, checked_out: str) -> Row:
             stderr=out,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **step.environment, "TMPDIR": temporary},
-            start_new_session=True,  # a group of its own, so that a step past its limit ends with what it started
+            start_new_session=True,  # a separate group, so that a step beyond its limit ends with its children
         )
         try:
             status = process.wait(timeout=step.most_minutes * 60)

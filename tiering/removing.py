@@ -195,7 +195,7 @@ def _keys(
             f"{what}: the remote log ends at offset {segments[-1].next_offset}, before the local one starts at "
             f"{log.local_start}: run tier, which names what is missing"
         )
-    start = max(log.local_start, segments[0].base_offset)  # what lies before was removed from the remote log
+    start = max(log.local_start, segments[0].base_offset)  # earlier records were removed from the remote log
     hot = [Link(max(link.start, start), link.end, link.file) for link in log.over(start, rule.bound)]
     schemas = [read_remote(remote, folder, segment).schema for segment in cold]
     with errors_of(leader):

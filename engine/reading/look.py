@@ -113,7 +113,7 @@ def look_again(metadata: MetadataClient, storage: Storage, once: Callable[[], T]
     except CorruptionError as error:
         try:
             return once()
-        except NoMajorityError:  # nobody knows whether the topic was deleted
+        except NoMajorityError:  # it is unknown whether the topic was deleted
             raise error from None
 
 

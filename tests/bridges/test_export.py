@@ -109,7 +109,7 @@ def test_a_run_that_is_killed_at_any_step_and_repeated_writes_each_record_once(
         there = MemoryCluster()
         with pytest.raises(Killed):
             exported(live, there, options, killed_at(number))
-        with suppress(Killed):  # and once more, somewhere in what is left
+        with suppress(Killed):  # and again, somewhere in the rest
             exported(live, there, options, killed_at((steps - number) // 2))
         exported(live, there, options).raise_for_failures()
         found = there.topics["t"][0].committed()

@@ -85,7 +85,7 @@ class Liar:
             return framed(frame)
         changed = bytearray(frame)
         match rng.randrange(8):
-            case 0 | 1:  # behind the number of the request
+            case 0 | 1:  # after the number of the request
                 for _ in range(rng.randrange(1, 5)):
                     changed[rng.randrange(min(4, len(changed) - 1), len(changed))] = rng.randrange(256)
                 return framed(bytes(changed))

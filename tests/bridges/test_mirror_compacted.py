@@ -200,7 +200,7 @@ def test_whatever_is_compacted_when_both_end_with_the_same_records(tmp_path: Pat
             last[key] = live.there.end, value
             live.put((key, value))
         if rng.random() < 0.7:
-            live.mirror()  # so that it sees each tombstone, which is there for two compactions
+            live.mirror()  # so that it sees each tombstone, which exists for two compactions
             if rng.random() < 0.5:
                 live.compact_there(live.there.end - rng.randint(1, 5))
         if rng.random() < 0.3:

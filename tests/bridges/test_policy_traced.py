@@ -190,7 +190,7 @@ def test_what_a_role_may_is_what_it_does(tmp_path: Path, role: Role) -> None:
     of = layout(live, SCHEMES["aws"], ["t", "u", "s"])
     seen: set[tuple[str, Right]] = set()
     with judged(live, lambda key, right: True) as (asked, _):
-        if role is not Role.OPERATOR:  # what it leaves behind is there to be read
+        if role is not Role.OPERATOR:  # its files are readable later
             live.cluster.maintain()
             asked.clear()
         for each in (*WORK[role], *SEES_EVERYTHING, *(SNAPSHOTS[role])):

@@ -29,7 +29,9 @@ class Transactions:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         from pyspark.sql import functions as f
 
-        with self._cluster.transactions.begin("copy") as t:  # whatever another driver left open is over then
+        with self._cluster.transactions.begin(
+            "copy"
+        ) as t:  # this ends any transaction that another driver left open
             done = self._cluster.groups.committed("copy", [self._source], require_stable=True)
             new = f.lit(True)
             for (_, partition), known in done.items():

@@ -275,5 +275,5 @@ def draw_change(rng: random.Random, now: Path, specimens: Specimens) -> Change:
     if maker is content and specimen.place.kind in EMPTY:
         maker = odd_name
     if not specimen.place.root and maker in (odd_name, gone, special, linked_folder, sparse, strangers):
-        maker = content  # what an operator gives by hand is read by him
+        maker = content  # operators read the files that operators write
     return maker(rng, now, specimens, specimen)

@@ -321,7 +321,7 @@ class Decoders:
         try:
             found: Any = json.loads(changed.data)
         except (ValueError, RecursionError):
-            return  # Spark reads the text, and gives what it means
+            return  # Spark parses the text, and returns its meaning
         if isinstance(found, dict):
             StreamOffsets.from_json(found).to_json()
 

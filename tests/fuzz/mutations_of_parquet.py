@@ -101,7 +101,7 @@ def mutate_page(rng: random.Random, data: bytes) -> Mutated:
     header, end = thrift.decode_struct(body, at)
     size = next(value for number, _, value in header if number == _COMPRESSED_SIZE)
     before = end - at
-    for _ in range(50):  # the checksum is a number of variable length, and nothing else is to be moved
+    for _ in range(50):  # the checksum has a variable length, and no other field may move
         page = bytearray(body[end : end + size])
         for _ in range(rng.choice((1, 1, 4, 32))):
             page[rng.randrange(len(page))] = rng.randrange(256)

@@ -62,7 +62,9 @@ class History:
             batch = self.batches[name] = decoded(CLUSTER, name, data, str(name))
             self._by_end[name.epoch, batch.next_offset] = name
         elif known != data and decoded(CLUSTER, name, data, str(name)) != self.batches[name]:
-            raise Violation(f"I6: two batches are called {name}")  # a flipped bit that says nothing is copied on
+            raise Violation(
+                f"I6: two batches are called {name}"
+            )  # a flipped bit that changes no meaning is copied
 
     def voters_ahead(self) -> list[tuple[VoterId, ...]]:
         """Electorates of batches that may be committed."""

@@ -113,10 +113,10 @@ _WIPED = directed(
 _CHANGING = directed("alter 5; commit", "alter 1", "enrol 1; enrol 5", voters=4, others=1)
 _TWO_CHANGES = (
     ("d2", ""),
-    ("d1", "create 3.claim b1"),  # it has read, and does not see what comes now
+    ("d1", "create 3.claim b1"),  # it has read, and does not see later records
     ("d0", "create 3.3 b2"),  # voter 5 more: on voter 1 alone
     ("", "cut 1"),
-    ("d1", "create 3.4 b4"),  # voter 1 less: on voters 2 and 3, two of the three that are left
+    ("d1", "create 3.4 b4"),  # without voter 1: on voters 2 and 3, two of the three remaining ones
     ("d1", "refused"),
     ("d1", ""),
     ("", "cut 2"),

@@ -117,6 +117,5 @@ class QuorumStore(SimStore):
         return result
 
     def create(self, name: str, data: bytes) -> bool:
-        """See ``Store.create``."""
         self._around.intends(self.root, name, data)
         return super().create(name, data)

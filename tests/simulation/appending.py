@@ -44,7 +44,7 @@ def append_try(actor: Actor, producer: str, sequence: int, partition: int, recor
     if code == "OUT_OF_ORDER_SEQUENCE_NUMBER" and world.oracle.history(key).was_put_back:
         return "superseded"  # it was lost, and other partitions have later ones
     if code == "DUPLICATE_SEQUENCE_NUMBER" and sum(other > sequence for other in begun) >= LAST_APPENDS:
-        return "superseded"  # so long ago that it may be known no more which records it had
+        return "superseded"  # so long ago that its records may be unknown
     if code in ("DUPLICATE_SEQUENCE_NUMBER", "OUT_OF_ORDER_SEQUENCE_NUMBER"):
         if not world.ledger.any_unclean(world.topic_id):
             raise Violation(f"I11: {producer} {sequence}, the same records: {report.failures[0].message}")

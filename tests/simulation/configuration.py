@@ -199,7 +199,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         *COMPACT,
         *ERASE,
         ERASE_TIERED,
-    ):  # what a mirror was told of is not put back
+    ):  # the state of a mirror is not restored
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
     if theme in ERASE:  # ``ERASE_TIERED`` has the remote tier

@@ -27,7 +27,7 @@ REUSED_NAMES = small(
     "append p1 0 0 1; retain; retain",
     "replicate",
     setup="append p9 0 0 1; shrink 1 0; shrink 2 0",
-    retention_bytes="0",  # whatever is committed expires: names become free, however large their files were
+    retention_bytes="0",  # all committed records expire: names become free, for any size of files
 )
 REUSE = (
     ("d0", "commit 1.1 b2"),  # broker 2 leads; d0 is about to append there
@@ -44,7 +44,7 @@ REMEMBERED = small(
     retention_bytes="0",
 )
 FORGOTTEN = (
-    ("d0", "commit 2.1 b2"),  # d0 has appended 1.1, and is about to append behind it
+    ("d0", "commit 2.1 b2"),  # d0 has appended 1.1, and is about to append after it
     ("d1", ""),  # d1 has appended 2.1; it expires, and is deleted
     ("d0", ""),  # d0 gives its name to other records
 )
@@ -70,7 +70,7 @@ REMOTE = {
 ALL_REMOTE = "; ".join(f"append p9 {number} 0 1" for number in range(6)) + "; tier"
 BOTH_COMPACT = small("compact", "compact", setup=ALL_REMOTE, **REMOTE)
 REMOVED_LATE = (
-    ("d0", "commit table remote"),  # d0 is about to replace the segments from which records leave
+    ("d0", "commit table remote"),  # d0 is about to replace the rewritten segments
     ("d1", ""),  # d1 replaces them
     ("d0", ""),
 )
@@ -138,7 +138,7 @@ PASSED = small(
 )
 PASSED_MEANWHILE = (
     ("d0", "table load bremote"),  # d0 has read the metadata: broker 2 leads
-    ("d1", ""),  # broker 1 leads, and tiers what broker 2 has not; its log goes on behind that
+    ("d1", ""),  # broker 1 leads, and tiers records that broker 2 lacks; its log continues after them
     ("d0", ""),
 )
 

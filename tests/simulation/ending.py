@@ -51,7 +51,7 @@ class LoneDriver:
         """Repair everything. Raises: Violation if that fails."""
         world = self._world
         actor = Actor(world, driver, world.ports(driver))
-        driver.quiet = 1  # nobody is there to interleave with
+        driver.quiet = 1  # there is no other driver to interleave with
         if world.abandoned:
             return
         try:
@@ -102,7 +102,7 @@ class LoneDriver:
             for operation in (tier, retain, vacuum):
                 check_report(actor, _must(with_ports(operation, ports)()))
         world.time.ms += _LONG_MS
-        for operation in (retain, vacuum):  # deletes what the last retain released
+        for operation in (retain, vacuum):  # deletes the files that the last retain released
             check_report(actor, _must(with_ports(operation, ports)()))
         if {"erase", "erase tiered"} & {*world.configuration.tags}:
             self._erase_the_rest(actor)
@@ -115,7 +115,7 @@ class LoneDriver:
         """Run a last erasure that deletes the rest; then no file has a record that an erasure named (E2)."""
         world, ports = self._world, actor.ports
         for root in (*world.roots.values(), world.remote):
-            root.staged.clear()  # what writers that died have left, a vacuum deletes after a day
+            root.staged.clear()  # a vacuum deletes the files of dead writers after a day
         report = erase(ports.metadata, ports.storage, ports.execution, [TOPIC], WantedRecords(None), now=True)
         check_report(actor, report)
         if not report.whole:

@@ -158,7 +158,7 @@ class Events:
             if end >= held and all(one < end for one in ends) and not history.unclean:
                 world.ledger.lose(key, history.put_back(end))
                 world.ledger.count("put back behind the remote log")
-            else:  # nobody can know what is lost: a person decides
+            else:  # the loss is unknown: an operator decides
                 history.forget()
                 world.abandoned = True
         for slot in range(len(world.configuration.operations)):
@@ -195,9 +195,9 @@ class Events:
             ends = [self._log_end(broker, key) for broker in self._replicas(key)]
             world.ledger.never.pop(key, None)
             if starts[key] > world.oracle.image.partition(*key).log_start_offset:
-                now.forget()  # what retention has removed is missing now, and a person says that it may be
+                now.forget()  # removed records are missing now, and an operator confirms the loss
                 world.abandoned = True
-            elif end <= before.acknowledged:  # what was acknowledged since then is lost, and nobody can know it
+            elif end <= before.acknowledged:  # later acknowledged records are lost without a trace
                 world.ledger.lose(key, now.offsets.keys() - before.offsets.keys())
                 world.oracle.histories[key] = before
                 world.ledger.count("put back to an earlier moment")
@@ -302,7 +302,7 @@ class Events:
         if isinstance(register, EpochName):
             folders = (f"{world.invariants.folder(member, key)}/{register}" for member in members)
             return any(world.roots[m].get(path) is not None for m, path in zip(members, folders, strict=True))
-        if isinstance(register, LocalStartName):  # it holds no record; where a log starts any whole member knows
+        if isinstance(register, LocalStartName):  # it holds no record; any intact member knows where a log starts
             return bool(members)
         if broker is not None and world.copies.is_unacknowledged(key, name):
             copies = world.copies.elsewhere(key, broker, name)

@@ -184,7 +184,7 @@ class Invariants:
             root.changed.clear()
         for broker, folder, key in changed:
             self._check_folder(broker, folder, key, before[broker, folder], keys)
-        for broker, folder, key in changed:  # what was decided in the same step is known by now
+        for broker, folder, key in changed:  # decisions of the same step are known by now
             self._check_transactions(broker, folder, key)
         for _, _, key in changed:
             self._prove(key)

@@ -75,7 +75,7 @@ class Ledger:
         if outcome not in ("acknowledged", "duplicate"):
             return outcome
         if outcome == "duplicate" and row["base_offset"] is None:
-            return outcome  # so long ago that nobody knows where: an earlier acknowledgement has said it
+            return outcome  # so long ago that its place is unknown: an earlier acknowledgement had it
         base, end = int(str(row["base_offset"])), int(str(row["next_offset"]))
         history = self._oracle.history(key)
         if history.unclean:

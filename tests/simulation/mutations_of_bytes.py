@@ -86,8 +86,8 @@ _TAKEN_AWAY = (
     ("flip", "2"),  # of that file
     ("d1", "delete 0.1 b2"),  # broker 1 leads, without the record: d1 is about to take the file away
     ("d0", ""),  # broker 1 gets it all the same
-    ("d2", "create 2.2.hw b2"),  # d2 has copied what is behind it, and is about to say that all is there
-    ("d1", "commit 0.1 b2"),  # it is away, and not yet copied anew
+    ("d2", "create 2.2.hw b2"),  # d2 has copied the following records, and is about to report that all exist
+    ("d1", "commit 0.1 b2"),  # it is away, and not yet copied again
     ("d2", ""),
 )
 

@@ -95,7 +95,7 @@ def _read(
         read = [pa.Table.from_batches([rows]) for rows in read_batches(store, file, start, end, TOKEN_COLUMNS)]
         tokens = [token for rows in read for token in tokens_of(rows)]
     except StratalogError:
-        return []  # it is gone: plan again
+        return []  # it is deleted: plan again
     if len(tokens) != end - start:
         raise Violation(f"I5: {len(tokens)} records of [{start}, {end}) {who}")
     if not history.unclean:

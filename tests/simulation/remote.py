@@ -87,13 +87,11 @@ class MemoryTopicTable(DeltaTopicTable):
         self._send = send
 
     def load(self) -> RemoteLog:
-        """See ``DeltaTopicTable.load``."""
         if self._driver.point("table", "remote", "load") is Verdict.REFUSE:
             raise StorageError(f"cannot read the table {self.uri}")
         return self._log()
 
     def ensure(self, schema: pa.Schema) -> None:
-        """See ``DeltaTopicTable.ensure``."""
         self._driver.point("table", "remote", "ensure")
         self._table.version = max(self._table.version, 0)
 
@@ -112,7 +110,6 @@ class MemoryTopicTable(DeltaTopicTable):
         raise OutcomeUnknownError(f"commits to {self.uri} failed {_ATTEMPTS} times")
 
     def load_with_removed(self, delay_ms: int) -> tuple[RemoteLog, RemovedFiles]:
-        """See ``DeltaTopicTable.load_with_removed``."""
         log = self.load()
         until = self._now_ms() - delay_ms
         ever = self._table.removed.items()
@@ -121,7 +118,6 @@ class MemoryTopicTable(DeltaTopicTable):
         )
 
     def delete_history(self) -> int:
-        """See ``DeltaTopicTable.delete_history``."""
         version = self.load().version
         if self._driver.point("table", "remote", "history") is Verdict.REFUSE:
             raise StorageError(f"cannot write a checkpoint of the table {self.uri}")
@@ -129,19 +125,16 @@ class MemoryTopicTable(DeltaTopicTable):
         return version
 
     def mark_deleted(self, deleted: bool) -> None:
-        """See ``DeltaTopicTable.mark_deleted``."""
         if self._driver.point("table", "remote", "mark") is Verdict.REFUSE:
             raise StorageError(f"cannot mark the table {self.uri}")
         if self._table.version >= 0:
             self._table.deleted = deleted
 
     def is_marked_deleted(self) -> bool | None:
-        """See ``DeltaTopicTable.is_marked_deleted``."""
         self._driver.point("table", "remote", "mark")
         return None if self._table.version < 0 else self._table.deleted
 
     def delete(self) -> None:
-        """See ``DeltaTopicTable.delete``."""
         self.remote.delete([stored.name for stored in self.remote.walk(self.folder)])
         self._table.version = -1
         self._table.live.clear()

@@ -110,7 +110,6 @@ class SimStore:
         return StoreTimeoutError(f"{self.uri}: no answer")
 
     def create(self, name: str, data: bytes) -> bool:
-        """See ``Store.create``."""
         self.counts.creates += 1
         return self.call("create", name, lambda: self.root.create(name, bytes(data), self._now_ms()))
 
@@ -119,7 +118,6 @@ class SimStore:
         return _StagedBytes(self, name)
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
-        """See ``Store.stage_copy``."""
         with source.open(source_object) as reader:
             data = reader.read()
         staged = _StagedBytes(self, name)
@@ -128,7 +126,6 @@ class SimStore:
         return staged
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """See ``Store.read``."""
         self.counts.reads += 1
 
         def effect() -> bytes:
@@ -141,7 +138,6 @@ class SimStore:
         return self.call("read", name, effect)
 
     def stat(self, name: str) -> StoredObject:
-        """See ``Store.stat``."""
         self.counts.reads += 1
 
         def effect() -> StoredObject:
@@ -165,7 +161,6 @@ class SimStore:
         return io.BytesIO(self.call("open", source_object.name, effect))
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
-        """See ``Store.walk``."""
         self.counts.lists += 1
         if not self._page():
             return self.call("list", prefix, lambda: self.root.listing(prefix))
@@ -180,7 +175,6 @@ class SimStore:
         return 0
 
     def staged(self) -> frozenset[str]:
-        """See ``Store.staged``."""
         return self.call("staged", "", lambda: frozenset(self.root.staged))
 
     def list(
@@ -195,7 +189,6 @@ class SimStore:
         return [stored for stored in listed if stored.name > f"{prefix}/{after}"] if after else listed
 
     def names(self, prefix: str) -> frozenset[str]:
-        """See ``Store.names``."""
         return frozenset(stored.name for stored in self.list(prefix))
 
     def _list_in_pages(self, prefix: str) -> Sequence[StoredObject]:
@@ -229,11 +222,9 @@ class SimStore:
             raise StorageError(f"{self.uri}: cannot delete {', '.join(failed)}")
 
     def uri_of(self, name: str) -> str:
-        """See ``Store.uri_of``."""
         return f"{self.uri}/{name}"
 
     def check(self) -> None:
-        """See ``Store.check``."""
         check_exclusive_create(self, f".check-{self._driver.name}")
 
 

@@ -20,7 +20,7 @@ from stratalog.jobs.main import main
 
 if __name__ == "__main__":
     roots = load_cluster_file(os.environ["STRATALOG_CLUSTER"]).roots
-    spark = spark_session("jobs in turn", roots=roots)  # jobs take the session that is there
+    spark = spark_session("jobs in turn", roots=roots)  # jobs use the existing session
     for call in json.loads(Path(sys.argv[1]).read_text()):
         with redirect_stdout(io.StringIO()) as output:
             status = main([*call, "--json"])

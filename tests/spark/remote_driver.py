@@ -79,7 +79,7 @@ def main(master: str, cluster_file: str, gates: str) -> None:
         try:
             if answer["call"] == "append":
                 source = spark.range(arguments.pop("start"), arguments.pop("end"), 1, 1)
-                source = source.coalesce(1)  # the plan is not asked whether it is small
+                source = source.coalesce(1)  # the plan is not checked for its size
                 frame = source.selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")
                 report = cluster.append(arguments.pop("topic"), frame, partition="p", **arguments)
             elif answer["call"] == "read":

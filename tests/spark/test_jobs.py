@@ -32,7 +32,7 @@ CONFIGS = {
     "remote.storage.enable": "true",
     "segment.bytes": "10900",
     "segment.merge.min.files": "2",
-    "segment.merge.inline.bytes": "0",  # merge is a job to be run here
+    "segment.merge.inline.bytes": "0",  # the job merge has work here
     "local.retention.bytes": "1",
     "file.delete.delay.ms": "0",
 }
@@ -246,7 +246,7 @@ def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
         0,
         72,
         100,
-    ]  # in whatever order Spark lists files
+    ]  # for any order in which Spark lists files
     assert report["totals"]["bad_records"] == 172
     for topic, count in (("small", 2 * 128), ("bad", 2 * 172)):
         assert run("read", topic, "--count")["totals"]["records"] == count

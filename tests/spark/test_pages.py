@@ -136,7 +136,9 @@ def test_the_names_of_the_delta_page_are_made_and_read(
     names: dict[str, Any] = {}
     exec(blocks("README.md", "python")[0], names)
     cluster = names["cluster"]
-    cluster.topics.alter_configs("trips", {"segment.bytes": "1"})  # what is there is old enough for the table
+    cluster.topics.alter_configs(
+        "trips", {"segment.bytes": "1"}
+    )  # the existing files are old enough for the table
     cluster.tier().raise_for_failures()
     cluster.append("trips", names["trips"], key="id").raise_for_failures()
     table, view = blocks("docs/delta.md", "python")

@@ -109,14 +109,14 @@ def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
     every = Counter(range(BATCHES * ROWS))
     assert copy.found() == every
     saved = shutil.copytree(copy.checkpoint, tmp_path / "saved")
-    for batches in (1, 5, 7):  # the end of the log tells of five, its files of the others
+    for batches in (1, 5, 7):  # the end of the log has five, its files have the others
         copy.put_back(batches, saved)
-        copy.run()  # with the same rows in each batch: all is there
+        copy.run()  # with the same rows in each batch: nothing is missing
         assert copy.found() == every
         copy.put_back(batches, saved)
         assert "with other records" in copy.refused(rows=ROWS - 1)
     copy.put_back(1, saved)
-    copy.run(rows=ROWS - 1, producer="again")  # what README says: nothing is lost, the last batch occurs twice
+    copy.run(rows=ROWS - 1, producer="again")  # the README's case: nothing is lost, the last batch occurs twice
     assert copy.found() == every + Counter(dict.fromkeys(copy.found() - every, 1))
     assert (copy.found() - every).total() == ROWS
 
@@ -135,7 +135,9 @@ def test_a_query_whose_checkpoint_is_shared_by_another_one_is_ended(
     other = shutil.copytree(copy.checkpoint, tmp_path / "other")
     copy.run()
     copy.refused(rows=2 * ROWS, checkpoint=other)
-    copy.run(rows=2 * ROWS, checkpoint=other, on_changed_replay="accept")  # knowing what is not to be had then
+    copy.run(
+        rows=2 * ROWS, checkpoint=other, on_changed_replay="accept"
+    )  # with the list of the records that are missing then
     assert copy.found() == Counter(range(BATCHES * ROWS))
 
 

@@ -227,7 +227,7 @@ def _librdkafka(test: str, port: int) -> tuple[list[str], Path, Mapping[str, str
     environment = {
         "RDKAFKA_TEST_CONF": str(configured),
         "LD_LIBRARY_PATH": "../src:../src-cpp",
-        "TEST_KAFKA_VERSION": "2.4.0",  # from which on its tests of cooperative groups run
+        "TEST_KAFKA_VERSION": "2.4.0",  # the first version that runs its tests of cooperative groups
         "TESTS": test,
     }
     return ["./test-runner", "-Q", "-p1"], _RDKAFKA / "tests", environment

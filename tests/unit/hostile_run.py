@@ -69,7 +69,7 @@ def main(folder: str, maker: str) -> None:
     tried("retain", cluster.retain)
     tried("heal", cluster.heal)
     good = sum(table.num_rows for table in live.driver().tail("good", start="earliest", follow=False))
-    status = Path("/proc/self/status").read_text()  # getrusage would tell of the parent, too
+    status = Path("/proc/self/status").read_text()  # getrusage would include the parent
     peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
     print(json.dumps({"messages": seen, "good": good, "peak_bytes": peak}))
 

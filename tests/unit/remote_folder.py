@@ -37,7 +37,7 @@ def assert_tables_and_folders_agree(live: LiveCluster) -> None:
     for path in live.in_remote():
         folder, _, rest = path.removeprefix(f"{live.remote}/").partition("/")
         if folder == "_clusters":
-            continue  # what a cluster can be restored from
+            continue  # the files from which a cluster can be restored
         parsed = paths.parse_topic_folder(folder)
         assert parsed is not None, path
         assert parsed[1] in topics, path

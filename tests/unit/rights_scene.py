@@ -89,7 +89,7 @@ class Guarded(LiveCluster):
         if uri.startswith("file://"):
             of_ours = uri == f"file://{self.remote}"
             return frozenset({"delta" if "_delta_log" in name else "remote"} if of_ours else ())
-        if is_probe(base_name(name)):  # who may not create one elects without asking
+        if is_probe(base_name(name)):  # a driver without the right to create elects without a probe
             return frozenset()
         if name == BROKER_FILE:
             return frozenset({"new"} if right == "create" else ())

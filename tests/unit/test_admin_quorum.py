@@ -54,7 +54,7 @@ def test_voters_are_described_with_their_lag(three: LiveCluster) -> None:
         away = three.driver().quorum.describe()
         assert [(row["voter"], row["lag"]) for row in away.rows] == [(1, 0), (2, 0), (3, None)]
         assert [failure.code for failure in away.failures] == ["BROKER_NOT_AVAILABLE"]
-        shutil.rmtree(three.root(3))  # a create that nobody counted is below the mount point
+        shutil.rmtree(three.root(3))  # a create that was not counted is below the mount point
         three.root(3).mkdir()
     report = three.driver().quorum.describe()
     lags = {row["voter"]: row["lag"] for row in report.rows}
@@ -188,7 +188,7 @@ def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) ->
         with pytest.raises(NoMajorityError, match="voters can be reached"):
             three.cluster.topics.create("u", replication_factor=1)
         assert three.cluster.last_known_image == known
-        opened = three.driver()  # from what is left
+        opened = three.driver()  # from the remaining ones
         assert opened.last_known_image == known
         with pytest.raises(NoMajorityError):
             _ = opened.image

@@ -112,7 +112,7 @@ def deleted(cluster: Cluster) -> None:
     cluster.topics.delete(TOPIC)
     remote = ports_of(cluster).storage.remote_store("the test")
     assert remote.create(f"{folder}/0/{900:020d}.0000000001.parquet", b"after the deletion")
-    time.sleep(0.01)  # vacuum deletes what is older than nothing
+    time.sleep(0.01)  # vacuum deletes objects of any age
 
 
 def merge(cluster: Cluster, dry: bool) -> Report:

@@ -172,7 +172,7 @@ def test_the_command_of_a_finding_mends_it(
     case = CASES[name]
     patient = Patient(tmp_path, capsys, **case.of_cluster)
     patient.monkeypatch = monkeypatch
-    monkeypatch.setattr(Job, "confirm", lambda job, what: None)  # a person says yes
+    monkeypatch.setattr(Job, "confirm", lambda job, what: None)  # an operator confirms
     (patient.live.tiered if case.tiered else patient.live.topic)()
     patient.live.fill("abc")
     assert patient.job("maintain") == 0

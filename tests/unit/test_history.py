@@ -171,7 +171,7 @@ def test_an_event_has_figures_of_each_topic(live: LiveCluster) -> None:
     assert totals["t/remote_end"] == 3
     assert totals["t/uploaded_bytes"] == totals["uploaded_bytes"] > 0
     assert live.cluster.tier().ok
-    assert len(events(live.cluster, operation="tier")) == 1  # nothing was left to do
+    assert len(events(live.cluster, operation="tier")) == 1  # no work was left
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ def test_files_that_are_known_to_be_too_early_are_not_opened(
     by offset counts."""
     log = []
     for offset, (time, at_most) in enumerate([(10, 10), (40, 45), (50, None), (30, 30), (30, 31)]):
-        store = MemoryStore()  # one for each file, which counts what is asked of it
+        store = MemoryStore()  # one for each file, which counts its calls
         file = segment(store, offset, [time])
         log.append(FileSlice(store, file, offset, offset + 1, at_most))
     before = [piece.store.counts.reads for piece in log]

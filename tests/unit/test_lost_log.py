@@ -145,7 +145,7 @@ def test_an_append_that_comes_late_to_a_lost_folder_is_in_nobodys_way(tmp_path: 
     in an abandoned folder."""
     live = written(tmp_path)
     late = live.driver()
-    for number in range(2):  # the second one goes by what the first one saw
+    for number in range(2):  # the second one uses the result of the first one
         live.append([f"w{number}"], driver=late).raise_for_failures()
     lose(live)
     assert codes(live.append(["late"], driver=late)) == {"LOG_LOST": 1}

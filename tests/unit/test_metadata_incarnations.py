@@ -106,7 +106,7 @@ def test_an_older_copy_of_the_old_storage_does_not_bring_it_back() -> None:
     metadata.register(1, incarnation=1)
     metadata.register(1, root="b")
     assert (metadata.t.leader, metadata.t.isr) == (None, ())
-    metadata.register(1)  # Not looked at: what is known is still the copy.
+    metadata.register(1)  # The root is not read: the known one is still the copy.
     assert (metadata.t.leader, metadata.t.isr) == (None, ())
     metadata.register(1, root="b", trusted=True)
     assert (metadata.t.leader, metadata.t.isr) == (1, (1,))

@@ -194,7 +194,7 @@ def _no_half_state(live: LiveCluster) -> None:
     try:
         values = live.read().get(0, [])
     except (BrokerUnreachableError, StaleBrokerError):
-        return  # the leader has lost its disk, and nobody else leads yet
+        return  # the leader has lost its disk, and no other replica leads yet
     assert "".join(values) in "".join(RECORDS)
 
 

@@ -384,7 +384,7 @@ def test_no_place_of_a_root_can_be_made_to_lead_out_of_it(
     for place_of in list(everywhere(root))[::share]:
         path = everywhere(root).get(place_of)
         if path is None:
-            continue  # the log has gone on
+            continue  # the log has grown
         aside = put(kind, path, victim)
         with untouched(victim):
             reports = go_on(live, expected)

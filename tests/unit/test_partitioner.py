@@ -140,6 +140,6 @@ def test_a_topic_keeps_its_partitioner() -> None:
     for topic, value, message in refusals:
         with pytest.raises(InvalidConfigError, match=message):
             AlterConfigs(topic, {"partitioner": value}).decide(metadata.image)
-    metadata.do(AlterConfigs("t", {"partitioner": SPARK_HASH}))  # what it has
+    metadata.do(AlterConfigs("t", {"partitioner": SPARK_HASH}))  # its current partitioner
     metadata.do(AlterConfigs(None, {"partitioner": MURMUR2}))  # topics that are made from now on
     metadata.do(AlterConfigs("u", {"partitioner": None, "retention.ms": "1000"}))

@@ -114,7 +114,7 @@ class Model:
     def append(self) -> None:
         replica, log, rng = self.replicas[self.leader], self.log(self.leader), self.rng
         end = replica.end_state(log)
-        if self.known is not None:  # the driver that remembers and the one that reads know the same
+        if self.known is not None:  # the driver with a cache and the one that reads have the same state
             assert (self.known.producers, self.known.last_transactional_offset) == (
                 end.producers,
                 end.last_transactional_offset,
@@ -194,7 +194,7 @@ class Model:
             return
         start = self.rng.choice(ends)
         state = replica.producers_at(log, start)
-        cleared = self.rng.random() < 0.5  # as of a follower that begins behind a remote segment
+        cleared = self.rng.random() < 0.5  # like a follower that begins after a remote segment
         replica.local_states[start] = without_transactions(state) if cleared else state
         for link in log.chain:
             if link.end <= start:

@@ -83,7 +83,7 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
         files=frozenset({DataName(9, None, 3), DataName(10, None, 7)}),
         appended_ms=5,
         signed=True,
-        latest=(BatchRecords(DataName(10, None, 7), (b"{}",), 5),),  # which opening reads, to see what came later
+        latest=(BatchRecords(DataName(10, None, 7), (b"{}",), 5),),  # which opening reads, to see later batches
     )
     for found, default in ((state, LogState()), (image, ClusterImage())):
         same = [

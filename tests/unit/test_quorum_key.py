@@ -256,7 +256,7 @@ def test_a_batch_is_signed_for_its_name_and_its_cluster_and_in_every_byte() -> N
             check_signature_of(KEY, KIND, str(name), bad, "here")
             passed.append(position)
     crc = content.index(b"log.segment.crc") + len("log.segment.crc") + 2
-    assert passed == list(range(crc, crc + 8))  # the checksum of the footer, which is of the tag, too
+    assert passed == list(range(crc, crc + 8))  # the checksum of the footer, which covers the tag, too
     for length in (0, 3, 8, 12, 100):
         with pytest.raises(UnsignedError, match="it is not signed"):
             check_signature_of(KEY, KIND, str(name), content[:length], "here")

@@ -67,7 +67,7 @@ def test_a_read_does_not_return_what_a_later_claimant_may_not_know() -> None:
     away = quorum.hooked()
     away[0].hook = unreachable
     later = quorum.log(through=away)
-    later.claim()  # on voters 2 and 3: it does not know of the batch
+    later.claim()  # on voters 2 and 3: it does not know the batch
     image = quorum.log().read()
     with pytest.raises(NotControllerError):
         later.commit(config(2))  # were it not fenced by now, the read above would have been wrong

@@ -81,7 +81,7 @@ def test_a_batch_on_one_of_three_that_all_answer_is_not_committed_yet() -> None:
     assert spent(quorum, log.read) <= 25, "and knows at once the next time"
     assert quorum.names(2) == files
     assert inspect(log).incomplete is None
-    quorum.log().read()  # whoever may write finishes it
+    quorum.log().read()  # any driver with the right to write finishes it
     assert log.read().configs == {"segment.bytes": "1"}
 
 

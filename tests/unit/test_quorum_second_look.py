@@ -77,7 +77,7 @@ def test_of_a_large_snapshot_too_only_what_was_verified_is_believed(
 
     store.hook = hook
     voter = Voter(1, store, quorum.voters[0].directory_id, KEY)
-    if time == 3:  # nobody looks again
+    if time == 3:  # no driver reads it again
         assert read_checkpoint(CLUSTER, voter, held, stored).image.configs == {"segment.bytes": "2"}
     else:
         with pytest.raises(UnsignedError):

@@ -209,7 +209,7 @@ def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
     assert 1 not in bases(quorum)
     with pytest.raises(NotControllerError):
         zombie.commit(config(9))
-    for voter in quorum.voters:  # later than late: behind the check of the claims, too
+    for voter in quorum.voters:  # later than late: after the check of the claims, too
         voter.create(DataName(1, None, 2), b"zombie")
         voter.create(DataName(0, None, 1), b"zombie")
     assert quorum.log().read() == log.read() == image

@@ -82,7 +82,7 @@ def test_a_batch_that_landed_though_its_claimant_was_fenced_is_recognised() -> N
 
     def fenced_after(call: Callable[[], object]) -> object:
         created = call()
-        other.claim()  # sees the batch, and goes on from it
+        other.claim()  # sees the batch, and continues from it
         return created
 
     once(store, "create", data, fenced_after)

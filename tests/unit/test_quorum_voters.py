@@ -128,7 +128,7 @@ def test_a_change_counts_on_a_majority_of_the_voters_before_and_after() -> None:
     with pytest.raises(OutcomeUnknownError):  # voter 1 alone has it: a majority of one, and half of two
         log.commit([VotersRecord(cluster_id=CLUSTER, voters=(*image.voters, four))])
     with pytest.raises(NoMajorityError):
-        quorum.log(through=cut(quorum, 2)).read()  # in force where it stands, though not committed
+        quorum.log(through=cut(quorum, 2)).read()  # in force because of its place, although not committed
     assert brokers(quorum.log().read()) == [1, 2]  # and helped
 
 
@@ -250,7 +250,7 @@ def test_every_voter_may_be_wiped_and_come_back_in_turn() -> None:
         hint=found.state,
     )
     assert log.read().configs == {"segment.bytes": "7"}
-    assert sleeper.read() == log.read()  # all voters that it knew are gone
+    assert sleeper.read() == log.read()  # all known voters are gone
 
 
 def test_a_wiped_voter_does_not_vote_before_it_is_added() -> None:

@@ -89,7 +89,7 @@ def test_a_follower_read_in_the_readers_rack_moves_no_byte_across_racks(
     cluster, offset = live.driver(), 0
     cluster.fetch("t", 0, 0, client_rack=rack, max_bytes=1)  # the leader epoch
     read: set[str] = set()
-    for end in (506, 507):  # what is there, then what is appended while it is read
+    for end in (506, 507):  # the existing records, then those appended during the read
         before = counts(cluster)
         faults.before = lambda uri, what, name: (
             read.add(uri) if what in ("open", "read") and "/t-" in name else None

@@ -223,7 +223,7 @@ def test_a_stream_in_the_rack_of_a_replica_moves_no_byte_of_a_file_across_racks(
     faults = Faults()
     live = racked(tmp_path, faults)
     query = Query(live, isolation=isolation, **{"client.rack": "b"})
-    query.batch()  # where the leader epoch began is told by the leader
+    query.batch()  # the leader returns the start of the leader epoch
     live.append([f"long {number:050}" for number in range(500)]).raise_for_failures()
     read: set[str] = set()
     faults.before = lambda uri, what, name: read.add(uri) if what in ("open", "read") and "/t-" in name else None

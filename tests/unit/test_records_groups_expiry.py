@@ -53,7 +53,7 @@ def test_dead_groups_are_forgotten_by_the_snapshot_job(live: LiveCluster) -> Non
             ("t", 1): OffsetAndMetadata(1),
         }
     assert forgotten(live) == 0
-    live.cluster.groups.commit("dead", {("t", 0): 2}, member_epoch=1)  # it begins anew
+    live.cluster.groups.commit("dead", {("t", 0): 2}, member_epoch=1)  # it begins again
 
 
 def test_offsets_of_deleted_topics_are_forgotten_at_once(live: LiveCluster) -> None:

@@ -91,7 +91,7 @@ def test_a_marker_that_cannot_be_written_is_written_by_whoever_comes_next(tmp_pa
     assert ([f.item for f in report.failures], report.totals["outcome"]) == (["u-0"], "committed")
     assert (live.seen()["u-0"], live.state()) == ([], State.PREPARE_COMMIT)
     with live.driver().transactions.begin("x"):
-        pass  # the next producer of the id completes what it finds
+        pass  # the next producer of the id completes the transaction
     assert live.seen() == EVERYTHING
 
 
@@ -134,7 +134,7 @@ def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
     with pytest.raises(OutcomeUnknownError):
         put(t, {"t-0": "a"})
     faults.none()
-    live.driver().transactions.begin("y")  # its record stands behind, and both are committed
+    live.driver().transactions.begin("y")  # its record comes after it, and both are committed
     assert live.state() == State.ONGOING
     with pytest.raises(InvalidTxnStateError, match="it was aborted"):
         t.commit()
@@ -270,7 +270,7 @@ def test_two_drivers_may_finish_the_same_transaction_at_once(tmp_path: Path) -> 
 
     def overtake(uri: str, what: str, name: str) -> None:
         nonlocal passed
-        if what == "stage" and "/u-" in name:  # some markers are there, this one is not
+        if what == "stage" and "/u-" in name:  # some markers exist, this one does not
             faults.none()
             passed += 1
             other.transactions.finish().raise_for_failures()

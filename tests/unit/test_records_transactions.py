@@ -59,7 +59,7 @@ def test_a_transaction_from_begin_to_end(live: Producers) -> None:
     for late in (
         ended,
         coordinator.end(producer, commit=True),
-    ):  # somebody else was faster
+    ):  # another driver was faster
         assert coordinator.finish(late).failures == []
     assert live.coordinator().present_state("x") == coordinator.present_state("x")
 

@@ -182,7 +182,7 @@ def test_the_leaders_files_are_looked_into_by_those_who_copy_them() -> None:
     for value in "abcdef":
         one.append([value])
     forget()
-    last = one.replicas.leader.log().chain[-1].file.object.name  # its footer says where the log ends
+    last = one.replicas.leader.log().chain[-1].file.object.name  # its footer has the end of the log
     runs: list[Any] = []
     opened: list[tuple[str, int]] = []
 

@@ -100,7 +100,7 @@ def test_segments_of_two_epochs_that_overlap_do_not_stop_retention(live: LiveClu
     fence(live, *others, one)
     unfence(live, *others)
     live.cluster.elect("t", unclean=True).raise_for_failures()
-    table.commit([uploaded(segment(2, 5, epoch=epoch))], (), deposed)  # late; what nobody has any more
+    table.commit([uploaded(segment(2, 5, epoch=epoch))], (), deposed)  # late; records that no replica has any more
     live.cluster = live.driver()
     if records:
         live.fill(records)

@@ -154,7 +154,7 @@ def test_its_footer_is_as_if_it_had_been_one_append() -> None:
     assert footer.producers == {"p": ProducerEntry(1, 3, 3, 5, 0)}
     assert (footer.topic_id, footer.partition) == ("f" * 32, 3)
     assert (footer.min_timestamp_us, footer.max_timestamp_us, footer.max_timestamp_offset) == (0, 4, 4)
-    assert footer.created_ms == 1000  # the last append's: whoever merges the same files makes the same bytes
+    assert footer.created_ms == 1000  # the last append's: every merge of the same files makes the same bytes
 
 
 def test_appends_of_several_epochs_become_a_segment_of_the_last() -> None:

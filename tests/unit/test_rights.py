@@ -52,7 +52,7 @@ def test_an_operation_asks_for_the_rights_of_its_row_and_for_no_others(row: Need
     expected = {(place, right) for place in PLACES for right in row.right_of(place)}
     changes = {(place, right) for place in PLACES for right in ("create", "delete")}
     assert asked <= expected
-    if ("delta", "delete") in asked:  # what came is gone again
+    if ("delta", "delete") in asked:  # the created files are deleted again
         changes -= {("delta", "create")}
     assert asked & changes == expected & changes, "and no row says too much"
 

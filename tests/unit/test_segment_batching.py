@@ -94,7 +94,7 @@ def test_the_batches_leave_no_trace_in_a_file(
     """Neither in the footer, nor in the ends of row groups and pages."""
     batch, bounds = everything(typed), sorted({0, *cuts, ROWS})
     parts = [batch.slice(start, end - start) for start, end in pairwise(bounds)]
-    if compact:  # without what is around the slice, and without bits for nulls where there are none
+    if compact:  # without the bytes around the slice, and without null bits if there are no nulls
         parts = [pa.RecordBatch.from_pylist(part.to_pylist(), schema=part.schema) for part in parts]
     assert written(parts, TYPED if typed else BINARY, row_group_bytes) == _in_one(typed, row_group_bytes)
 

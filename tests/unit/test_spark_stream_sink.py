@@ -168,7 +168,7 @@ def test_a_batch_that_comes_again_with_other_rows_ends_the_query_and_says_what_t
             OperationFailedError, match=r"OUT_OF_ORDER_SEQUENCE_NUMBER.*Restore the newer checkpoint"
         ):
             sink(live).commit([written(live, other)], batch_id)
-    sink(live).commit([written(live, rows((0, "0"), (1, "0")))], 0)  # the log's files tell that it is the same
+    sink(live).commit([written(live, rows((0, "0"), (1, "0")))], 0)  # the log's files show that it is the same
     assert live.read() == before
 
 

@@ -193,7 +193,7 @@ class TestWalkAndSweep:
         staged = store.stage_writer(f"{'a' * 32}/name")
         staged.file.write(b"x" * 20_000_000)
         if isinstance(staged, UploadWriter):
-            staged._wait(0)  # until all parts are there
+            staged._wait(0)  # until all parts exist
         later = ManualClock(SystemClock().now_ms() + 3_600_000)
         if not isinstance(store, MemoryStore):
             store._clock = later  # type: ignore[attr-defined]

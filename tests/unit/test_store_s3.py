@@ -73,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             super().handle_one_request()
         except ConnectionError:
-            self.close_connection = True  # the client gave up on us, which is the point of some tests
+            self.close_connection = True  # the client timed out, which some tests intend
 
     def answer_any(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -230,7 +230,7 @@ def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(serv
     assert store.create("name", b"data")
     staged = store.stage_writer("large")
     staged.file.write(b"x" * (PART_BYTES + 1))
-    staged.abort()  # the part is there by then, and no thread goes on
+    staged.abort()  # the part exists by then, and no thread continues
     assert store.read("name") == b"data"
     assert [key for command, key in keys if command == "POST"] == ["arn:key"]
     assert keys[0] == ("PUT", "arn:key")

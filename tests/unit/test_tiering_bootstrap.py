@@ -314,7 +314,7 @@ def test_a_remote_log_of_another_history_is_no_place_to_start_from(tmp_path: Pat
     last = part.table.load().of_partition(0)[-1]
     state = auxiliary_state(part.remote, part.table.folder, last)
     state.check_history(part.log.lineage, "t-0")
-    state.check_history(Lineage([*part.log.lineage, (4, 6), (5, 9)]), "t-0")  # what came later is no contradiction
+    state.check_history(Lineage([*part.log.lineage, (4, 6), (5, 9)]), "t-0")  # later records are no contradiction
     with pytest.raises(CorruptionError, match="the histories differ"):
         state.check_history(Lineage([(1, 0), (2, 3), (4, 5)]), "t-0")
     with pytest.raises(CorruptionError, match="the histories differ"):

@@ -55,9 +55,9 @@ def commit(table: DeltaTopicTable, adds: Sequence[RemoteSegment], histories: His
     [
         (segment(0, 10, epoch=1), [(1, 0)], 10),
         (segment(0, 10, epoch=1), [(1, 0), (5, 10)], 10),
-        (segment(0, 20, epoch=1), [(1, 0), (5, 10)], 10),  # epoch 1 went on longer in the lost history
+        (segment(0, 20, epoch=1), [(1, 0), (5, 10)], 10),  # epoch 1 continued longer in the lost history
         (segment(10, 20, epoch=3), [(1, 0), (5, 10)], 10),  # epoch 3 never was in this one
-        (segment(5, 20, epoch=3), [(1, 0), (5, 10)], 5),  # [5, 10) is common, which only its footer tells
+        (segment(5, 20, epoch=3), [(1, 0), (5, 10)], 5),  # [5, 10) is common, which only its footer shows
         (segment(10, 20, epoch=5), [(1, 0), (5, 10)], 20),
         (segment(10, 20, epoch=1), [(1, 0), (5, 7)], 10),
     ],
@@ -205,7 +205,7 @@ def test_in_every_order_of_a_zombies_steps_and_its_successors_the_leaders_histor
         left = run([world.zombie, world.elected], choices)
         commit(
             table_in(world.remote), [], under(after)
-        )  # what the next run of the leader does, having nothing new
+        )  # the commit of the leader's next run, without new segments
         versions = world.history()
         ends = versions[-1].of_partition(0)
         assert all(each.is_of(after) for each in ends), choices

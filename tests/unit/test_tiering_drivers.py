@@ -62,7 +62,7 @@ class World:
                 histories = Histories(dict.fromkeys(range(PARTITIONS), lineage), self.now)
                 done = table.commit([uploaded(each) for each in some], (), histories)
                 if len(done.listed) < len(some):
-                    break  # somebody else was there: the next run plans anew
+                    break  # another driver has committed: the next run plans again
 
     def elect(self) -> None:
         for _ in range(self.rng.randint(0, 12)):

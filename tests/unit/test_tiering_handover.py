@@ -62,7 +62,7 @@ def test_a_third_clusters_table_is_left_alone(place: tuple[Store, StoreOptions])
     mine.ensure(SCHEMA)
     with pytest.raises(InconsistentClusterIdError, match="belongs to cluster 'c', neither to 'd' nor to 'heir'"):
         hand_over(mine, "d", "heir", options, CLOCK)
-    mine.commit([uploaded(segment(0, 10))], histories=OURS)  # as "c", which owns it still
+    mine.commit([uploaded(segment(0, 10))], histories=OURS)  # as "c", which still owns it
 
 
 @pytest.mark.slow

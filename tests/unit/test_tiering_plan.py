@@ -161,17 +161,17 @@ def lagging(lag: CopyLag, *ages: int) -> UploadPlan:
     [
         (0, -1, 4),  # the defaults: at once
         (-1, 0, 4),
-        (0, 10**9, 4),  # either says so
+        (0, 10**9, 4),  # either one suffices
         (10**9, 0, 4),
         (300, -1, 2),  # by age: exactly so old is old enough
         (301, -1, 1),
         (501, -1, 0),
-        (-1, 300, 2),  # by the bytes behind it, those of the last segment too
+        (-1, 300, 2),  # by the bytes after it, including those of the last segment
         (-1, 301, 1),
         (-1, 401, 0),
-        (301, 300, 2),  # either says so
+        (301, 300, 2),  # either one suffices
         (501, 400, 1),
-        (-1, -1, 0),  # as local retention, which is none: never
+        (-1, -1, 0),  # like local retention, which has no limit: never
     ],
 )
 def test_a_sealed_segment_goes_when_it_is_old_enough_or_has_enough_behind_it(

@@ -187,7 +187,7 @@ def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is
     live.append(["d"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: ["a", "b", "d"]}
-    unfence(live, leader)  # what it alone has is dead: it follows
+    unfence(live, leader)  # the records that only it has are dead: it follows
     live.cluster.replicate().raise_for_failures()
     assert live.isr() == {1, 2, 3}
     assert live.data(1) == live.data(2) == live.data(3)
@@ -318,7 +318,7 @@ def test_a_divergent_replica_first_takes_the_history_of_the_remote(live: LiveClu
     live.fill("ab")
     fence(live, three)
     live.append(["lost", "lost too"], acks="leader").raise_for_failures()
-    fence(live, one)  # ``two`` leads, without what ``one`` alone has
+    fence(live, one)  # ``two`` leads, without the records that only ``one`` has
     assert live.leader() == two
     live.fill("cdef")
     live.cluster.tier().raise_for_failures()

@@ -64,7 +64,7 @@ def idle_requests(folder: Path, partitions: int) -> int:
     live = LiveCluster(folder, voters=(1, 2, 3))
     live.topic(partitions=partitions)
     live.append({partition: ["a"] for partition in range(partitions)})  # type: ignore[arg-type]
-    live.cluster.maintain().raise_for_failures()  # of a cluster that nobody knows every byte is read
+    live.cluster.maintain().raise_for_failures()  # of a cluster that has never been read completely
     settle(live)
     live.clock.advance_ms(5 * MINUTE_MS)
     found = live.driver().maintain().raise_for_failures()

@@ -180,7 +180,7 @@ def test_a_replica_leads_from_the_end_of_its_snapshot_where_its_log_ends_before(
     live.cluster.brokers.fence(behind).raise_for_failures()
     live.put([("a", "2"), ("b", "2")])
     live.cluster.brokers.unfence(behind).raise_for_failures()
-    live.take()  # the follower gets the snapshot, and its log goes on to end at 1
+    live.take()  # the follower gets the snapshot, and its log continues to end at 1
     assert (live.ids(behind), live.log(behind).log_end) == (["3-1"], 1)
     live.cluster.brokers.fence(leader, force=True).raise_for_failures()
     live.cluster.elect("t", unclean=True).raise_for_failures()

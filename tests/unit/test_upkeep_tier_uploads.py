@@ -129,7 +129,7 @@ def test_a_hung_upload_is_given_up_after_its_deadline_and_not_tried_again_while_
     goes_on.set()
     live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.timeout.ms": None})
     driver = live.driver()
-    driver.tier()  # it may meet the upload that was given up, which goes on now
+    driver.tier()  # it may meet the abandoned upload, which continues now
     driver.tier().raise_for_failures()
     assert live.remote_ends() == {0: 1, 1: 1, 2: 1}
 
@@ -362,7 +362,7 @@ def test_segments_of_a_lost_history_leave_the_remote_log(live: RemoteFaults, goe
     unfence(live, two, three)
     live.cluster.elect("t", leader=two, unclean=True).raise_for_failures()
     deposed = Histories({0: Lineage([(1, 0)])}, lambda: {0: Present(1)})
-    table.commit([uploaded(segment(2, 5, epoch=1))], (), deposed)  # late; what nobody has any more
+    table.commit([uploaded(segment(2, 5, epoch=1))], (), deposed)  # late; records that no replica has any more
     live.fill("xy" if goes_on else "")
     report = live.cluster.tier().raise_for_failures()
     assert live.remote_ends() == {0: 4 if goes_on else 2}

@@ -158,7 +158,7 @@ def test_removals_that_the_table_has_forgotten_are_found_by_listing(live: LiveCl
     filled(live, "abcdef")
     live.cluster.topics.alter_configs("t", {"retention.bytes": "1"})
     live.cluster.retain().raise_for_failures()
-    put(live, DataName(0, None, 1), DataName(1, None, 1))  # as if nobody had deleted them
+    put(live, DataName(0, None, 1), DataName(1, None, 1))  # as if they had not been deleted
     (log,) = remote_folder(live).glob("_delta_log")
     table = DeltaTable(str(remote_folder(live)))
     table.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})

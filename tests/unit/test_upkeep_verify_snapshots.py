@@ -182,7 +182,7 @@ def test_a_voter_that_is_away_is_a_failure_until_its_broker_is_fenced(tmp_path: 
         assert [row["replicas"] for row in report.rows] == [2]
         live.cluster.brokers.fence(3).raise_for_failures()
         live.cluster.verify(METADATA).raise_for_failures()
-        shutil.rmtree(live.root(3))  # a create that nobody counted is below the mount point
+        shutil.rmtree(live.root(3))  # a create that was not counted is below the mount point
         live.root(3).mkdir()
 
 

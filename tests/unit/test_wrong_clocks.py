@@ -237,7 +237,7 @@ def test_producers_expire_by_clocks_that_agree(tmp_path: Path) -> None:
 def test_a_commit_by_a_driver_that_is_behind_does_not_expire_at_once(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
-    live.cluster.groups.commit("other", {("t", 0): 0})  # the topic of groups is there
+    live.cluster.groups.commit("other", {("t", 0): 0})  # the topic of groups exists
     live.driver(clock=WrongClock(live.clock, BEHIND)).groups.commit("g", {("t", 0): 0})
     live.cluster.snapshot(OFFSETS_TOPIC).raise_for_failures()
     assert live.driver().groups.committed("g")
