@@ -350,6 +350,14 @@ def unfence(live: LiveCluster, *brokers: int) -> None:
         ports_of(live.cluster).metadata.submit(UnfenceBroker(broker, epoch))
 
 
+def led_by_each(folder: Path, *, on_disk: bool = False) -> LiveCluster:
+    """Brokers 1 (which votes), 2 and 3; topic ``t`` with a partition on all of them, led by 1, 2 and 3."""
+    made = LiveCluster(folder, on_disk=on_disk)
+    made.topic(partitions=3)
+    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
+    return made
+
+
 def live_and_shared(built: Callable[[Path], LiveCluster]) -> tuple[Any, Any]:
     """Two fixtures for the content of a folder: ``live``, and ``shared`` for tests that change nothing."""
 

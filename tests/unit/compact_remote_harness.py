@@ -18,11 +18,8 @@ BOTH = {key.replace(".", "_"): value for key, value in TIERED.items()}
 """Every append is a segment that leaves the brokers at once, except for the last one."""
 
 
-class Tiered(Compacted):
-    """A cluster with the compacted and tiered topic ``t``."""
-
-    def __init__(self, folder: Path, *, on_disk: bool = False, **configs: str) -> None:
-        super().__init__(folder, on_disk=on_disk, **{**BOTH, "min_cleanable_dirty_ratio": "0", **configs})
+class InBothTiers(Compacted):
+    """A cluster with the tiered topic ``t``, and its records for readers."""
 
     def table(self) -> DeltaTopicTable:
         ports = ports_of(self.driver())
@@ -35,12 +32,19 @@ class Tiered(Compacted):
         """The remote segments: offsets and generation."""
         return [f"{s.base_offset}-{s.next_offset}.{s.generation}" for s in self.remote_log().of_partition(0)]
 
-    def objects(self) -> list[Path]:
-        return sorted(self.remote.glob("t-*/0/**/*.parquet"))
-
     def fetched(self, driver: Cluster | None = None) -> dict[int, Row]:
         """The records of a reader of both tiers; a new reader by default."""
         return fetched(driver or self.driver())
+
+
+class Tiered(InBothTiers):
+    """A cluster with the compacted and tiered topic ``t``."""
+
+    def __init__(self, folder: Path, *, on_disk: bool = False, **configs: str) -> None:
+        super().__init__(folder, on_disk=on_disk, **{**BOTH, "min_cleanable_dirty_ratio": "0", **configs})
+
+    def objects(self) -> list[Path]:
+        return sorted(self.remote.glob("t-*/0/**/*.parquet"))
 
     def lake(self, version: int | None = None) -> dict[int, Row]:
         """The records of another engine in the remote table."""

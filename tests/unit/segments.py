@@ -14,6 +14,7 @@ from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter
+from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store
 
 BINARY = physical_schema()
@@ -86,3 +87,10 @@ def listed(store: Store, name: DataName, folder: str = "") -> DataFile:
 def read(store: Store, file: DataFile, start: int = 0, end: int = 2**62) -> pa.Table:
     """The records of ``[start, end)`` in one table."""
     return pa.Table.from_batches(read_batches(store, file, start, end))
+
+
+def in_memory(data: bytes) -> tuple[MemoryStore, DataFile]:
+    """A store with these bytes as its only data file, and the file."""
+    store = MemoryStore()
+    store.create(str(BASE), data)
+    return store, listed(store, BASE)

@@ -10,16 +10,12 @@ from stratalog.engine.metadata.records import TopicRecord
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.jobs import topics as job
 from stratalog.partitions.errors import NoMajorityError
-from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
+from tests.unit.cluster_harness import LiveCluster, led_by_each, rows_of, the_failure
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """Brokers 1 (which votes), 2 and 3; topic ``t`` with three partitions on all of them."""
-    made = LiveCluster(tmp_path, on_disk=True)
-    made.topic(partitions=3)
-    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
-    return made
+    return led_by_each(tmp_path, on_disk=True)
 
 
 def test_every_topic_is_a_row(live: LiveCluster) -> None:

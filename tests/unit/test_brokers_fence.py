@@ -15,27 +15,14 @@ from stratalog.partitions.errors import InvalidCallError, UnknownBrokerError
 from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.root import format_root
 from tests.ports import ports_of, with_ports
-from tests.unit.cluster_harness import LiveCluster, codes, live_and_shared, rows_of, the_failure
+from tests.unit.cluster_harness import LiveCluster, codes, led_by_each, live_and_shared, rows_of, the_failure
 
-
-def built(folder: Path) -> LiveCluster:
-    """Brokers 1 (which votes), 2 and 3; topic ``t`` with a partition on all of them, led by 1, 2 and 3."""
-    made = LiveCluster(folder)
-    made.topic(partitions=3)
-    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
-    return made
-
-
-live, shared = live_and_shared(built)
+live, shared = live_and_shared(led_by_each)
 
 
 @pytest.fixture
 def disks(tmp_path: Path) -> LiveCluster:
-    """Like ``live``, on folders."""
-    made = LiveCluster(tmp_path, on_disk=True)
-    made.topic(partitions=3)
-    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
-    return made
+    return led_by_each(tmp_path, on_disk=True)
 
 
 def led_by(live: LiveCluster, broker: int, topic: str = "t") -> int:

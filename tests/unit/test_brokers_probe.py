@@ -27,17 +27,13 @@ from stratalog.partitions.probing import SerialProber, ThreadProber
 from stratalog.partitions.root import BrokerFile, format_root
 from stratalog.partitions.runner import Failed, Outcome
 from tests.ports import ports_of, with_ports
-from tests.unit.cluster_harness import LiveCluster
+from tests.unit.cluster_harness import LiveCluster, led_by_each
 from tests.unit.faulty_store import CHANGES, Faults
 
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
 def live(request: pytest.FixtureRequest, tmp_path: Path) -> LiveCluster:
-    """Brokers 1 (which votes), 2 and 3; topic ``t`` with a partition on all of them, led by 1, 2 and 3."""
-    made = LiveCluster(tmp_path, on_disk=request.param == "disk")
-    made.topic(partitions=3)
-    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
-    return made
+    return led_by_each(tmp_path, on_disk=request.param == "disk")
 
 
 def context(cluster: Cluster) -> Ports:
@@ -132,11 +128,7 @@ def test_a_look_at_brokers_that_were_registered_meanwhile_counts_for_nothing(liv
 
 @pytest.fixture
 def disks(tmp_path: Path) -> LiveCluster:
-    """Like ``live``, on folders."""
-    made = LiveCluster(tmp_path, on_disk=True)
-    made.topic(partitions=3)
-    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
-    return made
+    return led_by_each(tmp_path, on_disk=True)
 
 
 def test_an_unmounted_root_is_fenced_and_unfenced_when_it_is_back(disks: LiveCluster) -> None:

@@ -23,13 +23,7 @@ from stratalog.partitions.segment_check import check_copy, check_segment, verify
 from stratalog.partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY, NO_CHECKSUMS
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store
-from tests.unit.segments import BASE, EVERYTHING, listed, read, records, write_segment
-
-
-def damaged(data: bytes) -> tuple[MemoryStore, DataFile]:
-    store = MemoryStore()
-    store.create(str(BASE), data)
-    return store, listed(store, BASE)
+from tests.unit.segments import BASE, EVERYTHING, in_memory, listed, read, records, write_segment
 
 
 def intact(values: int = 300) -> tuple[bytes, pa.Table]:
@@ -75,7 +69,7 @@ def test_a_flipped_bit_in_the_file_s_end_is_found_by_the_first_look(region: str)
     data, _ = intact()
     for flipped in flips(region, data):
         with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet"):
-            read_segment(*damaged(flipped))
+            read_segment(*in_memory(flipped))
 
 
 @pytest.mark.slow
@@ -84,7 +78,7 @@ def test_a_flipped_bit_in_a_page_is_found_by_reading_it_or_changes_nothing() -> 
     data, table = intact()
     found = 0
     for flipped in flips("pages", data, 400):
-        store, file = damaged(flipped)
+        store, file = in_memory(flipped)
         try:
             assert read(store, file).equals(table)
         except CorruptSegmentError:
@@ -98,7 +92,7 @@ def test_a_flipped_bit_where_only_other_readers_look_is_found_by_verifying(regio
     """Spark skips pages by the page index: a wrong one would hide records."""
     data, table = intact()
     for flipped in flips(region, data):
-        store, file = damaged(flipped)
+        store, file = in_memory(flipped)
         with pytest.raises(CorruptSegmentError):
             verify_segment(store, file)
         if region == "page index":
@@ -107,8 +101,8 @@ def test_a_flipped_bit_where_only_other_readers_look_is_found_by_verifying(regio
 
 def test_an_intact_file_verifies() -> None:
     data, table = intact()
-    assert verify_segment(*damaged(data)).footer.records == table.num_rows
-    assert verify_bytes(*damaged(data)).crc32 == zlib.crc32(data), "its end tells what all of it comes to"
+    assert verify_segment(*in_memory(data)).footer.records == table.num_rows
+    assert verify_bytes(*in_memory(data)).crc32 == zlib.crc32(data), "its end tells what all of it comes to"
 
 
 @pytest.mark.parametrize("region", ["leading magic", "pages", "page index", "footer", "footer length"])
@@ -117,20 +111,20 @@ def test_every_flipped_bit_is_found_without_decoding_a_record(region: str) -> No
     data, _ = intact()
     for flipped in flips(region, data):
         with pytest.raises(CorruptSegmentError):
-            verify_bytes(*damaged(flipped))
+            verify_bytes(*in_memory(flipped))
 
 
 @pytest.mark.parametrize("region", ["leading magic", "pages", "page index", "footer", "footer length"])
 def test_every_flipped_bit_is_found_when_a_file_is_copied(region: str) -> None:
     """The source's footer may have been read when it was intact, and be cached."""
     data, _ = intact()
-    segment = read_segment(*damaged(data))
+    segment = read_segment(*in_memory(data))
     for flipped in flips(region, data):
-        (source, file), target = damaged(flipped), MemoryStore()
+        (source, file), target = in_memory(flipped), MemoryStore()
         copy = target.stage_copy(source, file.object, "copy")
         with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet is damaged"):
             check_copy(source, segment, copy)
-    good, file = damaged(data)
+    good, file = in_memory(data)
     check_copy(good, segment, MemoryStore().stage_copy(good, file.object, "copy"))
 
 
@@ -155,7 +149,7 @@ def test_what_the_process_lacks_is_no_damage_of_the_file(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is reported as damaged is replaced, and its replica leaves the ISR."""
-    store, file = damaged(intact()[0])
+    store, file = in_memory(intact()[0])
     segment = read_segment(store, file)
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", fails(error))
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", fails(error))
@@ -176,7 +170,7 @@ def test_what_the_process_lacks_is_no_damage_of_the_file(
 def test_a_check_in_pieces_finds_offsets_that_are_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """One record at a time: the result does not depend on the pieces."""
     monkeypatch.setattr(parquet_decoding, "_PIECE_BYTES", 1)
-    store, file = damaged(intact()[0])
+    store, file = in_memory(intact()[0])
     assert check_segment(store, file).bad == ()
     monkeypatch.setattr(segment_check, "numbers", lambda first, end: numbers(first + 1, end + 1))
     assert "have wrong offsets" in str(check_segment(store, file).bad[0].error)
@@ -246,13 +240,13 @@ def test_a_truncated_file_is_found_at_every_length() -> None:
         lengths |= {region.start, region.start + 1, region.stop - 1}
     for length in sorted(lengths - {len(data)}):
         with pytest.raises(CorruptSegmentError):
-            read_segment(*damaged(data[:length]))
+            read_segment(*in_memory(data[:length]))
 
 
 def test_a_file_with_bytes_behind_its_end_is_found() -> None:
     data, _ = intact()
     for extra in (b"\0", b"PAR1", data):
-        store, file = damaged(data + extra)
+        store, file = in_memory(data + extra)
         with pytest.raises(CorruptSegmentError):
             verify_segment(store, file)
 
@@ -290,7 +284,7 @@ def parquet(metadata: dict[bytes, bytes]) -> bytes:
 )
 def test_what_is_no_segment_is_refused_with_the_reason(data: bytes, complaint: str) -> None:
     with pytest.raises(CorruptSegmentError, match=complaint):
-        read_segment(*damaged(data))
+        read_segment(*in_memory(data))
 
 
 @pytest.mark.parametrize(

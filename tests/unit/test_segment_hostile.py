@@ -11,7 +11,6 @@ import pytest
 
 from stratalog.partitions import parquet_pages
 from stratalog.partitions.errors import CorruptSegmentError, RecordTooLargeError
-from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment import Segment, check_held, read_batches, read_row_group, read_segment
@@ -22,25 +21,19 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering.statistics import statistics_json
 from tests.unit import hostile_parquet as hostile
-from tests.unit.segments import BASE, EVERYTHING, listed, read, records, write_segment
+from tests.unit.segments import BASE, EVERYTHING, in_memory, listed, read, records, write_segment
 
 MEGABYTE = 1024 * 1024
 
 
-def stored(data: bytes) -> tuple[MemoryStore, DataFile]:
-    store = MemoryStore()
-    store.create(str(BASE), data)
-    return store, listed(store, BASE)
-
-
 def segment(data: bytes) -> Segment:
-    return read_segment(*stored(data))
+    return read_segment(*in_memory(data))
 
 
 def test_a_segment_that_is_taken_apart_and_put_together_again_is_sound() -> None:
     """Otherwise the tests below would prove nothing."""
     data = hostile.Taken(hostile.honest()).sealed()
-    store, file = stored(data)
+    store, file = in_memory(data)
     assert verify_segment(store, file).footer.records == 20
     assert read(store, file).column("value").to_pylist() == [b"v%d" % row for row in range(20)]
 
@@ -48,7 +41,7 @@ def test_a_segment_that_is_taken_apart_and_put_together_again_is_sound() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("make", hostile.EVERY, ids=lambda make: make.__name__)
 def test_a_hostile_segment_is_refused_by_whoever_reads_its_records(make: Callable[[bytes], bytes]) -> None:
-    store, file = stored(make(hostile.honest(2_000)))
+    store, file = in_memory(make(hostile.honest(2_000)))
     with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet") as raised:
         list(read_batches(store, file, *EVERYTHING))
     assert raised.value.file == str(BASE)
@@ -69,7 +62,7 @@ def test_a_hostile_footer_is_refused_before_anything_is_made_of_it(make: Callabl
 def test_a_wrong_histogram_of_levels_ends_no_process() -> None:
     """Arrow is never asked for the description of a column chunk: it would abort."""
     data = hostile.wrong_level_histogram(hostile.honest())
-    store, file = stored(data)
+    store, file = in_memory(data)
     checked = check_segment(store, file)
     assert [(bad.start, bad.end) for bad in checked.bad] == [(100, 120)]
     assert '"numRecords":20' in statistics_json(checked.segment)
@@ -190,7 +183,7 @@ def test_a_changed_footer_or_page_with_checksums_made_right_is_damage_or_harmles
             at = dice.randrange(4, until)
             some[at : at + dice.choice([0, 1, 1, 1, 3])] = dice.randbytes(dice.choice([0, 1, 1, 1, 4]))
         try:
-            store, file = stored(hostile.sealed(bytes(body), bytes(footer)))
+            store, file = in_memory(hostile.sealed(bytes(body), bytes(footer)))
             spoilt += bool(check_segment(store, file).bad)
             for batch in read_batches(store, file, *EVERYTHING):
                 batch.validate(full=True)

@@ -14,21 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from stratalog import Cluster
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.engine.upkeep.erasing.certificate import read_certificate
 from stratalog.engine.upkeep.erasing.remote import RemoteErasing
 from stratalog.engine.upkeep.tiering.uploads import Uploads
 from stratalog.partitions.errors import PolicyViolationError, StorageError
 from stratalog.tiering.delta_table import DeltaTopicTable
-from stratalog.tiering.remote_log import RemoteLog
-from tests.ports import ports_of
 from tests.unit.cluster_harness import TIERED, report_of, rows_of
-from tests.unit.compact_remote_harness import fetched, lake
+from tests.unit.compact_remote_harness import InBothTiers, fetched, lake
 from tests.unit.erase_harness import KEPT, KEY, OTHER, ROWS, SECRET, Erasable, traces
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.restore_harness import Heir
-from tests.unit.test_upkeep_compact import Row
 
 BOTH = {key.replace(".", "_"): value for key, value in TIERED.items()}
 """Every append is a segment that leaves the brokers at once, except for the last one."""
@@ -36,7 +32,7 @@ LOCAL = {"local_retention_bytes": "-1"}
 """The brokers keep all records that are tiered."""
 
 
-class Tiered(Erasable):
+class Tiered(InBothTiers, Erasable):
     """A cluster with the tiered topic ``t``: by default only offset 5 is still on the brokers."""
 
     def __init__(self, folder: Path, *, tier: bool = True, **options: Any) -> None:
@@ -49,21 +45,6 @@ class Tiered(Erasable):
         for _ in range(2):
             self.cluster.retain("t").raise_for_failures()
             self.clock.sleep(1)
-
-    def table(self) -> DeltaTopicTable:
-        ports = ports_of(self.driver())
-        return ports.storage.remote_table(self.cluster.image.topic("t"))
-
-    def remote_log(self) -> RemoteLog:
-        return self.table().load()
-
-    def names(self) -> list[str]:
-        """The remote segments: offsets and generation."""
-        return [f"{s.base_offset}-{s.next_offset}.{s.generation}" for s in self.remote_log().of_partition(0)]
-
-    def fetched(self, driver: Cluster | None = None) -> dict[int, Row]:
-        """The records of a reader of both tiers; a new reader by default."""
-        return fetched(driver or self.driver())
 
     def remote_traces(self, *words: str) -> list[str]:
         """The objects of the remote tier that contain one of the words: in their bytes, or decoded."""
