@@ -131,10 +131,10 @@ def test_a_dry_run_counts_what_a_run_then_does(
     ("configs", "options", "error", "named"),
     [
         (
-            {"remote_storage_enable": "true", "remote_iceberg_table": "c.n.t"},
+            {"remote_iceberg_table": "c.n.t"},
             {},
             PolicyViolationError,
-            "topic 't': it is tiered with the Iceberg table c.n.t",
+            "topic 't': it is not tiered, and may have left records in the Iceberg table c.n.t",
         ),
         (
             {"remote_storage_enable": "true", "cleanup_policy": "compact"},
@@ -147,7 +147,7 @@ def test_a_dry_run_counts_what_a_run_then_does(
         ({}, {"topics": "__consumer_offsets"}, StratalogError, "internal"),
         ({}, {"topics": "nope"}, UnknownTopicOrPartitionError, "nope"),
         ({}, {"keys": []}, InvalidCallError, "no key was given"),
-        ({}, {"keys": [None]}, InvalidCallError, "null is no key"),
+        ({}, {"keys": [None]}, InvalidCallError, "null is not a key"),
         ({}, {"keys": [1.5]}, InvalidCallError, "key 1 is not of the topic's key type"),
         ({}, {"keys": "abc"}, InvalidCallError, "give \\[key\\]"),
         ({}, {"keys": None, "before": "2030-01-01"}, InvalidCallError, "before needs keys"),
