@@ -1,4 +1,4 @@
-"""Commits of metadata: one driver against plain files, and many drivers at once, on folders and on S3.
+"""Commits of metadata: one driver against plain files, and many concurrent drivers, on folders and on S3.
 
 Each driver is a separate process, like a Spark driver, and knows the others only through storage. The peer of a
 commit with three voters is the minimum: a file on each of three roots, written, fsynced and linked under its name.
@@ -118,7 +118,7 @@ def drivers_lines(roots: Sequence[Root], where: str) -> list[Line]:
             f"{min(counts)} to {max(counts)} per driver in {SECONDS:.0f} s; the peer is two drivers in turn, "
             "which claim each time"
         )
-        what, peer = f"commands, {drivers} drivers at once{where}", f"{claiming:.1f} a second"
+        what, peer = f"commands, {drivers} concurrent drivers{where}", f"{claiming:.1f} a second"
         lines.append(Line(what, ours, peer, rate / claiming, Limit(0.5), note))
     return lines
 

@@ -1,4 +1,4 @@
-"""Requests that an endpoint must answer like a broker of Kafka 4, with the expected answers."""
+"""Requests that an endpoint has to answer as a broker of Kafka 4 does, and what both answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratalog.bridges.serve.protocol import ApiKey
 from tests.bridges.endpoint_harness import Wire
 
 TOPIC, GROUP = "t", "g"
-"""The topic has two partitions: one has three records with ascending timestamps, the other none. The group has
+"""The topic has two partitions, one of three records with ever later timestamps, one of none. The group has
 committed 2."""
 LIST_OFFSETS_VERSIONS = 1, 3, 4, 6, 7, 8, 9, 10, 11
 
@@ -19,17 +19,17 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A request, the part of its answer that a test compares, and Kafka's value of it."""
+    """A request, what a test looks at in its answer, and what that is on Kafka."""
 
     name: str
     key: ApiKey
     version: int
     fields: dict[str, Any]
-    shown: Callable[[Answer], object]
+    told: Callable[[Answer], object]
     expected: object
 
     def ask(self, client: Wire) -> object:
-        return self.shown(client.ask(self.key, self.version, **self.fields))
+        return self.told(client.ask(self.key, self.version, **self.fields))
 
 
 def cases() -> Iterator[Case]:
@@ -67,9 +67,9 @@ def cases() -> Iterator[Case]:
             "protocol_type": kind,
             "group_protocols": [{"protocol_name": name, "protocol_metadata": data} for name, data in protocols],
         }
-        text = f"join of type {kind!r} with {protocols}"
-        yield Case(text, ApiKey.JOIN_GROUP, 2, fields, lambda answer: answer["error_code"], 23)
-    for offset, found in ((-1, -1), (2, 2)):
+        said = f"join of type {kind!r} with {protocols}"
+        yield Case(said, ApiKey.JOIN_GROUP, 2, fields, lambda answer: answer["error_code"], 23)
+    for offset, found in ((-1, -1), (99, 99), (2, 2)):
         yield Case(f"commit of {offset}", ApiKey.OFFSET_COMMIT, 2, _commit(offset), _code_of_partition, 0)
         asked = {"consumer_group": GROUP, "topics": [{"topic": TOPIC, "partitions": [0]}]}
         yield Case(f"fetch of {found}", ApiKey.OFFSET_FETCH, 3, asked, _offset_of_partition, (0, found))
@@ -87,19 +87,19 @@ def cases() -> Iterator[Case]:
 
 def _metadata(name: str, code: int) -> Case:
     fields = {"topics": [name], "allow_auto_topic_creation": False}
-    text = f"metadata of {name[:10]!r}"
-    return Case(text, ApiKey.METADATA, 5, fields, lambda answer: answer["topics"][0]["error_code"], code)
+    said = f"metadata of {name[:10]!r}"
+    return Case(said, ApiKey.METADATA, 5, fields, lambda answer: answer["topics"][0]["error_code"], code)
 
 
 def _configs(of_kind: str, kind: int, name: str, names: list[str] | None, expected: tuple[int, bool]) -> Case:
-    def shown(answer: Answer) -> tuple[int, bool]:
+    def told(answer: Answer) -> tuple[int, bool]:
         (one,) = answer["resources"]
         return one["error_code"], bool(one["config_entries"])
 
     asked = [{"resource_type": kind, "resource_name": name, "config_names": names}]
-    text = f"configs of {of_kind} {name[:10]!r}, {names}"
+    said = f"configs of {of_kind} {name[:10]!r}, {names}"
     fields = {"resources": asked, "include_synonyms": False}
-    return Case(text, ApiKey.DESCRIBE_CONFIGS, 1, fields, shown, expected)
+    return Case(said, ApiKey.DESCRIBE_CONFIGS, 1, fields, told, expected)
 
 
 def _list_offsets(version: int, time: int, expected: tuple[int, int]) -> Case:
@@ -126,7 +126,7 @@ def _commit(offset: int) -> dict[str, Any]:
 
 
 COMMITTED = Case("the commit before", ApiKey.OFFSET_COMMIT, 2, _commit(2), lambda answer: None, None)
-"""The offset that the group has committed before the cases run."""
+"""What the group has committed before the cases are asked."""
 
 
 def _partition(answer: Answer) -> Answer:

@@ -1,7 +1,7 @@
-"""The suites of other projects' clients: their sources, the applicable tests, and the command of a test.
+"""The suites of other projects' clients: where their sources come from, which tests apply, how one is run.
 
-A test applies if it needs a broker only for reads, lookups of offsets and metadata, consumption in groups, and
-commits. Its preparatory writes go through ``tests.strangers.writing``.
+A test applies if it needs a broker, and nothing of it but to read, to look up offsets and metadata, to consume in
+groups, and to commit. Whatever it writes to prepare itself goes through ``tests.strangers.writing``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.kafka_server import PINS
@@ -22,7 +22,6 @@ from stratalog.jobs.java import find_java
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "strangers"
 _JOBS = 2
-_BEYOND = "commits beyond the end of a log, which the endpoint refuses (docs/serve.md, Commits)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +36,16 @@ class Suite:
     command: Callable[[str, int], tuple[list[str], Path, Mapping[str, str]]]
     """From a test and the port of the broker: the command, its folder, its environment."""
     passed: Callable[[str, str], bool]
-    """Takes a test and its output with status 0: whether it ran at all, and was not skipped."""
+    """From a test and its output, of a command with status 0: whether it ran at all, and was not skipped."""
     tests: tuple[str, ...]
-    """The applicable tests."""
+    """Those that apply."""
     most_s: float
     gaps: Mapping[str, str]
-    """Applicable tests that are known to fail, with the reason."""
+    """Those of them that are known to fail, and why."""
     left_out: Mapping[str, str]
-    """Tests that do not apply, with the reason."""
-    intended: Mapping[str, str] = field(default_factory=dict)
-    """Tests that fail because the endpoint differs from Kafka intentionally."""
+    """What does not apply, and why."""
     partitions: int = 4
-    """The number of partitions of automatically created topics."""
+    """The partitions of topics that are created by their first use."""
 
 
 def _run(*words: str | Path, cwd: Path = ROOT) -> None:
@@ -65,9 +62,9 @@ def _fetch_franz_go() -> None:
     if _KGO_TESTS.exists():
         return
     module = f"github.com/twmb/franz-go@{FRANZ_GO.version}"
-    seen = subprocess.run(["go", "mod", "download", "-json", module], check=True, capture_output=True, text=True)
-    found = re.search(r'"Dir": "([^"]+)"', seen.stdout)
-    assert found is not None, seen.stdout
+    told = subprocess.run(["go", "mod", "download", "-json", module], check=True, capture_output=True, text=True)
+    found = re.search(r'"Dir": "([^"]+)"', told.stdout)
+    assert found is not None, told.stdout
     shutil.copytree(found[1], CACHE / "franz-go", dirs_exist_ok=True, copy_function=shutil.copy)
     _run("chmod", "-R", "u+w", CACHE / "franz-go")
     _run("go", "test", "-c", "-o", _KGO_TESTS, ".", cwd=_KGO)
@@ -227,7 +224,7 @@ def _librdkafka(test: str, port: int) -> tuple[list[str], Path, Mapping[str, str
     environment = {
         "RDKAFKA_TEST_CONF": str(configured),
         "LD_LIBRARY_PATH": "../src:../src-cpp",
-        "TEST_KAFKA_VERSION": "2.4.0",  # the first version that runs its tests of cooperative groups
+        "TEST_KAFKA_VERSION": "2.4.0",  # from which on its tests of cooperative groups run
         "TESTS": test,
     }
     return ["./test-runner", "-Q", "-p1"], _RDKAFKA / "tests", environment
@@ -259,7 +256,6 @@ LIBRDKAFKA = Suite(
         "0155-0190": "share groups (KIP-932), not served",
         "all others": "need no broker, a mock broker, SASL, OpenSSL or a proxy",
     },
-    intended=dict.fromkeys(("0099", "0140"), _BEYOND),
 )
 
 # ------------------------------------------------------------------------------------------- Java
@@ -338,7 +334,7 @@ _OTHER_CONSUMER_TESTS = {
         testOnPartitionsAssignedCalledWithNewPartitionsOnlyForClassicEager
     """,
 }
-"""The same, by their full names."""
+"""The same, by their whole names."""
 
 
 def _class_path() -> str:
@@ -386,13 +382,6 @@ JAVA = Suite(
         "StaticConsumerDetectsNewPartitionCreatedAfterRestart": "static members, not served",
         "ConsumerBounceTest, ConsumerIntegrationTest, ConsumerTopicCreationTest": "stop or configure brokers",
         "SaslPlainPlaintextConsumerTest, ShareConsumerTest, ShareConsumerRackAwareTest": "SASL, share groups",
-    },
-    intended={
-        f"PlaintextConsumerCommitTest.testClassicConsumer{name}": _BEYOND
-        for name in (
-            *("AutoCommitOnClose", "AutoCommitOnCloseAfterWakeup", "CommitMetadata", "NoCommittedOffsets"),
-            *("AsyncCommit", "AutoCommitIntercept", "AutoCommitOnRebalance"),
-        )
     },
     partitions=1,
 )
