@@ -23,7 +23,7 @@ class Reassignment:
     topic_id: str
     partition: int
     target: tuple[int, ...] | None
-    """In order of preference; None cancels the reassignment in progress."""
+    """The brokers, in order of preference; None cancels the reassignment in progress."""
     force: bool = False
     """Reassign even if afterwards no replica is in sync, and the partition has no leader."""
 

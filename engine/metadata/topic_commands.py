@@ -68,9 +68,9 @@ class CreateTopic:
     name: str
     topic_id: str
     partitions: int | None = None
-    """None: the cluster's ``num.partitions``."""
+    """None selects the cluster's ``num.partitions``."""
     replication_factor: int | None = None
-    """None: the cluster's ``default.replication.factor``."""
+    """None selects the cluster's ``default.replication.factor``."""
     key_schema: str | None = None
     """Spark's JSON text of the key's type; None for binary. ``value_schema`` likewise."""
     value_schema: str | None = None

@@ -56,7 +56,7 @@ from stratalog.partitions.runner import Done, Failed, Outcome, values
 from stratalog.partitions.spelling import did_you_mean
 
 LeadersOf = Mapping[TopicPartition, Outcome[PartitionView, SeenLeader]]
-"""By partition: its leader, or the error of listing it."""
+"""Keyed by partition: its leader, or the error of listing it."""
 
 
 def commit(

@@ -1,4 +1,4 @@
-"""The command line of topics: alter. The types are in files, which needs no Spark."""
+"""The command line of topics: alter. The types are in files, which need no Spark."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ((), "topic 't': give the type of its keys or values"),
         (("--key", "@wide.json"), "topic 't': its key is binary, which cannot change"),
@@ -77,12 +77,12 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
     ],
 )
 def test_what_is_no_growth_is_a_bad_call(
-    live: LiveCluster, argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    live: LiveCluster, argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [each.replace("@", f"@{live.folder}/") for each in argv]
     with live.unchanged():
         assert run(live, "alter", "t", *given) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_topic_that_is_not_there_may_be_deleted_again(

@@ -1,4 +1,5 @@
-"""A topic's types become wider while it is in use: older files, producers and snapshots go on, in all readers."""
+"""A topic's types become wider while it is in use: older files, producers and snapshots continue to work, in all
+readers."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class Typed(LiveCluster):
         return alter_topic(ports_of(self.cluster).metadata, "t", value_schema=type_to_json(value))
 
     def put(self, value: Mapping[str, Any] | None, of: pa.DataType, *, key: int = 0) -> None:
-        """One append of one record by a producer that knows the type ``of``."""
+        """Append one record by a producer that knows the type ``of``."""
         row = records([value], keys=[key], schema=physical_schema(pa.int64(), of))
         self.cluster.append_batches("t", {0: [row]}).raise_for_failures()
 
@@ -237,16 +238,16 @@ def test_an_append_that_is_tried_again_after_the_type_became_wider_is_known(
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (pa.int32(), "value is struct<.*>, and cannot become int32"),
         (pa.struct([*NARROW][:1]), "value.n would be removed"),
         (pa.struct([("tiny", pa.float64()), *[*NARROW][1:]]), "value.tiny is int8, and cannot become"),
     ],
 )
-def test_what_is_no_wider_type_is_refused(live: Typed, value: pa.DataType, said: str) -> None:
+def test_what_is_no_wider_type_is_refused(live: Typed, value: pa.DataType, message: str) -> None:
     live.begin()
-    with live.unchanged(), pytest.raises(InvalidCallError, match=said):
+    with live.unchanged(), pytest.raises(InvalidCallError, match=message):
         live.widen(value)
 
 

@@ -1,4 +1,4 @@
-"""Protected topics: whatever would delete records is refused, and leaves the log as it is."""
+"""Protected topics: every operation that would delete records is refused, and leaves the log unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """``t`` is tiered and ``u`` is not; both would expire at once. ``c`` is compacted."""
+    """``t`` is tiered and ``u`` is not; both would expire immediately. ``c`` is compacted."""
     live = LiveCluster(tmp_path)
     live.tiered(retention_ms="1")
     live.topic("u", retention_ms="1", file_delete_delay_ms="0")

@@ -1,4 +1,4 @@
-"""Values and errors of ours in a notebook, progress in its cells: no JVM, no kernel."""
+"""Values and errors in a notebook, progress in its cells: no JVM, no kernel."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rows_that_are_alike_stand_once_and_machines_get_all() -> None:
 
 
 def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
-    """Nothing is lost: the line says their values. A narrow table has all of them."""
+    """Nothing is lost: the line shows their values. A narrow table has all of them."""
     quiet = {"copied": 0, "size": 0.0, "rack": None, "error": "", "done": False, "a": 1, "b": 2}
     rows = [{"partition": 0, "lag": 5, **quiet}, {"partition": 0, "lag": 0, **quiet}]
     report = Report("tier", rows)
@@ -111,8 +111,8 @@ def test_every_value_of_a_cluster_shows_itself(live: LiveCluster) -> None:
     }
     parts = (cluster.brokers, cluster.groups, cluster.transactions, cluster.quorum, cluster.catalog)
     assert not any("object at" in repr(part) for part in parts)
-    for said, value in texts.items():
-        assert said in repr(value)
+    for message, value in texts.items():
+        assert message in repr(value)
         assert len(repr(value)) < 500
     assert "... and 10 more" in fetched._repr_html_()
     assert "v29" in fetched._repr_html_()
@@ -154,7 +154,7 @@ def test_a_cluster_without_metadata_is_text_and_no_error(live: LiveCluster) -> N
 
 @pytest.mark.slow
 def test_a_look_that_takes_too_long_is_left_alone(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Injected: a storage that hangs. A second look does not begin beside it."""
+    """A hanging storage is simulated. A second look does not begin meanwhile."""
     goes_on = threading.Event()
     overview = Overview(ports_of(live.cluster))
 
@@ -236,7 +236,7 @@ def test_the_handler_of_another_library_stays(live: LiveCluster) -> None:
 
 @pytest.mark.slow
 def test_work_is_drawn_in_the_cell_and_goes_when_it_has_ended(live: LiveCluster) -> None:
-    """Only that of the main thread. The report stays."""
+    """Only the output of the main thread. The report stays."""
     _, shown = in_ipython(
         f"""
         from stratalog import Cluster
@@ -279,22 +279,22 @@ def test_without_a_terminal_long_work_says_a_line_now_and_then(capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "message"),
     [(0, "0 bytes"), (1, "1 byte"), (2735, "2,735 bytes"), (1 << 30, "1 GiB"), (3 << 20, "3 MiB")],
 )
-def test_bytes_as_people_write_them(count: int, said: str) -> None:
-    assert bytes_text(count) == said
+def test_bytes_as_people_write_them(count: int, message: str) -> None:
+    assert bytes_text(count) == message
 
 
 @pytest.mark.parametrize(
-    ("ms", "said"),
+    ("ms", "message"),
     [
         *((-5, "0 ms"), (250, "250 ms"), (3_000, "3 s"), (90_000, "90 s"), (3_600_000, "1 h")),
         *((86_400_000, "1 day"), (7 * 86_400_000, "7 days"), (1_500, "1 s"), (60_000, "1 min")),
     ],
 )
-def test_spans_of_time_as_people_write_them(ms: int, said: str) -> None:
-    assert span_text(ms) == said
+def test_spans_of_time_as_people_write_them(ms: int, message: str) -> None:
+    assert span_text(ms) == message
 
 
 def whys(report: Report, topic: str = "t") -> list[object]:
@@ -303,7 +303,7 @@ def whys(report: Report, topic: str = "t") -> list[object]:
 
 @pytest.fixture
 def quiet(tmp_path: Path) -> LiveCluster:
-    """A tiered topic of the usual configs, three seconds after an append."""
+    """A tiered topic with ordinary configs, three seconds after an append."""
     live = LiveCluster(tmp_path)
     live.cluster.topics.create("t", partitions=2, replication_factor=3, configs={"remote.storage.enable": "true"})
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()
@@ -350,7 +350,7 @@ def test_retention_says_its_limits(tmp_path: Path) -> None:
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()
     live.clock.advance_ms(3_000)
     size = live.cluster.plan_read("t").size_bytes
-    said = {
+    found = {
         f"{size:,} bytes, 3 s: the first file is deleted after 7 days": {},
         f"{size:,} bytes, 3 s: the first file is deleted after 7 days, or above 1 MiB": {
             "retention.bytes": "1048576"
@@ -358,7 +358,7 @@ def test_retention_says_its_limits(tmp_path: Path) -> None:
         f"{size:,} bytes: the first file is deleted above 1 MiB": {"retention.ms": "-1"},
         f"{size:,} bytes: no limit is set": {"retention.bytes": "-1"},
     }
-    for why, configs in said.items():
+    for why, configs in found.items():
         live.cluster.topics.alter_configs("t", configs)
         assert whys(live.cluster.retain()) == [why]
 

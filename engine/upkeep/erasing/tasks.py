@@ -279,7 +279,7 @@ class _Cleaning:
         found_names = {one.file.name for one in found}
         for file in log.stranded:
             if file.name not in found_names and self._holds(replica, file):
-                left.append(self._left(broker, file, "it lies behind a gap: run `stratalog heal`"))
+                left.append(self._left(broker, file, "it is after a gap: run `stratalog heal`"))
         for one in found:
             due_ms = one.deletable_ms(0 if work.now else work.delay_ms)
             if due_ms is None:

@@ -77,7 +77,7 @@ class ReplicateRow(PartitionRow, frozen=True, kw_only=True):
     avoided_bytes: int
     """The bytes that a follower starting at the leader's first local offset would also have copied."""
     joined_s: float | None
-    """When followers joined the ISR, in seconds from the beginning."""
+    """The times at which followers joined the ISR, in seconds from the beginning."""
 
 
 def replicate(
