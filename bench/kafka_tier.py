@@ -4,7 +4,7 @@
 
 It starts a broker with ``LocalTieredStorage``, fills the topics, and waits until the broker has uploaded all but
 the active segments, and deleted them from its own disk. It prints the records per second of both mirrors, the
-bytes that the broker sent for the second one, the bytes that a read of 1 % by time reads, and the memory of a task.
+bytes that the broker sent for the second one, the bytes that a read of 1 % by time reads, and a task's memory.
 The second mirror reaches the broker through a counting proxy in this process. With ``--mirror-maker``, Kafka's
 MirrorMaker then copies the first topic into another broker, as in ``bench.mirroring``: its rate is that of the
 second half of its records.
