@@ -208,9 +208,7 @@ def tier_uncommitted(actor: Actor, *_: int) -> str:
 
 def reseal(actor: Actor, segment_bytes: int) -> str:
     """Segments of another size: what is uploaded from now on has other boundaries than what was before."""
-    topics.alter_configs(
-        actor.ports.metadata, actor.ports.storage, actor.ports.memory, TOPIC, {"segment.bytes": str(segment_bytes)}
-    )
+    topics.alter_configs(*actor.ports.all, TOPIC, {"segment.bytes": str(segment_bytes)})
     return "ok"
 
 

@@ -84,10 +84,10 @@ MAY_GO_BY_THE_LAST_KNOWN_IMAGE = {
     *("engine/admin/quorum.py", "engine/brokers/format.py", "engine/cluster/__init__.py"),
     "engine/cluster/recorded.py",
     *("engine/driver/known_image.py", "engine/records/coordinator.py", "engine/upkeep/memory/runs.py"),
-    "engine/brokers/probe.py",
+    *("engine/brokers/probe.py", "engine/records/unknown_fields.py"),
 }
 """Outside the quorum: an operation passes the image on that it has read. These ask no storage, and say why; a
-probe beside the read of the metadata compares both afterwards.
+probe beside the read of the metadata compares both afterwards; added fields are in the image of their commit.
 """
 PORTS = {"MetadataClient", "Storage", "Execution", "Memory", "Clock"}
 MOST_PORTS = 4
