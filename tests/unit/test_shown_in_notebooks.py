@@ -16,6 +16,7 @@ from stratalog.engine.cluster.overview import Overview
 from stratalog.engine.driver.folding import folded
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.health import health as health_room
+from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.jobs.progress import PlainProgress
 from stratalog.partitions.amounts import bytes_text, span_text
 from stratalog.partitions.clock import ManualClock
@@ -94,6 +95,13 @@ def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
     assert "in all rows: copied 0" in report._repr_html_()
     assert ">copied<" not in report._repr_html_()
     assert "in all rows" not in str(Report("tier", [{"a": 0, "b": 0}]))
+
+
+@pytest.mark.parametrize("kind", [Report, ErasureReport])
+def test_a_report_of_each_kind_shows_its_table(kind: type[Report]) -> None:
+    report = kind("op", [{"topic": "t", "records": 2}])
+    assert "topic  records" in repr(report).splitlines()
+    assert "<td" in report._repr_html_()
 
 
 def test_every_value_of_a_cluster_shows_itself(live: LiveCluster) -> None:
