@@ -42,7 +42,7 @@ from stratalog.partitions.store import Store, StoredObject
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _MOST_DAYS = 36_525
-"""A century: a longer protection is probably a mistake, and it could not be undone."""
+"""A century. A longer protection is probably a mistake, and could not be undone."""
 
 
 class CreatedRow(Row, frozen=True, kw_only=True):
@@ -158,7 +158,7 @@ def alter_topic(
     value_schema: str | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Grow the declared schemas of a topic by nullable fields and wider types. None: unchanged. ``dry_run`` only
+    """Extend the declared schemas of a topic by nullable fields and wider types. None: unchanged. ``dry_run`` only
     checks. The report has a row for each new or widened field.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidConfigError; InvalidCallError, also for any
@@ -181,9 +181,9 @@ def create_partitions(
     if_not_exists: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Grow a topic to ``partitions`` partitions; with ``if_not_exists`` a topic that already has as many or more
-    is unchanged. ``dry_run`` only reports the brokers of the new partitions. The report has a row for each new
-    partition.
+    """Add partitions to a topic, up to ``partitions``; with ``if_not_exists`` a topic that already has as many or
+    more is unchanged. ``dry_run`` only reports the brokers of the new partitions. The report has a row for each
+    new partition.
 
     Raises: see ``CreatePartitions.decide``.
     """
@@ -244,8 +244,8 @@ def protect(
     """Protect the records of a topic until a time (a datetime with a zone, or ISO 8601 text), or for a number of
     days from now. ``dry_run`` only checks. The report has one row, with the time.
 
-    Raises: PolicyViolationError for an earlier time than that of the current protection; InvalidCallError, also
-        for a past time; UnknownTopicOrPartitionError, InvalidTopicError.
+    Raises: PolicyViolationError for a time before the end of the current protection; InvalidCallError, also for a
+        past time; UnknownTopicOrPartitionError, InvalidTopicError.
     """
     with execution.run("topics protect", dry_run=dry_run) as run:
         now_ms = compared_clocks(storage, execution.clock, metadata.image()).stamp_ms
@@ -275,7 +275,7 @@ def _set_configs(image: ClusterImage, topic: str | None) -> Mapping[str, str]:
 
 
 def _check_remote(storage: Storage, texts: Mapping[str, str | None]) -> None:
-    """Check that configs require no remote tier that the cluster does not have. Raises: InvalidCallError."""
+    """Refuse configs that need a remote tier if the cluster has none. Raises: InvalidCallError."""
     for name in ("remote.storage.enable", "remote.snapshot.table.enable"):
         if (texts.get(name) or "false").lower() == "true":
             storage.remote_store(f"{name} is to be set")
@@ -292,11 +292,11 @@ def delete_topic(
     dry_run: bool = False,
 ) -> Report:
     """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
-    remote tables. The tables are marked first with that choice; after a crash ``vacuum`` finds the rest. With
-    ``if_exists`` a missing topic is a note.
+    remote tables. Before that, the tables are marked with the choice, so that after a crash ``vacuum`` finds the
+    rest. With ``if_exists`` a missing topic is a note.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log;
-        StorageError when the remote tables cannot be marked: nothing was changed.
+        StorageError if the remote tables cannot be marked: nothing was changed.
     """
     if name == paths.METADATA_TOPIC:
         raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")
@@ -309,7 +309,7 @@ def delete_topic(
         topic = image.topic(name)
         metadata.submit(DeleteTopic(name), dry_run=True)  # before any table is marked
         if not dry_run:
-            if storage.remote is not None:  # also when the topic is no longer tiered
+            if storage.remote is not None:  # even if the topic is no longer tiered
                 _mark_remote(storage, topic, not keep_remote)
             metadata.submit(DeleteTopic(name))
         for broker_id, broker in sorted(image.brokers.items()):
@@ -354,8 +354,8 @@ def _mark_remote(storage: Storage, topic: TopicImage, deleted: bool) -> None:
         raise StorageAuthorizationError(what, error.right, error.path) from error
     except RetriableError as error:
         raise StorageError(
-            f"topic {topic.name!r} was not deleted: {error}; its remote table must be marked as deleted first, "
-            "or it would never be deleted. Try again when the remote tier is back"
+            f"topic {topic.name!r} was not deleted: {error}. Its remote table must be marked as deleted first; "
+            "otherwise it would never be deleted. Try again when the remote tier is back"
         ) from error
 
 
@@ -364,7 +364,7 @@ def _has_replica(topic: TopicImage, broker_id: int) -> bool:
 
 
 def _delete(store: Store, found: Sequence[StoredObject], dry_run: bool) -> tuple[int, int]:
-    """Delete the files of a folder; returns their number and bytes. Special files stay."""
+    """Delete the regular files of a folder. Returns their number and bytes."""
     objects = [stored for stored in found if not stored.special]
     if objects and not dry_run:
         store.delete([stored.name for stored in objects])

@@ -25,7 +25,7 @@ from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
 
-_PUT_BACK = ". This repairs all damage that has a good copy; otherwise restore a copy first"
+_PUT_BACK = ". The command repairs all damage for which a good copy exists; otherwise restore a copy first"
 M = TypeVar("M", bound=KeyedMachine[Any])
 
 
@@ -93,9 +93,9 @@ class GroupsFound:
 
 
 def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight, run: OperationRun) -> GroupsFound:
-    """Findings about groups that are behind by more than ``health.consumer.max.lag.records``, or for longer than
-    ``health.consumer.max.lag.ms``. High watermarks come from file names; only the logs of groups above the limit
-    of records are listed.
+    """Findings about groups that lag by more than ``health.consumer.max.lag.records``, or have lagged for longer
+    than ``health.consumer.max.lag.ms``. High watermarks come from file names; logs are listed only for groups
+    above the limit of records.
     """
     states, unread = _states(storage, clock, memory, sight, OFFSETS_TOPIC, OFFSETS, "the offsets of groups")
     groups = {name: one for state in states for name, one in state.groups.items()}
@@ -153,8 +153,8 @@ def _too_many(
 
 
 def _too_old(sight: Sight, since: Mapping[str, Mapping[str, int]]) -> Iterator[HealthFinding]:
-    """The groups that have not processed records for longer than the limit. This is only a warning, because a
-    daily job may be behind and healthy.
+    """The groups that have not processed records for longer than the limit. This is only a warning, because the
+    group of a daily job may lag and be healthy.
     """
     limit_ms = sight.config.health_consumer_max_lag_ms
     for name, found in sorted(since.items()):
@@ -202,8 +202,8 @@ def known(lags: Mapping[Any, int | None]) -> list[int]:
 
 
 def _lags(sight: Sight, group: GroupState, marks: Mapping[tuple[str, int], int]) -> dict[str, int | None]:
-    """The number of records after the group's offsets, by topic; None for a topic if no member of an ISR
-    answers.
+    """The number of records after the group's offsets, by topic; None for a topic if no ISR member of one of its
+    partitions answers.
     """
     found: dict[str, int | None] = {}
     for (topic, partition), record in named(sight.image, group):

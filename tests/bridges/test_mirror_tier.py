@@ -421,7 +421,7 @@ def test_a_source_travels_to_a_task_without_the_metadata() -> None:
         (["--from", "h:1", "--tier", "/t"], "--tier needs --layout"),
         (["--offline", "/m"], "--offline needs --tier"),
         (["--from", "h:1", "--offline", "/m"], "not allowed with"),
-        (["--end", "--tier", "/t", "--layout", "local"], "do not go together"),
+        (["--end", "--tier", "/t", "--layout", "local"], "cannot be used together"),
         (["--from", "h:1", "--tier", "/t", "--layout", "local", "--tier-epochs", "t-0=f"], "needs --offline"),
         (["--from", "h:1", "--tier", "/t", "--layout", "local", "--tier-log-start", "t-0=1"], "needs --offline"),
     ],

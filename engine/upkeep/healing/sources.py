@@ -30,7 +30,7 @@ class GoodFiles:
             self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
 
     def rank(self, place: Place) -> int:
-        """The order of sources: leader, ISR, other replicas, remote tier."""
+        """The rank of a source: leader, ISR, other replicas, remote tier."""
         return self._ranks[place]
 
     @property
@@ -44,8 +44,8 @@ class GoodFiles:
 def cover(
     copies: Iterable[Copy], start: int, end: int, preference: Callable[[Copy], Any]
 ) -> tuple[list[Copy], list[Offsets]]:
-    """Copies that together have ``[start, end)``: at each offset the copy with the least ``preference``, up to the
-    end of that copy. Also the offsets that no copy has.
+    """Copies that together have ``[start, end)``: at each offset the copy with the least ``preference``, up to the end
+    of that copy; and the offsets that no copy has.
     """
     candidates = list(copies)
     found: list[Copy] = []
