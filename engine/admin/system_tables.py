@@ -179,7 +179,7 @@ SYSTEM_TABLES: Mapping[str, SystemTable] = {
         {
             "group_id": "STRING",
             **_PLACE,
-            **dict.fromkeys(("committed", "log_end", "high_watermark", "lag"), "BIGINT"),
+            **dict.fromkeys(("committed", "log_end", "high_watermark", "lag", "beyond_end"), "BIGINT"),
             "leader_epoch": "INT",
             "metadata": "STRING",
         },

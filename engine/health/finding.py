@@ -52,7 +52,7 @@ KINDS = frozenset(
             "unfinished-erasure",
         ),
         *("offline-remote-tier", "remote-table", "RemoteCopyErrorsPerSec", "RemoteCopyLagBytes"),
-        *("records-lag-max", "state-unread", "PartitionsWithLateTransactionsCount"),
+        *("records-lag-max", "committed-beyond-log-end", "state-unread", "PartitionsWithLateTransactionsCount"),
         *("upkeep", "upkeep-failing"),
     )
 )
