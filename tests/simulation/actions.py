@@ -208,9 +208,7 @@ def tier_uncommitted(actor: Actor, *_: int) -> str:
 
 def reseal(actor: Actor, segment_bytes: int) -> str:
     """Change the size of segments, so that later uploads have other boundaries than earlier ones."""
-    topics.alter_configs(
-        actor.ports.metadata, actor.ports.storage, actor.ports.memory, TOPIC, {"segment.bytes": str(segment_bytes)}
-    )
+    topics.alter_configs(*actor.ports.all, TOPIC, {"segment.bytes": str(segment_bytes)})
     return "ok"
 
 

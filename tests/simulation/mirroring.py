@@ -68,8 +68,7 @@ def mirror(actor: Actor, records: int) -> str:
     if MIRRORED not in image.topic_ids:
         with suppress(TopicAlreadyExistsError):
             topics.create_topic(
-                ports.metadata,
-                ports.storage,
+                *ports.for_tasks,
                 MIRRORED,
                 partitions=1,
                 replication_factor=world.shape.copies,

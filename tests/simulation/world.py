@@ -339,16 +339,15 @@ class Formatted:
         metadata = MetadataClient(log, clock, _unheard)
         ports = Ports(metadata, *execution_on(storage, SerialTasks(), clock, Silent()))
         bring_up.register_brokers(ports.metadata, ports.storage, ports.execution).raise_for_failures()
-        topics.alter_configs(ports.metadata, ports.storage, ports.memory, None, dict(shape.cluster_configs))
+        topics.alter_configs(*ports.all, None, dict(shape.cluster_configs))
         created = topics.create_topic(
-            ports.metadata,
-            ports.storage,
+            *ports.for_tasks,
             TOPIC,
             partitions=shape.partitions,
             replication_factor=shape.copies,
             configs=dict(shape.topic_configs),
         )
-        self.topic_id = created.topic_id
+        self.topic_id = str(created.rows[0]["topic_id"])
         for root in self.roots.values():
             root.changed.clear()
 

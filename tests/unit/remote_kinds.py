@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.admin.topics import create_topic
+from stratalog.engine.metadata.topic_commands import AlterTopic
 from stratalog.partitions.records import TIMESTAMP, physical_schema, type_to_json
 from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import TIERED, LiveCluster
@@ -154,7 +155,7 @@ def remote_of(kind: Kind, folder: Path, **configs: str) -> Remote:
         of = kind.value
         if kind.later is not None and number >= RECORDS - 2:
             if number == RECORDS - 2:
-                alter_topic(ports_of(live.cluster).metadata, "t", value_schema=type_to_json(kind.later))
+                ports_of(live.cluster).metadata.submit(AlterTopic("t", value_schema=type_to_json(kind.later)))
             of = kind.later
         value = _of(kind.make(number), of)
         keys = None if kind.keys is None else [b"%d" % (number % kind.keys)]

@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from stratalog import Cluster
-from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.admin.topics import create_topic
 from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.topic_commands import AlterTopic
 from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError
 from stratalog.partitions.paths import BROKER_FILE, METADATA_TOPIC, SCHEDULES, base_name, is_probe
@@ -139,7 +140,7 @@ def export(live: Guarded, driver: Cluster) -> Report:
 
 def grow(live: Guarded, driver: Cluster) -> object:
     wider = pa.struct([("a", pa.string()), ("b", pa.string())])
-    return alter_topic(ports_of(driver).metadata, "w", value_schema=type_to_json(wider))
+    return ports_of(driver).metadata.submit(AlterTopic("w", value_schema=type_to_json(wider)))
 
 
 def vote_with(live: Guarded, *voters: int) -> None:

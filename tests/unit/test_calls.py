@@ -108,6 +108,27 @@ def test_brokers_that_are_as_registered_cost_a_stat_each(tmp_path: Path, partiti
     assert unknown == known + Counter({LIST: 1, READ: 1})  # the metadata, and the root of its voter
 
 
+def test_an_append_that_adds_a_field_costs_an_append_and_the_commit_of_the_field(tmp_path: Path) -> None:
+    """The metadata is not read again after the commit."""
+    made = CountedCluster(tmp_path)
+    made.cluster.topics.create(TOPIC, partitions=1, replication_factor=BROKERS, value="a STRING")
+    driver = made.driver()
+
+    def append(*fields: str) -> Counter[str]:
+        value = pa.StructArray.from_arrays([pa.array(["v"]) for _ in fields], names=list(fields))
+        batch = record_batch(value)
+        return made.calls_of(
+            lambda: driver.append_batches(TOPIC, {0: [batch]}, on_unknown_field="add").raise_for_failures()
+        )
+
+    append("a")
+    plain = append("a")
+    adding = [append("a", "b"), append("a", "b", "c")]
+    altering = made.calls_of(lambda: driver.topics.alter(TOPIC, value="a STRING, b STRING, c STRING, d STRING"))
+    assert adding[-1] - plain == altering
+    assert adding[0] - plain == altering + Counter({CREATE: 1, LIST: 2, READ: 2})  # the first claim of this driver
+
+
 def calls_of_idle(folder: Path, look: Callable[[Cluster], Report]) -> list[Counter[str]]:
     """The calls of a new driver's look at idle clusters of 4 and of 8 partitions."""
     found = []

@@ -63,7 +63,7 @@ def test_a_type_checker_sees_the_types_of_an_editable_install(tmp_path: Path) ->
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.returncode == 1, checked.stderr
     assert checked.stdout.splitlines()[:-1] == [
-        'consumer.py:5: note: Revealed type is "stratalog.engine.metadata.topic_commands.TopicCreated"',
+        'consumer.py:5: note: Revealed type is "stratalog.engine.driver.report.Report"',
         "consumer.py:6: error: Incompatible types in assignment "
         '(expression has type "str", variable has type "int")  [assignment]',
     ]

@@ -217,9 +217,9 @@ def test_a_plan_has_the_files_and_bytes_to_copy(tmp_path: Path) -> None:
     assert rebuild(made.driver(), True).totals["bytes"] == done.totals["copied_bytes"]
 
 
-def test_a_plan_names_the_replicas_that_it_leaves_out(tmp_path: Path) -> None:
+def test_a_plan_names_the_broker_that_it_leaves_out(tmp_path: Path) -> None:
     made = buckets_with(tmp_path, 1)
     without_its_disk(made.cluster)
     planned = replicate(made.driver(), True)
-    assert [note for note in planned.notes if f"{TOPIC}-1 on broker {BROKERS}: not in the estimate: " in note]
+    assert [note for note in planned.notes if f"a run begins with: broker {BROKERS} is fenced: " in note]
     assert planned.estimate is not None

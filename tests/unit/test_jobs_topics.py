@@ -46,7 +46,7 @@ def test_a_topic_gets_more_partitions(live: LiveCluster, capsys: pytest.CaptureF
         assert run(live, "create-partitions", "t", "3", "--json", *more) == 0
         report = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert len(report["rows"]) == added
-        assert all(row["added"].startswith("partition ") for row in report["rows"])
+        assert [row["partition"] for row in report["rows"]] == [1, 2][:added]
     assert len(live.cluster.image.topic("t").partitions) == 3
     assert run(live, "create-partitions", "t", "2") == 2
     assert "has 3 partitions, and cannot have 2" in capsys.readouterr().err
@@ -60,7 +60,7 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
         capsys.readouterr()
         assert run(live, "alter", "t", "--value", wide, "--json", *more) == 0
         report = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert report["rows"] == [{"topic": "t", "added": name} for name in fields]
+        assert report["rows"] == [{"topic": "t", "field": name} for name in fields]
     capsys.readouterr()
     assert run(live, "list", "--json") == 0
     assert (

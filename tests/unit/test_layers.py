@@ -84,10 +84,11 @@ MAY_GO_BY_THE_LAST_KNOWN_IMAGE = {
     *("engine/admin/quorum.py", "engine/brokers/format.py", "engine/cluster/__init__.py"),
     "engine/cluster/recorded.py",
     *("engine/driver/known_image.py", "engine/records/coordinator.py", "engine/upkeep/memory/runs.py"),
-    "engine/brokers/probe.py",
+    *("engine/brokers/probe.py", "engine/records/unknown_fields.py"),
 }
 """Outside the quorum: an operation passes on the image that it has read. These need no storage, for the stated
-reasons; a probe beside the read of the metadata compares both afterwards.
+reasons; a probe beside the read of the metadata compares both afterwards, and added fields are in the image of
+their commit.
 """
 PORTS = {"MetadataClient", "Storage", "Execution", "Memory", "Clock"}
 MOST_PORTS = 4

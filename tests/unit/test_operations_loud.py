@@ -16,10 +16,11 @@ import pytest
 
 from stratalog import Cluster, Failure, OperationFailedError, Report, StratalogError
 from stratalog.engine.cluster.brokers import Brokers
+from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.topics import Topics
-from stratalog.engine.cluster.transactions import Transactions
+from stratalog.engine.cluster.transactions import OpenTransaction, Transactions
 from stratalog.partitions.runner import THREADS
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
@@ -31,6 +32,7 @@ DOOR = {
     "groups.": Groups,
     "quorum.": Quorum,
     "transactions.": Transactions,
+    "catalog.": Catalog,
 }
 FAILED = Report(
     "op",
@@ -70,6 +72,11 @@ OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "export": (MIRRORS + "exporting.export", ("kafka:9092", "t"), {}),
     "sign": ("stratalog.engine.cluster.sign_metadata", ("cluster.toml",), {}),
     "restore": ("stratalog.engine.cluster.restoring.restore", ("cluster.toml", "former"), {"runner": THREADS}),
+    "topics.create": ("stratalog.engine.cluster.topics.topics.create_topic", ("t",), {}),
+    "topics.create_partitions": ("stratalog.engine.cluster.topics.topics.create_partitions", ("t", 2), {}),
+    "topics.alter": ("stratalog.engine.cluster.topics.topics.alter_topic", ("t",), {}),
+    "topics.alter_configs": ("stratalog.engine.cluster.topics.topics.alter_configs", ("t", {}), {}),
+    "topics.protect": ("stratalog.engine.cluster.topics.topics.protect", ("t",), {}),
     "topics.delete": ("stratalog.engine.cluster.topics.topics.delete_topic", ("t",), {}),
     "topics.delete_records": ("stratalog.engine.cluster.topics.delete_records", ("t", {0: 1}), {}),
     "brokers.add": ("stratalog.engine.cluster.brokers.bring_up.add_brokers", (1,), {}),
@@ -116,6 +123,22 @@ LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
 }
 """The looks; ``Cluster.plan_format`` works without a cluster."""
 
+NO_REPORTS: dict[str, set[str]] = {
+    "opens a cluster, or ends its use": {"open", "format", "using", "close", "transactions.begin"},
+    "begins what runs on": {"serve", "serve_page", "stream_writer", "for_each_batch", "for_each_live_batch"},
+    "answers with records": {"read", "read_live", "read_snapshot", "records", "tail", "fetch", "fetch_many"},
+    "answers with what is known": {
+        *("offsets", "offset_for_leader_epoch", "groups.committed", "groups.lag_frame", "catalog.delta_table"),
+        *("plan_read", "plan_replicas", "policy", "report", "client", "new_events"),
+    },
+    "names something in Spark, as Spark's own methods do": {
+        *("create_view", "create_views", "create_range_function"),
+        *("catalog.create_system_views", "catalog.create_table", "catalog.create_view"),
+    },
+    "frames a block": {"measured", "read_errors"},
+}
+"""What answers with no report: it changes nothing in the cluster, or is not over when it returns."""
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
@@ -138,6 +161,12 @@ def answering(monkeypatch: pytest.MonkeyPatch, target: str, report: Report) -> N
         monkeypatch.setattr(MIRRORS + name, lambda *_: nothing)
 
 
+def public(group: type) -> list[str]:
+    """The names of the methods of a class, without bridges that are not installed."""
+    found = inspect.getmembers(group, inspect.isroutine)
+    return [name for name, function in found if not name.startswith("_") and function.__name__ != "absent"]
+
+
 def at_the_door() -> Iterator[tuple[str, inspect.Signature]]:
     """Every method of the door that returns a report."""
     for prefix, group in DOOR.items():
@@ -153,6 +182,17 @@ def test_every_method_that_answers_with_a_report_is_an_operation_or_a_look() -> 
     has_check = {name: "check" in signature.parameters for name, signature in at_the_door()}
     assert {name for name, has in has_check.items() if has} == set(OPERATIONS)
     assert {name for name, has in has_check.items() if not has} == {*LOOKS, "plan_format"}
+
+
+def test_whatever_changes_the_cluster_answers_with_a_report() -> None:
+    """A new method has ``check`` and a report, or a place in the table."""
+    every = {prefix + name for prefix, group in DOOR.items() for name in public(group)}
+    reports = {name for name, _ in at_the_door()}
+    assert every - reports == set().union(*NO_REPORTS.values())
+    for name in public(OpenTransaction):  # it raises by itself, because a failed part ends the transaction
+        function = inspect.getattr_static(OpenTransaction, name)
+        answer = inspect.signature(function).return_annotation if inspect.isfunction(function) else "Report"
+        assert answer == "Report", name
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.metadata.topic_commands import AlterTopic
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.records import physical_schema, type_to_json
 from stratalog.snapshots.reader import read_snapshot
@@ -43,7 +44,7 @@ class Typed(LiveCluster):
         return self
 
     def grow(self, value: pa.DataType = WIDE) -> tuple[str, ...]:
-        return alter_topic(ports_of(self.cluster).metadata, "t", value_schema=type_to_json(value))
+        return ports_of(self.cluster).metadata.submit(AlterTopic("t", value_schema=type_to_json(value)))
 
     def put(self, value: Mapping[str, Any] | None, of: pa.DataType, *, key: int = 0, partition: int = 0) -> None:
         """Append one record by a producer that knows the type ``of``."""
@@ -101,13 +102,12 @@ def test_nothing_changes_without_a_schema_and_in_a_dry_run(live: Typed) -> None:
     ports = ports_of(live.cluster)
     with live.unchanged():
         with pytest.raises(InvalidCallError, match="topic 't': give the type of its keys or values"):
-            alter_topic(ports.metadata, "t")
-        assert alter_topic(ports.metadata, "t", value_schema=type_to_json(WIDE), dry_run=True) == (
-            "value.in.b",
-            "value.y",
-        )
+            alter_topic(ports.metadata, ports.execution, "t")
+        planned = alter_topic(ports.metadata, ports.execution, "t", value_schema=type_to_json(WIDE), dry_run=True)
+        assert [row["field"] for row in planned.rows] == ["value.in.b", "value.y"]
+        narrower = type_to_json(pa.struct([("n", pa.int64())]))
         with pytest.raises(InvalidCallError, match="would be removed"):
-            alter_topic(ports.metadata, "t", value_schema=type_to_json(pa.struct([("n", pa.int64())])))
+            alter_topic(ports.metadata, ports.execution, "t", value_schema=narrower)
 
 
 def test_merged_files_hold_what_both_schemas_held(live: Typed) -> None:

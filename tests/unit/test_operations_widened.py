@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.metadata.topic_commands import AlterTopic
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.records import physical_schema, type_to_json
 from stratalog.snapshots.reader import read_snapshot
@@ -66,7 +67,7 @@ class Typed(LiveCluster):
         return self
 
     def widen(self, value: pa.DataType = WIDE) -> tuple[str, ...]:
-        return alter_topic(ports_of(self.cluster).metadata, "t", value_schema=type_to_json(value))
+        return ports_of(self.cluster).metadata.submit(AlterTopic("t", value_schema=type_to_json(value)))
 
     def put(self, value: Mapping[str, Any] | None, of: pa.DataType, *, key: int = 0) -> None:
         """Append one record by a producer that knows the type ``of``."""
@@ -256,7 +257,7 @@ def test_a_key_keeps_its_type(live: Typed) -> None:
     ports = ports_of(live.cluster)
     with_ports(create_topic, ports)("k", partitions=1, key_schema=type_to_json(pa.int32()))
     with pytest.raises(InvalidCallError, match="key is int32, and cannot become int64; a key only grows"):
-        alter_topic(ports.metadata, "k", key_schema=type_to_json(pa.int64()))
+        alter_topic(ports.metadata, ports.execution, "k", key_schema=type_to_json(pa.int64()))
 
 
 def test_a_table_that_others_have_changed_keeps_that_when_it_becomes_wider(live: Typed) -> None:

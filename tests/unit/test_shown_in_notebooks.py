@@ -16,6 +16,7 @@ from stratalog.engine.cluster.overview import Overview
 from stratalog.engine.driver.folding import folded
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.health import health as health_room
+from stratalog.engine.upkeep.erasing.report import ErasureReport
 from stratalog.jobs.progress import PlainProgress
 from stratalog.partitions.amounts import bytes_text, span_text
 from stratalog.partitions.clock import ManualClock
@@ -96,6 +97,13 @@ def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
     assert "in all rows" not in str(Report("tier", [{"a": 0, "b": 0}]))
 
 
+@pytest.mark.parametrize("kind", [Report, ErasureReport])
+def test_a_report_of_each_kind_shows_its_table(kind: type[Report]) -> None:
+    report = kind("op", [{"topic": "t", "records": 2}])
+    assert "topic  records" in repr(report).splitlines()
+    assert "<td" in report._repr_html_()
+
+
 def test_every_value_of_a_cluster_shows_itself(live: LiveCluster) -> None:
     cluster = live.cluster
     fetched, tail = cluster.fetch("t", 0, 0), cluster.tail("t", start="earliest")
@@ -106,7 +114,7 @@ def test_every_value_of_a_cluster_shows_itself(live: LiveCluster) -> None:
         "next offsets {0: 0, 1: 0}": tail,
         "ClusterImage('c', 3 brokers, 2 topics": image,
         "40 records of 2 partitions": plan,
-        "partitions=1": made,
+        "topics create: done": made,
         "list() shows them": cluster.topics,
     }
     parts = (cluster.brokers, cluster.groups, cluster.transactions, cluster.quorum, cluster.catalog)
@@ -369,11 +377,11 @@ def test_retention_says_its_limits(tmp_path: Path) -> None:
 def test_a_topic_may_be_there_already_with_the_same_shape(live: LiveCluster) -> None:
     create = live.cluster.topics.create
     configs = {"retention.ms": "86400000"}
-    made = create("u", partitions=2, replication_factor=2, configs=configs, if_not_exists=True)
-    assert made.created
-    again = create("u", partitions=2, replication_factor=2, configs=configs, if_not_exists=True)
-    assert (again.created, again.topic_id) == (False, made.topic_id)
-    assert not create("u", if_not_exists=True).created  # nothing else is asked for
+    (made,) = create("u", partitions=2, replication_factor=2, configs=configs, if_not_exists=True).rows
+    assert made["created"]
+    (again,) = create("u", partitions=2, replication_factor=2, configs=configs, if_not_exists=True).rows
+    assert again == {**made, "created": False}
+    assert not create("u", if_not_exists=True).rows[0]["created"]  # nothing else is asked for
     before = live.cluster.image
     with pytest.raises(
         StratalogError, match=r"but differs: partitions is 2, not 3; retention.ms is 86400000, not 5"
@@ -390,12 +398,10 @@ def test_a_topic_of_other_types_is_another_one(live: LiveCluster) -> None:
     from stratalog.engine.admin.topics import create_topic
 
     ports = ports_of(live.cluster)
-    create_topic(ports.metadata, ports.storage, "u", value_schema='"string"')
-    assert not create_topic(
-        ports.metadata, ports.storage, "u", value_schema='"string"', if_not_exists=True
-    ).created
+    create_topic(*ports.for_tasks, "u", value_schema='"string"')
+    assert not create_topic(*ports.for_tasks, "u", value_schema='"string"', if_not_exists=True).rows[0]["created"]
     with pytest.raises(StratalogError, match="value is string, not int64"):
-        create_topic(ports.metadata, ports.storage, "u", value_schema='"long"', if_not_exists=True)
+        create_topic(*ports.for_tasks, "u", value_schema='"long"', if_not_exists=True)
     with pytest.raises(StratalogError, match="key is binary, not string; value is string, not binary"):
-        create_topic(ports.metadata, ports.storage, "u", key_schema='"string"', if_not_exists=True)
+        create_topic(*ports.for_tasks, "u", key_schema='"string"', if_not_exists=True)
     assert isinstance(live.cluster, Cluster)

@@ -150,9 +150,9 @@ def test_typed_columns_grow_with_the_topic(live: LiveCluster) -> None:
 
     ports = ports_of(live.cluster)
     configs = {**TIERED, "remote.iceberg.table": "lake.flights.u"}
-    create_topic(ports.metadata, ports.storage, "u", partitions=1, value_schema=struct("city"), configs=configs)
+    create_topic(*ports.for_tasks, "u", partitions=1, value_schema=struct("city"), configs=configs)
     put({"city": "Oslo"})
-    alter_topic(ports.metadata, "u", value_schema=struct("city", "land"))
+    alter_topic(ports.metadata, ports.execution, "u", value_schema=struct("city", "land"))
     put({"city": "Bergen", "land": "no"})
     found = pyiceberg_catalog.load_catalog("lake").load_table("flights.u").scan(selected_fields=("value",))
     expected = [{"city": "Bergen", "land": "no"}, {"city": "Oslo", "land": None}]
@@ -164,10 +164,10 @@ def test_types_become_wider_with_the_topic_and_dates_do_not(live: LiveCluster) -
     ports = ports_of(live.cluster)
     configs = {**TIERED, "remote.iceberg.table": "lake.flights.u"}
     narrow, wide = "n INT, f FLOAT, d DATE, p DECIMAL(9, 2)", "n BIGINT, f DOUBLE, d DATE, p DECIMAL(9, 2)"
-    create_topic(ports.metadata, ports.storage, "u", partitions=1, value_schema=declared(narrow), configs=configs)
+    create_topic(*ports.for_tasks, "u", partitions=1, value_schema=declared(narrow), configs=configs)
     live.cluster.produce("u", [{"n": 1, "f": 1.5, "d": None, "p": None}])
     live.cluster.tier("u").raise_for_failures()
-    alter_topic(ports.metadata, "u", value_schema=declared(wide))
+    alter_topic(ports.metadata, ports.execution, "u", value_schema=declared(wide))
     live.cluster.produce("u", [{"n": 2**40, "f": 0.1, "d": None, "p": None}])
     live.cluster.tier("u").raise_for_failures()
     found = pyiceberg_catalog.load_catalog("lake").load_table("flights.u")
@@ -178,7 +178,7 @@ def test_types_become_wider_with_the_topic_and_dates_do_not(live: LiveCluster) -
         with pytest.raises(
             InvalidCallError, match=r"Iceberg \(remote.iceberg.table\) does not widen value\.[dp] from"
         ):
-            alter_topic(ports.metadata, "u", value_schema=declared(wide.replace(before, after)))
+            alter_topic(ports.metadata, ports.execution, "u", value_schema=declared(wide.replace(before, after)))
 
 
 def test_the_code_of_the_documentation_runs(live: LiveCluster) -> None:

@@ -132,8 +132,7 @@ def test_columns_are_typed_and_grow_with_the_topic(tmp_path: Path) -> None:
     configs = {"cleanup.policy": "snapshot", "remote.snapshot.table.enable": "true"}
     ports = ports_of(live.cluster)
     create_topic(
-        ports.metadata,
-        ports.storage,
+        *ports.for_tasks,
         "t",
         partitions=1,
         key_schema='"string"',
@@ -153,7 +152,7 @@ def test_columns_are_typed_and_grow_with_the_topic(tmp_path: Path) -> None:
 
     put("no", {"name": "Oslo"})
     live.take()
-    alter_topic(ports.metadata, "t", value_schema=json.dumps(grown))
+    alter_topic(ports.metadata, ports.execution, "t", value_schema=json.dumps(grown))
     put("se", {"name": "Stockholm", "people": 1})
     live.take()
     rows = {row["key"]: row["value"] for row in table(live).to_pyarrow_table().to_pylist()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -300,7 +301,8 @@ def test_a_protected_topic_stays_protected(tmp_path: Path, ahead_ms: int) -> Non
 def test_days_of_protection_begin_now_also_by_a_driver_that_is_behind(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
-    until = live.driver(clock=WrongClock(live.clock, BEHIND)).topics.protect("t", days=30)
+    report = live.driver(clock=WrongClock(live.clock, BEHIND)).topics.protect("t", days=30)
+    until = datetime.fromisoformat(str(report.rows[0]["protected_until"]))
     assert until.timestamp() * 1000 == live.clock.now_ms() + 30 * DAY_MS
 
 

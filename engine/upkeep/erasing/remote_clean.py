@@ -236,6 +236,6 @@ def _waiting(stored: StoredObject) -> NotErased:
     return NotErased(
         f"{_WHERE}: {stored.name}",
         "readers of the table may need it until file.delete.delay.ms has passed, rounded up to hours: erase again "
-        "then, or with --now",
+        "then, or with now (a job: --now)",
         waits=True,
     )

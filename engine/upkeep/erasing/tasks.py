@@ -287,7 +287,9 @@ class _Cleaning:
                 left.append(self._left(broker, one.file, why))
             elif not work.now and (now_ms is None or due_ms > now_ms):
                 delay = "the clocks disagree" if now_ms is None else f"deleted in {span_text(due_ms - now_ms)}"
-                left.append(self._left(broker, one.file, f"{delay}: erase again, or with --now", waits=True))
+                left.append(
+                    self._left(broker, one.file, f"{delay}: erase again, or with now (a job: --now)", waits=True)
+                )
             else:
                 doomed[str(one.file.name)] = one
         names, damaged = covered(replica, log, [*doomed])

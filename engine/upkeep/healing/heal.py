@@ -89,8 +89,7 @@ def heal(
         sends = Planned(storage)
         image = metadata.image()
         chosen_topics(image, topics)
-        if not dry_run:
-            image = probe_first(metadata, storage, run)
+        image = probe_first(metadata, storage, run, image)
         chosen = chosen_topics(image, topics)
         if only is not None:
             topic_ids = {key.topic_id for key in only}

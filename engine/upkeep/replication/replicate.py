@@ -108,10 +108,9 @@ def replicate(
         chosen_topics(image, topics)
         for broker in brokers or ():
             image.broker(broker)
+        image = probe_first(metadata, storage, run, image)
         if not dry_run:
-            image, elected = elect_uncleanly_where_allowed(
-                metadata, storage, execution, probe_first(metadata, storage, run, image)
-            )
+            image, elected = elect_uncleanly_where_allowed(metadata, storage, execution, image)
             run.notes += elected
         works = plan(storage, execution, image, topics, only, brokers, run, throttled_s)
         if dry_run:

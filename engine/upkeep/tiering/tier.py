@@ -78,7 +78,7 @@ def tier(
         times = schedule.due(now_ms, intervals.longest_ms) if due else _all(schedule)
         keys = [key for key in times if key[0] in chosen and (only is None or key in only)]
         parts = _partitions(storage, image, tiered, schedule, keys)
-        run.failures += describe_first(metadata, storage, image) if parts and not dry_run else []
+        run.failures += describe_first(metadata, storage, image, dry_run=dry_run) if parts else []
         steps = _TierRun(metadata, storage, execution, image, parts, over, run)
         steps.prepare()
         run.notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
