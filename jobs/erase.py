@@ -14,7 +14,7 @@ The files that had the records are deleted by the next run, after file.delete.de
 certificate says what was erased, and what is not erased yet; it holds no key, but digests by which stratalog
 verify --erased finds the keys in the bytes of every copy. In the remote tier, the objects that had the records
 and the older versions of the Delta table are deleted too. A topic from which records cannot be erased everywhere
-(tiered and compacted, with an Iceberg table, with snapshots, protected) is refused by name; nothing is changed.
+(tiered with an Iceberg table, with snapshots, protected) is refused by name; nothing is changed.
 """
 
 from __future__ import annotations

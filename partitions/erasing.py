@@ -55,7 +55,8 @@ def erase_from(
 ) -> ErasedFrom:
     """Carry out ``erasures``, those of the partition, on the replica, whose log and transactions these are.
 
-    Raises: RetriableError where a file reaches above the last stable offset, as an elected leader may know it;
+    Raises: RetriableError where a file reaches above the last stable offset, as an elected leader may know it, or
+        has not carried out the last compaction, as one from a replica that was away (heal);
         SourceChangedError when files left the log meanwhile; CorruptSegmentError; StorageError when the folder
         cannot be written.
     """
@@ -66,6 +67,13 @@ def erase_from(
             f"{transactions.last_stable_offset} that this replica knows, which an elected leader may learn late: "
             "run `stratalog replicate`, and erase again"
         )
+    compacted = options.compacted
+    for link, _ in found:
+        if link.name.generation < compacted.generation and link.end <= compacted.bound:
+            raise RetriableError(
+                f"{replica}: {link.name} has not carried out the last compaction, which comes first: run "
+                "`stratalog compact`, and erase again"
+            )
     done = ErasedFrom()
     for number, (links, generation) in enumerate(_runs(found, options.segment_bytes)):
         if number == options.most:

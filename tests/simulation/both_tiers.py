@@ -43,6 +43,7 @@ class BothTiers:
                 continue
             self._seen[key] = seen
             log = RemoteLog.of("the table", 0, [u.segment for u in table.live.values()], rules=table.rules)
+            erased = table.erased.get(key[1], 0)
             follows = self._check_table(key, history, log)
             if history.rule.bound > max(log.end(key[1]) or 0, partition.log_start_offset):
                 raise Violation(
@@ -52,7 +53,7 @@ class BothTiers:
             for broker, state in states:
                 for link in state.log.chain:
                     for offset in range(link.start, link.end) if link.name.generation else ():
-                        if follows.get(offset, link.name.generation) < link.name.generation:
+                        if max(follows.get(offset, link.name.generation), erased) < link.name.generation:
                             raise Violation(
                                 f"C4: {link.name} on broker {broker} follows a later rule than the remote log at "
                                 f"{offset} of {self._invariants.name(key)}"
@@ -117,10 +118,11 @@ def check_latest(history: History, seen: Mapping[int, Token], start: int, end: i
     Raises: Violation (C4)."""
     if history.unclean or any(offset not in history.committed for offset in range(start, end)):
         return
-    kept = [offset for offset in range(start, end) if offset not in history.erased]
-    last = {key_of(history.committed[offset]): history.committed[offset] for offset in kept}
+    last = {key_of(history.committed[offset]): offset for offset in range(start, end)}
     there = {key_of(token): token for offset, token in sorted(seen.items()) if token != b"%d:" % offset}
-    for key, token in last.items():
-        got = there.get(key)
+    for key, offset in last.items():
+        if offset in history.erased:
+            continue  # the earlier ones are erased too, or have left by a rule before
+        got, token = there.get(key), history.committed[offset]
         if got != token and not (got is None and is_tombstone(token)):
             raise Violation(f"C4: the last record of {key!r} is {token!r}, but {who} gets {got!r}")

@@ -12,6 +12,7 @@ from tests.simulation.themes import (
     COMPACT_TIERED,
     EARLIER,
     ERASE,
+    ERASE_COMPACT_TIERED,
     ERASE_TIERED,
     LOST,
     MAINTAIN,
@@ -160,7 +161,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if "tidy" in dict(theme.weights):
         topic_configs["retention.bytes"] = rng.choice(("-1", "2500", "6000"))
         topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
-    if theme in (*COMPACT, COMPACT_TIERED, ERASE[-1]):
+    if theme in (*COMPACT, COMPACT_TIERED, ERASE[-1], ERASE_COMPACT_TIERED):
         topic_configs |= _compacted(random.Random(f"compacted {seed}"))
     if theme.tiered:
         topic_configs |= _tiered(rng)
@@ -198,10 +199,11 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         *COMPACT,
         *ERASE,
         ERASE_TIERED,
+        ERASE_COMPACT_TIERED,
     ):  # what a mirror was told of is not put back
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
-    if theme in ERASE:  # ``ERASE_TIERED`` has the remote tier
+    if theme in ERASE:  # the others have the remote tier
         local = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
         shape = replace(shape, topic_configs=local)
     shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
@@ -220,7 +222,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     elif theme is LOST:
         lost = rng.randrange(horizon // 2, 2 * horizon), "lose_all", rng.randrange(8)
         events = tuple(sorted((*events, lost)))
-    elif not theme.unclean and theme not in (*COMPACT, *ERASE, ERASE_TIERED):
+    elif not theme.unclean and theme not in (*COMPACT, *ERASE, ERASE_TIERED, ERASE_COMPACT_TIERED):
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,

@@ -34,6 +34,7 @@ from tests.simulation.oracle import History, Key
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Violation
 from tests.simulation.sweeping import check_sweep
+from tests.simulation.themes import ERASING
 from tests.simulation.world import TOPIC, World
 
 _LONG_MS = 8 * 86_400_000
@@ -101,7 +102,7 @@ class LoneDriver:
             world.time.ms += _LONG_MS
             for operation in (tier, retain, vacuum):
                 check_report(actor, _must(with_ports(operation, ports)()))
-        if {"erase", "erase tiered"} & {*world.configuration.tags}:
+        if ERASING & world.configuration.tags:
             self._erase_the_rest(actor)
             world.time.ms += _LONG_MS
             check_report(actor, _must(vacuum(ports.metadata, ports.storage, ports.execution)))

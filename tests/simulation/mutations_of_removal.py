@@ -17,6 +17,7 @@ from stratalog.engine.upkeep.replication.compact import CompactWork
 from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
 from stratalog.tiering.divergence import Histories
 from tests.simulation import variants, variants_of_listings
+from tests.simulation import variants_of_removal as removing
 from tests.simulation.directed import (
     BOTH_COMPACT,
     ERASED_LATE,
@@ -46,7 +47,7 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
     Mutation(
         "the leader follows a rule before the remote log",
         "only then the leader rewrites its own files, and followers copy them (tiering.removal)",
-        variants.patched(RemoteTables, "carry_out", variants.nothing_remote),
+        variants.patched(RemoteTables, "carry_out", removing.nothing_remote),
         theme="compact tiered",
     ),
     Mutation(
@@ -58,7 +59,7 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
     Mutation(
         "a late removal adds its segments again",
         "a late commit of rewritten segments finds the replaced ones gone, or the rule recorded",
-        variants.patched(stratalog.tiering.delta_table, "decide_removed", variants.removed_whatever_is_listed),
+        variants.patched(stratalog.tiering.delta_table, "decide_removed", removing.removed_whatever_is_listed),
         directed=BOTH_COMPACT,
         script=REMOVED_LATE,
         seeds=1,
@@ -66,7 +67,7 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
     Mutation(
         "a vacuum of segments that a removal is about to list",
         "an uncommitted object is deleted only if its rule is recorded",
-        variants.patched(stratalog.engine.upkeep.retention.vacuum, "find_litter", variants.litter_of_any_rule),
+        variants.patched(stratalog.engine.upkeep.retention.vacuum, "find_litter", removing.litter_of_any_rule),
         directed=VACUUMED,
         script=VACUUMED_EARLY,
         seeds=1,
@@ -81,13 +82,13 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
     Mutation(
         "the leader erases before the remote log",
         "only then the leader rewrites its own files, and followers copy them (tiering.erasure)",
-        variants.patched(RemoteErasing, "carry_out", variants.nothing_refused),
+        variants.patched(RemoteErasing, "carry_out", removing.nothing_refused),
         theme="erase tiered",
     ),
     Mutation(
         "any segment of a follower replaces the leader's",
         "a file of a greater generation replaces one of a lesser generation, and never the reverse",
-        variants.patched(stratalog.engine.replication.sync, "_merged_over", variants.merged_over_any_generation),
+        variants.patched(stratalog.engine.replication.sync, "_merged_over", removing.merged_over_any_generation),
         theme="compact",
         first=8,
     ),
@@ -95,7 +96,7 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
         "only the part of a file in the log is erased",
         "the whole file counts, not only the part in the log (partitions.erasure)",
         variants.all_of(
-            variants.patched(stratalog.partitions.erasure, "_named", variants.named_in_the_log),
+            variants.patched(stratalog.partitions.erasure, "_named", removing.named_in_the_log),
             variants.patched(stratalog.partitions.erasure, "_cut_by", lambda log, link: 0),
         ),
         directed=LATE_MERGE_OF_ERASED,

@@ -279,7 +279,7 @@ class _Erasing:
             elif not copy.owned or part.is_new(copy.file, where):
                 looked_to = part.looked_to if copy.owned else None
                 try:
-                    if not may_hold(copy.store, copy.file, part.view.erasures, part.keys, looked_to):
+                    if not may_hold(copy.store, copy.file, part.view, part.keys, looked_to):
                         continue
                     why = self._why_there(copy)
                 except StratalogError as error:

@@ -75,6 +75,8 @@ class CompactWork(BoundedWork):
     """The remote segments of the partition."""
     recorded: int | None = None
     """The generation of the rule that the remote log follows; None: the topic is not tiered."""
+    unerased: bool = False
+    """Whether the remote log may have records that the last erasure names."""
 
     @property
     def until(self) -> int | None:
@@ -93,6 +95,7 @@ class CompactWork(BoundedWork):
             compression=self.compression,
             memory_bytes=MEMORY_BYTES,
             most=self.most,
+            erasures=self.replicas.view.erasures,
         )
 
 
@@ -188,7 +191,7 @@ def _look(work: CompactWork) -> Dirty:
         behind = work.recorded is not None and work.recorded < last.generation
         if behind or not carried_out(log, last) or members_behind(replicas, last):
             return Dirty(found, is_unfinished=True)
-    if not is_erased(log, view.erasures) or not_erased(replicas):
+    if work.unerased or not is_erased(log, view.erasures) or not_erased(replicas):
         return Dirty(found, why=ERASING)
     if now_ms is None:
         return Dirty(found, why=NO_TIME)
@@ -417,7 +420,9 @@ def _with_remote(
     for key, work in works.items():
         if (log := tables.logs.get(key.topic_id)) is not None:
             segments = log.of_partition(key.partition)
-            work = replace(work, segments=segments, recorded=log.generation(key.partition))
+            unerased = bool(segments) and log.lacks_erasure(key.partition, work.replicas.view.last_erasure)
+            recorded = log.generation(key.partition)
+            work = replace(work, segments=segments, recorded=recorded, unerased=unerased)
             if error := tables.unknown_rule(work.replicas, log):
                 tables.run.fail(work, error)
                 continue

@@ -139,8 +139,7 @@ class RemoteTables:
         generation = max([log.generation(key.partition), *(segment.generation for segment in segments)])
         if generation <= replicas.view.generation:
             return None
-        rules = self.metadata.image().rules_of(key)  # the view may be from before the rule
-        if rules and generation <= rules[-1].rule.generation:
+        if generation <= self.metadata.image().generation_of(key):  # the view may be from before the rule
             return None
         return CorruptionError(
             f"{replicas}: its remote log follows rule of removal {generation}, which the metadata lack: a restore "
