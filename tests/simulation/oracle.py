@@ -72,6 +72,8 @@ class History:
     """Offsets that erasures name, each with the generation of the first."""
     reported: set[int] = field(default_factory=set)
     """Those that a run has reported as erased."""
+    whole: set[int] = field(default_factory=set)
+    """Those that a run has reported as wholly erased."""
 
     def is_superseded(self, offset: int, rule: Rule) -> bool:
         """Whether the rule removes the committed record at an offset."""

@@ -108,8 +108,8 @@ class RemoteErasing:
         Raises: see ``DeltaTopicTable.load``, ``ensure``, ``undo_rewrites``.
         """
         for topic in topics:
-            tiered = topic_config_of(image, topic).remote_storage_enable
-            if not tiered and self.storage.remote is None:
+            tiered, remote = topic_config_of(image, topic).remote_storage_enable, self.storage.remote
+            if not tiered and (remote is None or not remote.walk(topic.folder)):
                 continue
             table = self.storage.remote_table(topic)
             log = table.load()
