@@ -109,6 +109,9 @@ class Fetched:
     log_start: int
     high_watermark: int
     """The leader's high watermark, for records from any source."""
+    end_known: bool
+    """False while a recently elected leader may not know all committed records: ``high_watermark`` is then a lower
+    bound, and the records up to the true one are fetched after an append or ``replicate`` (KIP-207)."""
     leader_epoch: int | None
     """The leader epoch of the record before ``next_offset``, to pass to the next fetch."""
     remote: bool
@@ -147,9 +150,10 @@ class Fetched:
 
     def _summary(self) -> str:
         source = "the remote tier" if self.broker is None else f"broker {self.broker}"
+        bound = "" if self.end_known else "at least "
         return (
             f"{self.topic}-{self.partition}: {self.records.num_rows:,} records from {source}, next offset "
-            f"{self.next_offset:,}, high watermark {self.high_watermark:,}, log start {self.log_start:,}"
+            f"{self.next_offset:,}, high watermark {bound}{self.high_watermark:,}, log start {self.log_start:,}"
         )
 
 
@@ -449,6 +453,7 @@ class _Fetch:
             next_offset=next_offset,
             log_start=bounds.log_start,
             high_watermark=bounds.high_watermark,
+            end_known=seen.knows_end,
             leader_epoch=seen.log.lineage.epoch_at(next_offset - 1),
             remote=chosen is None,
             broker=None if chosen is None else chosen.replica.broker_id,

@@ -83,11 +83,11 @@ def acknowledge(
             probed = probe_brokers(metadata, storage)  # fence a lost broker now instead of waiting for it
             image = probed.image
             notes += [note for note in probed.notes if note not in notes]
-        moved = [p for p, s in states.items() if not _same_leader(image, s.view)]
+        moved = [p for p, s in states.items() if not _same_log(image, s.view)]
         for partition in moved:
             state = states.pop(partition)
             state.error = (
-                StaleMetadataError("the leader changed before the append was acknowledged")
+                StaleMetadataError("the leader or a removal rule changed before the append was acknowledged")
                 if state.view.topic_id in image.topics
                 else deleted(state.view)
             )
@@ -176,12 +176,20 @@ class _Patience:
         return True
 
 
-def _same_leader(image: ClusterImage, view: PartitionView) -> bool:
+def _same_log(image: ClusterImage, view: PartitionView) -> bool:
+    """Whether the view still decides which files the log has: under the same leader and removal rules. A later
+    rule may have replaced and deleted a file. If the append has taken the free name, its records are in the log by
+    the old view alone.
+    """
     topic = image.topics.get(view.topic_id)
     if topic is None:
         return False
     partition = topic.partitions[view.partition]
-    return (partition.leader, partition.leader_epoch) == (view.leader, view.leader_epoch)
+    return (partition.leader, partition.leader_epoch, image.generation_of(view.key)) == (
+        view.leader,
+        view.leader_epoch,
+        view.generation,
+    )
 
 
 def _shrink(
@@ -222,7 +230,7 @@ def _sync_again(storage: Storage, image: ClusterImage, states: dict[int, Pending
 
     def sync_all(partition: int) -> None:
         state = states[partition]
-        if _same_leader(image, state.view):
+        if _same_log(image, state.view):
             state.view = image.view(state.view.topic_id, partition)
             state.missed = replicate(storage.replicas(state.view), storage.copies)
 

@@ -21,7 +21,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import cluster_config_of, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replicas.in_sync import behind_since_ms, lags
-from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
+from stratalog.engine.replicas.offsets_for_epoch import knows_high_watermark
 from stratalog.engine.replicas.out_of_range import Bounds, FetchAnswer, fetch_answer
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.later_rule import check_rules_known
@@ -40,7 +40,7 @@ from stratalog.engine.replication.replica_selector import (
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.erasure import is_erased
-from stratalog.partitions.errors import CorruptSegmentError, StratalogError
+from stratalog.partitions.errors import CorruptSegmentError, OffsetNotAvailableError, StratalogError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.listing import DataFile, ReplicaLog, check_same_ends, resolve
 from stratalog.partitions.paths import DataName
@@ -106,12 +106,23 @@ class SeenLeader:
             end = self.transactions.last_stable_offset
         return max(end, self.log_start)
 
+    @property
+    def knows_end(self) -> bool:
+        """Whether the leader knows everything that is committed. Until it does, its known end may be below records
+        that were acknowledged and read (KIP-207).
+        """
+        return knows_high_watermark(self.log, max(self.view.leader_epoch, self.log.joined_epoch))
+
     def latest(self, isolation: Isolation) -> int:
         """The end of the log for callers that request it; it never goes back (KIP-207).
 
         Raises: OffsetNotAvailableError while the recently elected leader does not know the high watermark yet.
         """
-        check_knows_end(str(self), self.log, self.view.leader_epoch)
+        if not self.knows_end:
+            raise OffsetNotAvailableError(
+                f"{self}: the recently elected leader only knows that offsets up to {self.log.high_watermark} are "
+                "committed, and the committed log may end later; ask again after an append, or run replicate"
+            )
         return self.end(isolation)
 
 

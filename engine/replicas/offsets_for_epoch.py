@@ -52,17 +52,6 @@ def knows_high_watermark(log: ReplicaLog, current_leader_epoch: int) -> bool:
     return log.high_watermark >= (latest.start_offset if latest is not None and taken_over else log.log_end)
 
 
-def check_knows_end(what: str, log: ReplicaLog, leader_epoch: int) -> None:
-    """Check that the leader of this epoch knows everything that is committed. Until it does, its known end may be
-    below records that were acknowledged and read (KIP-207). ¶ Raises: OffsetNotAvailableError.
-    """
-    if not knows_high_watermark(log, max(leader_epoch, log.joined_epoch)):
-        raise OffsetNotAvailableError(
-            f"{what}: the recently elected leader only knows that offsets up to {log.high_watermark} are "
-            "committed, and the committed log may end later; ask again after an append, or run replicate"
-        )
-
-
 def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) -> None:
     """Check that the leader's log still has the records of a consumer at ``offset``, whose last record was of
     ``leader_epoch`` (KIP-320).

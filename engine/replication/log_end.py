@@ -88,7 +88,7 @@ def look_at_end(
                 side_by_side(copies, leader.check_root, opened)
                 return _after(leader, known, found[0]), {found[0].name}
     log = leader_log(replicas)
-    check_rules_known(replicas, log.listing, log.chain[-1].start if log.chain else log.log_end)
+    check_rules_known(replicas, log.listing, log.local_start)
     if known is None:
         compare_with_remote(replicas, log)
     last = log.chain[-1].file if log.chain else None

@@ -23,7 +23,8 @@ def _whole_fetches(calls: Sequence[Call], least: int) -> Iterator[Call]:
             for record in other.records
         }
         records = one.answer["records"]
-        if least <= len(records) == one.answer["high_watermark"] and sure.issuperset(records):
+        whole = one.answer["end_known"] and least <= len(records) == one.answer["high_watermark"]
+        if whole and sure.issuperset(records):
             yield one
 
 
@@ -34,7 +35,7 @@ def _with_records(change: Callable[[list[str]], list[str]], least: int) -> Plant
         if fetch is None or fetch.answer is None:
             return None
         records = change(fetch.answer["records"])
-        fetch.answer = {"records": records, "high_watermark": len(records)}
+        fetch.answer = {**fetch.answer, "records": records, "high_watermark": len(records)}
         return found
 
     return plant

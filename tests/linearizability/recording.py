@@ -101,7 +101,8 @@ class Recorder:
         )
         records = [value.decode() for value in found.records.column("value").to_pylist()]
         self._next[slot, partition] = found.next_offset
-        self.calls.end(call, {"records": records, "high_watermark": found.high_watermark})
+        answer = {"records": records, "high_watermark": found.high_watermark, "end_known": found.end_known}
+        self.calls.end(call, answer)
         return f"{len(records)} records"
 
     def _commit(self, actor: Actor, slot: int, index: int, partition: int, group: int) -> str:

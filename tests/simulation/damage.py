@@ -61,9 +61,10 @@ class Copies:
     def lost(
         self, key: Key, *, without: int | None = None, of: tuple[int | None, str] | None = None
     ) -> int | None:
-        """The first offset of what is committed and not expired of which no good bytes are left, if the root of
-        broker ``without`` were lost, or the object ``of`` a root (None: the remote tier); None when there is no
-        such offset.
+        """The first offset that is committed and not expired and has no good bytes left, or would have none if the
+        root of broker ``without`` were lost, or the object ``of`` a root (None: the remote tier). None when there
+        is no such offset. Files that a log has released count, but not for the object ``of``: they are deleted
+        without another look at the remote segment.
         """
         world = self._world
         partition, history = world.invariants.partition(key), world.oracle.history(key)
@@ -182,7 +183,9 @@ class Copies:
                 used = {link.file.object.name for link in invariants.state(broker, folder).log.chain}
                 for name, (_, data) in world.roots[broker].folders.get(folder, {}).items():
                     parsed = parse_name(base_name(name))
-                    is_data = isinstance(parsed, DataName) and (name in used or self._follows(key, parsed))
+                    is_data = isinstance(parsed, DataName) and (
+                        name in used or (of is None and self._follows(key, parsed))
+                    )
                     if is_data and (broker, name) != of and not world.damage.is_bad(data):
                         yield self._agreeing(key, data)
         for name, span in self.remote(key):

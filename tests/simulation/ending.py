@@ -102,6 +102,9 @@ class LoneDriver:
             world.time.ms += _LONG_MS
             for operation in (tier, retain, vacuum):
                 check_report(actor, _must(with_ports(operation, ports)()))
+        world.time.ms += _LONG_MS
+        for operation in (retain, vacuum):  # deletes what the last retain released
+            check_report(actor, _must(with_ports(operation, ports)()))
         if ERASING & world.configuration.tags:
             self._erase_the_rest(actor)
             world.time.ms += _LONG_MS

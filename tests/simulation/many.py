@@ -1,4 +1,4 @@
-"""Many seeds, on several processes, and what they covered."""
+"""Runs many seeds in several processes, and counts what they covered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHUNK = 25
 
 
 class Outcome(Protocol):
-    """What became of one run."""
+    """The result of one run."""
 
     violation: str | None
     counts: Counter[str]
@@ -24,7 +24,7 @@ class Outcome(Protocol):
 
 @dataclass(slots=True)
 class Summary:
-    """Of many runs."""
+    """The results of many runs."""
 
     seeds: int = 0
     seconds: float = 0.0
@@ -32,14 +32,14 @@ class Summary:
     failures: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: Summary) -> None:
-        """Take in what others have done."""
+        """Add the results of other runs."""
         self.seeds += other.seeds
         self.counts.update(other.counts)
         self.failures += other.failures
 
 
 def run_some(seeds: range, run: Callable[[int], Outcome] = run_seed) -> Summary:
-    """These seeds, here."""
+    """Run these seeds in this process."""
     summary = Summary()
     for seed in seeds:
         result = run(seed)
@@ -51,26 +51,37 @@ def run_some(seeds: range, run: Callable[[int], Outcome] = run_seed) -> Summary:
 
 
 def run_many(first: int, seeds: int, processes: int, run: Callable[[int], Outcome] = run_seed) -> Summary:
-    """Seeds ``[first, first + seeds)``; the failures in order."""
+    """Run seeds ``[first, first + seeds)``, and print each failure as soon as its chunk ends."""
     began = time.monotonic()
     summary = Summary()
     chunks = [range(at, min(at + _CHUNK, first + seeds)) for at in range(first, first + seeds, _CHUNK)]
     if processes > 1:
-        with multiprocessing.get_context("fork").Pool(processes) as pool:
+        # The product's caches keep what they have read: after thousands of seeds a process would take gigabytes.
+        with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=20) as pool:
             for part in pool.imap(partial(run_some, run=run), chunks):
-                summary.add(part)
+                _take(summary, part)
     else:
         for chunk in chunks:
-            summary.add(run_some(chunk, run))
+            _take(summary, run_some(chunk, run))
     summary.seconds = time.monotonic() - began
     return summary
 
 
+def _take(summary: Summary, part: Summary) -> None:
+    summary.add(part)
+    for seed, violation in part.failures:
+        print(_line(seed, violation), flush=True)
+
+
+def _line(seed: int, violation: str) -> str:
+    return f"seed {seed}: {violation[:300]}"
+
+
 def report_on(summary: Summary) -> Iterator[str]:
-    """For people."""
+    """The lines that a person reads at the end."""
     rate = summary.seeds / summary.seconds if summary.seconds else 0.0
     yield f"{summary.seeds} seeds in {summary.seconds:.1f} s: {rate:.1f} a second"
     yield "; ".join(f"{what} {count}" for what, count in sorted(summary.counts.items()))
     for seed, violation in summary.failures[:20]:
-        yield f"seed {seed}: {violation[:300]}"
+        yield _line(seed, violation)
     yield f"{len(summary.failures)} seeds failed"

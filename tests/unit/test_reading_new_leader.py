@@ -90,6 +90,17 @@ def test_what_is_known_to_be_committed_is_read_all_the_same(live: LiveCluster) -
     assert live.cluster.fetch("t", 0, 2).next_offset == 3
 
 
+def test_a_fetch_says_that_the_high_watermark_is_a_lower_bound(live: LiveCluster) -> None:
+    before = live.cluster.fetch("t", 0, 3)
+    assert before.end_known
+    elect_unaware(live)
+    after = live.cluster.fetch("t", 0, 3)
+    assert (after.records.num_rows, after.high_watermark, after.end_known) == (0, 3, False)
+    assert "high watermark at least 3" in repr(after)
+    live.cluster.replicate().raise_for_failures()
+    assert live.cluster.fetch("t", 0, 3).end_known
+
+
 def test_a_plan_that_was_made_before_waits_for_it_too(live: LiveCluster) -> None:
     plan: ReadPlan = live.cluster.plan_read("t")
     elect_unaware(live)

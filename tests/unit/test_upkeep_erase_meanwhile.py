@@ -11,6 +11,7 @@ import pytest
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.reading.fetch import fetch_many
 from stratalog.engine.reading.look import look
+from stratalog.engine.records import rounds
 from stratalog.engine.replication import append as append_module
 from stratalog.engine.upkeep.erasing import erase as erasing
 from stratalog.partitions.errors import InvalidCallError, StorageError
@@ -193,15 +194,19 @@ def test_a_task_that_meets_files_of_another_erasure_runs_again(
 
 @pytest.mark.parametrize("stalls_s", [0, 3600])
 @pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("first", ["the late writer's", "another writer's", None])
 def test_an_append_that_takes_the_name_of_an_erased_file_is_not_lost(
-    tmp_path: Path, stalls_s: int, more: int
+    tmp_path: Path, stalls_s: int, more: int, first: str | None
 ) -> None:
-    """It has looked for the end of the log before another append, whose file an erasure then deletes. Appends
-    after the erasure continue the log behind the taken name."""
+    """The append finds the end of the log before another append, whose file an erasure then deletes. Appends after
+    the erasure continue the log after the taken name. ``first`` is the first append of the log.
+    """
     faults = Faults()
     live = Erasable(tmp_path, through=faults.wrap, fill=False)
     late = live.driver()
-    late.append_batches("t", {0: [keyed([(OTHER, "1")], 1)]}).raise_for_failures()
+    if first:
+        writer = late if first == "the late writer's" else live.driver()
+        writer.append_batches("t", {0: [keyed([(OTHER, "1")], 1)]}).raise_for_failures()
 
     def before(uri: str, what: str, name: str) -> None:
         if what in ("create", "commit") and "/t-" in name and name.endswith(".parquet"):
@@ -209,15 +214,37 @@ def test_an_append_that_takes_the_name_of_an_erased_file_is_not_lost(
             live.put((KEY, SECRET))
             live.erase(KEY, now=True).raise_for_failures()
             for _ in range(more):
-                live.put((OTHER, "more"))
+                other = live.driver()  # another producer: its footer need not name the erased append's producer
+                other.append_batches("t", {0: [keyed([(OTHER, "more")], 1)]}).raise_for_failures()
             live.clock.sleep(stalls_s)
 
     faults.before = before
     late.append_batches("t", {0: [keyed([(OTHER, "2"), (OTHER, "3")], 1)]}).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
-    late_rows = {2 + more: (OTHER, "2"), 3 + more: (OTHER, "3")}
-    assert live.everywhere() == {0: (OTHER, "1"), **{2 + at: (OTHER, "more") for at in range(more)}, **late_rows}
+    erased = 1 if first else 0
+    rows = [(OTHER, "more")] * more + [(OTHER, "2"), (OTHER, "3")]
+    assert live.everywhere() == {**({0: (OTHER, "1")} if first else {}), **dict(enumerate(rows, erased + 1))}
     assert live.cluster.verify(deep=True).ok
+
+
+def test_an_append_is_looked_up_again_if_records_were_erased_before_its_acknowledgement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the old metadata the log may have a file that took the name of an erased one."""
+    live = Erasable(tmp_path)
+    acknowledge, returned = rounds.acknowledge, list[list[int]]()
+
+    def after_an_erasure(*args: Any) -> list[int]:
+        if not returned:
+            live.erase(KEY).raise_for_failures()
+        returned.append(acknowledge(*args))
+        return returned[-1]
+
+    monkeypatch.setattr(rounds, "acknowledge", after_an_erasure)
+    report = live.driver().append_batches("t", {0: [keyed([(OTHER, "new")], 1)]})
+    assert report.rows[0]["outcome"] == "acknowledged"
+    assert returned == [[0], []]
+    assert live.everywhere() == {**KEPT, report.rows[0]["base_offset"]: (OTHER, "new")}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

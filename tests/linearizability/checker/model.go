@@ -9,7 +9,8 @@ import (
 
 // A partition log. An append of records that the log has already is the repetition of an idempotent producer: it
 // returns their offset. A fetch returns the high watermark, which is the end of the log, and records from its
-// offset on.
+// offset on. If a recently elected leader does not know the end yet and the fetch says so, the high watermark may be
+// lower (KIP-207).
 type appendCall struct{ records []string }
 type appended struct {
 	// Offset is nil for a repetition so late that the log no longer knows where the first one is.
@@ -19,6 +20,7 @@ type fetchCall struct{ offset int }
 type fetched struct {
 	Records       []string `json:"records"`
 	HighWatermark int      `json:"high_watermark"`
+	EndKnown      bool     `json:"end_known"`
 }
 
 // The offset that a consumer group committed for a partition.
@@ -70,8 +72,9 @@ func stepLog(state, input, output any) (bool, any) {
 			return true, log
 		}
 		end := asked.offset + len(answer.Records)
-		right := answer.HighWatermark == len(log) && end <= len(log) &&
-			(len(answer.Records) > 0 || asked.offset == len(log)) &&
+		right := answer.HighWatermark <= len(log) && end <= answer.HighWatermark &&
+			(answer.HighWatermark == len(log) || !answer.EndKnown) &&
+			(len(answer.Records) > 0 || asked.offset == answer.HighWatermark) &&
 			slices.Equal(log[asked.offset:end], answer.Records)
 		return right, log
 	}
