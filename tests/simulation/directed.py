@@ -108,6 +108,20 @@ LISTED_AFTERWARDS = (
     ("d1", ""),  # d1 has nothing to rewrite in the table
     ("d0", ""),
 )
+ERASED_TOO_EARLY = replace(
+    small(
+        "compact",
+        "erase 0 now",
+        setup="; ".join(f"append p9 {number} 0 3" for number in range(4)) + "; tier; retain; retain",
+        **{**REMOTE, "local_retention_bytes": "0"},
+    ),
+    tags=frozenset({"erase compact tiered"}),
+)
+NOT_COMPACTED = (
+    ("d0", "commit table remote"),  # d0 has committed a rule, and is about to replace segments by it
+    ("d1", ""),  # no broker has an offset below its bound
+    ("d0", ""),
+)
 STAGED = replace(
     small("tier", "erase 0 now", "look_for_erased", setup=BEFORE, **KEPT), tags=frozenset({"erase tiered"})
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import stratalog.engine.replication.sync
+import stratalog.engine.upkeep.erasing.remote
 import stratalog.engine.upkeep.erasing.remote_clean
 import stratalog.engine.upkeep.retention.vacuum
 import stratalog.engine.upkeep.tiering.tasks
@@ -21,11 +22,13 @@ from tests.simulation import variants_of_removal as removing
 from tests.simulation.directed import (
     BOTH_COMPACT,
     ERASED_LATE,
+    ERASED_TOO_EARLY,
     LATE_MERGE,
     LATE_MERGE_OF_ERASED,
     LISTED_AFTERWARDS,
     LISTED_MEANWHILE,
     MERGED_LATE,
+    NOT_COMPACTED,
     REMOVED_LATE,
     STAGED,
     STAGED_BEFORE,
@@ -152,5 +155,13 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
         variants.patched(stratalog.engine.upkeep.tiering.tasks, "_unerased", removing.no_file_waits),
         theme="erase compact tiered",
         first=15,
+    ),
+    Mutation(
+        "an erasure before the remote part of a compaction",
+        "an erasure is committed when the table records the compaction before it (tiering.erasure)",
+        variants.patched(stratalog.engine.upkeep.erasing.remote, "lacks_compaction", variants.false),
+        directed=ERASED_TOO_EARLY,
+        script=NOT_COMPACTED,
+        seeds=1,
     ),
 )
