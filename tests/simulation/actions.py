@@ -213,6 +213,13 @@ def reseal(actor: Actor, segment_bytes: int) -> str:
     return "ok"
 
 
+def begin_tiering(actor: Actor) -> str:
+    """The topic becomes tiered."""
+    ports = actor.ports
+    topics.alter_configs(ports.metadata, ports.storage, ports.memory, TOPIC, {"remote.storage.enable": "true"})
+    return "ok"
+
+
 def reassign_one(actor: Actor, partition: int, *brokers: int) -> str:
     """Other replicas for a partition."""
     return check_report(
@@ -308,6 +315,7 @@ ACTIONS: dict[str, Action] = {
     "compact": Action(_nothing, _reported(compact)),
     "compact_some": Action(_nothing, _reported(compact, over=lambda: True)),
     "erase": Action(_an_erasure, erase_key),
+    "begin_tiering": Action(_nothing, begin_tiering),
     "look_for_erased": Action(_nothing, look_for_erased),
     "shorten": Action(_a_partition, shorten_one),
     "retain": Action(_nothing, _reported(retain)),

@@ -194,6 +194,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if "transact" in dict(theme.weights):
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
+    if theme is ERASE_COMPACT_TIERED:
+        shape, operations = _tiered_later(seed, shape, operations)
     operations = _with_replays(seed, shape, operations)
     if theme is not EARLIER and theme not in (
         *COMPACT,
@@ -310,6 +312,23 @@ def _with_transactions(
     )
     shape, operations = _with_tiering(seed, shape, operations)
     return replace(shape, cluster_configs=configs), operations
+
+
+def _tiered_later(
+    seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
+) -> tuple[Shape, tuple[tuple[Operation, ...], ...]]:
+    """In some of these runs the topic becomes tiered in the middle: its table begins after rules of both kinds."""
+    rng = random.Random(f"tiered later {seed}")
+    if rng.random() >= _TIERED_LATER:
+        return shape, operations
+    slots = [list(slot) for slot in operations]
+    slot = rng.choice(slots)
+    slot.insert(rng.randint(0, len(slot)), Operation("begin_tiering"))
+    configs = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
+    return replace(shape, topic_configs=configs), tuple(map(tuple, slots))
+
+
+_TIERED_LATER = 0.3
 
 
 def _with_litter(

@@ -197,7 +197,7 @@ ERASE_COMPACT_TIERED = Theme(
     length=(7, 12),
     tiered=True,
 )
-"""Erasing keys from both tiers, which are compacted, too."""
+"""Erasing keys from both tiers, which are compacted, too. In some runs the topic becomes tiered in the middle."""
 
 MIXED_IN = (
     ("in transactions", 0.12, (TRANSACTIONS,)),

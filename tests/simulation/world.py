@@ -178,7 +178,12 @@ class World:
             self.damage.intended,
             self._min_insync_replicas,
         )
-        self.both_tiers = BothTiers(self.invariants, self.tables, self.remote)
+        self.both_tiers = BothTiers(
+            self.invariants,
+            self.tables,
+            self.remote,
+            tiered_later=any(one.action == "begin_tiering" for slot in configuration.operations for one in slot),
+        )
         self.copies = Copies(self)
         self.abandoned = False
         self.events = Events(self)
