@@ -124,17 +124,11 @@ def check_latest(history: History, seen: Mapping[int, Token], start: int, end: i
     Raises: Violation (C4)."""
     if history.unclean or any(offset not in history.committed for offset in range(start, end)):
         return
-    last: dict[bytes, bytes] = {}
-    may_be_gone = set()
-    for offset in range(start, end):
-        token = history.committed[offset]
-        if offset in history.erased:
-            may_be_gone.add(key_of(token))
-        else:
-            last[key_of(token)] = token
-            may_be_gone.discard(key_of(token))
+    last = {key_of(history.committed[offset]): offset for offset in range(start, end)}
     there = {key_of(token): token for offset, token in sorted(seen.items()) if token != b"%d:" % offset}
-    for key, token in last.items():
-        got = there.get(key)
-        if got != token and not (got is None and (key in may_be_gone or is_tombstone(token))):
+    for key, offset in last.items():
+        if offset in history.erased:
+            continue  # it may still be there; the earlier ones are erased too, or have left by a rule before
+        got, token = there.get(key), history.committed[offset]
+        if got != token and not (got is None and is_tombstone(token)):
             raise Violation(f"C4: the last record of {key!r} is {token!r}, but {who} gets {got!r}")

@@ -12,9 +12,11 @@ import pytest
 from stratalog.engine.replicas.foreign_files import under_present_rules
 from stratalog.engine.replication.later_rule import LaterRuleError
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.removal import check_follows
 from stratalog.engine.replication.sync import Synced, SyncOptions, sync_followers
+from stratalog.engine.upkeep.replication import compact
 from stratalog.engine.upkeep.replication.merge import MergeWork, merge_partition
-from stratalog.partitions.errors import LogGapError, StratalogError
+from stratalog.partitions.errors import LogGapError, RetriableError, StratalogError
 from stratalog.partitions.merge import MergePolicy
 from stratalog.partitions.runner import Done, Failed, SerialRunner
 from tests.ports import ports_of
@@ -88,3 +90,40 @@ def test_a_file_of_no_rule_stops_no_merge(tmp_path: Path) -> None:
     report = live.cluster.merge("t")
     report.raise_for_failures()
     assert report.totals["segments"]
+
+
+@pytest.mark.parametrize(
+    ("tiered", "remote", "needed", "refused"),
+    [
+        (False, None, 3, False),
+        (True, None, 3, True),
+        (True, 3, 3, False),
+        (True, 4, 3, False),
+        (True, 2, 3, True),
+        (False, 2, 3, True),
+    ],
+)
+def test_replicas_follow_no_rule_that_the_run_has_not_carried_out_remotely(
+    tmp_path: Path, tiered: bool, remote: int | None, needed: int, refused: bool
+) -> None:
+    """The view of a task is read after the remote log: another run may have committed a rule since, or the topic
+    have become tiered."""
+    live = Compacted(tmp_path)
+    replicas = ports_of(live.cluster).storage.replicas(live.cluster.image.views("t")[0])
+    replicas = replace(replicas, view=replace(replicas.view, tiered=tiered))
+    if not refused:
+        check_follows(replicas, remote, needed)
+        return
+    with pytest.raises(RetriableError, match="its remote log must lose the records first"):
+        check_follows(replicas, remote, needed)
+
+
+def test_a_compaction_stops_at_a_rule_of_another_run(tmp_path: Path) -> None:
+    live = Compacted(tmp_path, min_cleanable_dirty_ratio="0", file_delete_delay_ms="60000")
+    fill(live)
+    live.cluster.compact().raise_for_failures()
+    ports = ports_of(live.cluster)
+    (work,) = compact._plan(ports.storage, ports.clock, live.cluster.image, ["t"], None, lambda: 0)[0].values()
+    compact.compact_partition(work)
+    with pytest.raises(RetriableError, match="run the command again"):
+        compact.compact_partition(replace(work, recorded=0))

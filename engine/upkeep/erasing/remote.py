@@ -137,7 +137,8 @@ class RemoteErasing:
             return None
         log = self.logs[view.topic_id]
         behind = lacks_compaction(log, view.partition, view.compaction)
-        return RemoteCopy(table.remote, table.folder, log.of_partition(view.partition), behind)
+        segments, erased = log.of_partition(view.partition), log.erased_to(view.partition)
+        return RemoteCopy(table.remote, table.folder, segments, erased, behind)
 
     def carry_out(
         self, image: ClusterImage, views: Iterable[PartitionView]

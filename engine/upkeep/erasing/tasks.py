@@ -13,6 +13,7 @@ from stratalog.engine.replication.damage import check_whole, covered
 from stratalog.engine.replication.erasing import ErasedOn, erase_records, not_compacted, not_erased
 from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
+from stratalog.engine.replication.removal import check_follows
 from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.engine.upkeep.erasing.certificate import ErasedFile, NotErased
 from stratalog.partitions.agreed_time import agreed_ms
@@ -49,6 +50,8 @@ class RemoteCopy:
     folder: str
     """The topic's."""
     segments: tuple[RemoteSegment, ...]
+    erased: int = 0
+    """The generation of the last erasure that it follows."""
     behind: bool = False
     """Whether it has not carried out the last compaction of the view."""
 
@@ -209,11 +212,13 @@ class Erased:
 
 
 def erase_partition(work: EraseWork) -> Erased:
-    """Carry out the erasures of the view. Raises: see ``erase_records``."""
+    """Carry out the erasures of the view. Raises: see ``erase_records`` and ``check_follows``."""
     return while_it_changes(lambda: _erase(work))
 
 
 def _erase(work: EraseWork) -> Erased:
+    erased = None if work.remote is None else work.remote.erased
+    check_follows(work.replicas, erased, work.replicas.view.last_erasure)
     leader = work.replicas.leader
     before = to_erase(leader.log(), work.replicas.view.erasures)
     replaced = tuple(erased_file(leader, link) for link, _ in before)

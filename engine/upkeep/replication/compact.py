@@ -31,7 +31,7 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.erasing import not_erased
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import BoundedWork
-from stratalog.engine.replication.removal import members_behind, remove_records
+from stratalog.engine.replication.removal import check_follows, members_behind, remove_records
 from stratalog.engine.upkeep.replication.compact_estimate import (
     PlannedRemoval,
     plan_removal,
@@ -214,14 +214,15 @@ def _look(work: CompactWork) -> Dirty:
 
 
 def compact_partition(work: CompactWork) -> CompactResult:
-    """The task of step 4: the last rule of the view. Raises: see ``remove_records``; the error of a member of the
-    ISR that could not be reached.
+    """The task of step 4: the last rule of the view. Raises: see ``remove_records`` and ``check_follows``; the
+    error of a member of the ISR that could not be reached.
     """
     return while_it_changes(lambda: _compact(work))
 
 
 def _compact(work: CompactWork) -> CompactResult:
     rule = work.replicas.view.rules[-1].rule
+    check_follows(work.replicas, work.recorded, rule.generation)
     done = remove_records(work.replicas, rule, work.options, work.copies)
     if done.missed:
         raise next(iter(done.missed.values()))
@@ -285,7 +286,13 @@ def compact(
             carried = tables.carry_out(
                 [tables.work(work, work.replicas.view.rules[-1].rule, work.options) for work in tiered], over
             )
-            again = [work for work in again if work.recorded is None or work.replicas.view.key in carried]
+            again = [
+                work
+                if work.recorded is None
+                else replace(work, recorded=tables.generation(work.replicas.view.key))
+                for work in again
+                if work.recorded is None or work.replicas.view.key in carried
+            ]
             finished = _carry_out(metadata, storage, run, again, over)
             done = {work.replicas.view.key: result for work, result in finished}
             run.notes += [

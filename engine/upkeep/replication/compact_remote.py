@@ -132,6 +132,10 @@ class RemoteTables:
         """The figures of a partition."""
         return self.figures.get(key, NOTHING_REMOVED)
 
+    def generation(self, key: TopicIdPartition) -> int:
+        """The generation that the remote log of a partition follows, as last read."""
+        return self.logs[key.topic_id].generation(key.partition)
+
     def unknown_rule(self, replicas: PartitionReplicas, log: RemoteLog) -> CorruptionError | None:
         """An error if a remote log that was read follows a rule that the metadata lack now."""
         key = replicas.view.key
