@@ -154,7 +154,7 @@ MUTATIONS_OF_REMOVAL: Sequence[Mutation] = (
         "a plan leaves out files that an erasure of its own view names (tiering.erasure)",
         variants.patched(stratalog.engine.upkeep.tiering.tasks, "_unerased", removing.no_file_waits),
         theme="erase compact tiered",
-        first=15,
+        first=33,
     ),
     Mutation(
         "an erasure before the remote part of a compaction",

@@ -50,7 +50,7 @@ def test_nothing_of_a_key_is_left_in_the_remote_bucket(
     tmp_path: Path, s3_endpoint: S3Endpoint, request: pytest.FixtureRequest, policy: str
 ) -> None:
     file = tmp_path / "cluster.toml"
-    root = f"s3://{s3_endpoint.bucket}/{request.node.name}"
+    root = f"s3://{s3_endpoint.bucket}/{request.node.originalname}-{policy}"
     file.write_text(
         f'[cluster]\nid = "c"\nremote = "{root}/remote"\nvoters = [1]\n'
         f'[[brokers]]\nid = 1\nlog_dir = "{root}/b1"\n'
