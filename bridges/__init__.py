@@ -9,7 +9,7 @@
     state      ``cluster.report``, ``serve_page``
     page       the state of the cluster as a page of HTML
     rights     ``cluster.policy``
-    policy     the least rights of a role, as a policy of each storage
+    policy     the minimal permissions of a role, as a policy for each kind of storage
     server     what the page and ``serve`` have in common
     jobs       their jobs
 

@@ -48,11 +48,12 @@ class StatePages:
                 print(page.url)
                 page.wait()
 
-        It reads the cluster every ``every_s`` seconds; None: only when ``page.look()`` is called. Each time costs
-        as much as ``health``. Beyond loopback it demands a ``token``, or certificates that ``tls_client_ca`` has
-        signed. See ``stratalog.bridges.page.served.server.PageOptions``.
+        It reads the cluster every ``every_s`` seconds; None: only when ``page.look()`` is called. Each read costs
+        as much as ``health``. Beyond loopback the page requires a ``token``, or certificates that
+        ``tls_client_ca`` has signed. See ``stratalog.bridges.page.served.server.PageOptions``.
 
-        Raises: InvalidCallError, also for an address that is taken, or that other machines reach without either.
+        Raises: InvalidCallError, also for an address that is taken, or that other machines can reach without a
+            token or certificates.
         """
         from stratalog.bridges.page.served.server import PageOptions, PageServer
 

@@ -13,8 +13,9 @@ parentheses, as in Spark SQL: stratalog read --where shows the records first. Wi
 The files that had the records are deleted by the next run, after file.delete.delay.ms, or at once with --now. The
 certificate says what was erased, and what is not erased yet; it holds no key, but digests by which stratalog
 verify --erased finds the keys in the bytes of every copy. In the remote tier, the objects that had the records
-and the older versions of the Delta table are deleted too. A topic from which records cannot be erased everywhere
-(tiered with an Iceberg table, with snapshots, protected) is refused by name; nothing is changed.
+and the older versions of the Delta table and of the Iceberg table are deleted too. A topic from which records
+cannot be erased everywhere (compacted with an Iceberg table, with snapshots, protected) is refused by name;
+nothing is changed.
 """
 
 from __future__ import annotations

@@ -51,12 +51,11 @@ Bytes of unknown origin
     counts as damage. Arrow's own description of a column chunk is not used: a contradictory one crashes the
     process. So decoding needs no child process, which would cost half a second and a copy of the decoded data, and
     every reader refuses the same files. Arrow only gets pages of known sizes whose checksums match. Spark's
-    executors decode the same files by themselves: a hostile file costs them the memory that its pages claim, which
-    Spark has to bound (the task fails, or the executor is lost, and the query with it).
+    executors decode the same files by themselves: a hostile file costs them the memory that its pages claim. Spark
+    has to bound this memory: at worst the task fails, or the executor is lost and the query fails.
 
-May not know
-    pyspark, Delta, the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``, ``merge``,
-    ``retention``, ``compaction``, ``removal``, ``transactions``, ``paths``, ``offsets``, ``records``,
+May not know pyspark, Delta, or the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``,
+    ``merge``, ``retention``, ``compaction``, ``removal``, ``transactions``, ``paths``, ``offsets``, ``records``,
     ``register``) do no I/O and read no clock.
 
 Differences from the design

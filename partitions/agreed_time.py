@@ -1,9 +1,9 @@
 """The time for deletion by time, on which two clocks must agree: the clock of the driver and that of the storage.
 
 Any notebook may be a driver, and nobody maintains its clock. A clock that is days ahead would expire fresh
-records, producers and groups. A clock that is days behind would date new work days back, and the next driver would
-expire it. A storage has its own time (``Store.now_ms``). If the two differ by more than ``MOST_APART_MS``, one of
-them is wrong, and nothing is deleted by time.
+records, producers and groups. A clock that is days behind would give new work dates that are days old, and the
+next driver would expire it. A storage has its own time (``Store.now_ms``). If the two differ by more than
+``MOST_APART_MS``, one of them is wrong, and nothing is deleted by time.
 
 A driver deletes by the earlier of the two times, and records the later one for other drivers. So whichever clock
 is wrong, the only effect is that data is kept longer.

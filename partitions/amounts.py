@@ -19,8 +19,8 @@ def bytes_text(count: int) -> str:
 
 
 def span_text(ms: int) -> str:
-    """A time span such as ``7 days`` or ``3 s``, in the largest unit that fits at least twice or exactly once,
-    rounded down; below a second ``250 ms``.
+    """A time span such as ``7 days``, ``3 s`` or ``250 ms``, rounded down. The unit is the largest one that is
+    exactly the span, or at most half of it.
     """
     left = max(0, ms)
     for unit, length in _TIMES:

@@ -1,6 +1,6 @@
 """Objects of storage, read into memory up to a bound and decoded by one decoder.
 
-Any writer to a root may leave gigabytes, or a thousand nested brackets, under a name of the log. So a small file
+Any writer to a root may store gigabytes, or a thousand nested brackets, under a name of the log. So a small file
 is read by one request that ends at the bound of its kind, however large the file is. Its JSON is decoded here and
 nowhere else, which the linter checks. Any problem with size or content is one error, which names the file.
 
@@ -34,8 +34,8 @@ def parse_json(text: Text, kind: Any) -> Any: ...
 def parse_json(text: Text, kind: Any = Any) -> Any:
     """The value of a JSON text, of the type ``kind``; by default, of any JSON type.
 
-    Raises: ValueError for a text that is not JSON (such as NaN, infinities, bytes that are not UTF-8, and unpaired
-        surrogates), has another type, or nests too deeply.
+    Raises: ValueError if the text is not JSON (for example NaN, an infinity, bytes that are not UTF-8, or an
+    unpaired surrogate), has another type, or nests too deeply.
     """
     try:
         return _decoder(kind).decode(text)

@@ -1,8 +1,8 @@
-"""Creation of very many objects at once, all of which stay alive.
+"""Creation of very many objects that all stay alive.
 
-Python's cycle collector traverses the living objects again and again while their number grows. If none of them can
-be garbage yet, it finds nothing, and takes a third of the time: without this module, a remote log with ten times
-the segments takes fifteen times as long.
+Python's cycle collector traverses the living objects again and again while their number grows. While none of them
+can be garbage, the collector finds nothing but takes a third of the time. Without this module, a remote log with
+ten times the segments takes fifteen times as long.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Room:
 
     @contextmanager
     def of(self, size_bytes: int) -> Iterator[None]:
-        """Wait for ``size_bytes`` bytes of the budget and hold them inside the block; a larger request than the
+        """Wait for ``size_bytes`` bytes of the budget and hold them inside the block; a request larger than the
         budget takes all of it. A thread that holds part of the budget must not request more.
         """
         wanted = min(size_bytes, self._size_bytes)

@@ -48,7 +48,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only by ``advance_ms`` and ``sleep``, which returns at once."""
+    """A clock that moves only by ``advance_ms`` and ``sleep``, which returns immediately."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

@@ -1,7 +1,7 @@
 """When a log is compacted, and up to which offset: Kafka's conditions (KIP-58, KIP-354). Pure.
 
 The *clean* part of a log consists of the files that its last removal rule has rewritten, the *dirty* part of the
-sealed segments after them. The active tail stays as it is, and so does everything above the last stable offset.
+sealed segments after them. The active tail, and everything above the last stable offset, stay unchanged.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Cleanable:
         if self.oldest_ms is None:
             lag = f", and older than {span_text(policy.min_lag_ms)}" if policy.min_lag_ms else ""
             return f"no segment to compact: {sealing(merging)}{lag}, and the last file stays"
-        return f"{self.dirty_ratio:.0%} dirty: compacted from {policy.min_dirty_ratio:.0%} on"
+        return f"{self.dirty_ratio:.0%} dirty: compaction starts at {policy.min_dirty_ratio:.0%}"
 
 
 def dirty_from(log: ReplicaLog, compacted_to: int) -> int:
@@ -80,9 +80,9 @@ def cleanable(
     compacted_to: int = 0,
     until: int | None = None,
 ) -> Cleanable:
-    """The part that may be compacted of a log to which its last rule, up to offset ``compacted_to``, has been
+    """The part of a log that may be compacted. The log's last rule, up to offset ``compacted_to``, has been
     applied. ``now_ms`` is a time on which clocks agree. ``cold`` are the remote files that begin below the local
-    start, in order. No file counts that ends above ``until``.
+    start, in order. Files that end above ``until`` do not count.
     """
     start = dirty_from(log, compacted_to)
     clean = sum(link.file.object.size_bytes for link in log.over(log.local_start, start))

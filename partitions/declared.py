@@ -55,8 +55,8 @@ _SQL = {"integer": "INT", "long": "BIGINT", "short": "SMALLINT", "byte": "TINYIN
 
 
 def declared(text: str) -> str:
-    """The JSON text of a declared type for the metadata: Spark's, reduced to the parts that a topic keeps. Of a
-    field's metadata these are the comment, and that the field was added later.
+    """The JSON text of a declared type for the metadata: Spark's, reduced to the parts that a topic keeps. From a
+    field's metadata, a topic keeps the comment, and the mark of a field that was added later.
 
     Raises: InvalidCallError for a text that is not a type, or a type that no topic can have.
     """
@@ -210,7 +210,7 @@ class _Ddl:
 
     def _type(self, levels: int) -> Any:
         if levels == 0:
-            raise InvalidCallError(f"a declared schema nests at most {MOST_NESTED} types in each other")
+            raise InvalidCallError(f"a declared schema nests types at most {MOST_NESTED} deep")
         kind, word = self._next()
         name = word.lower()
         if kind != "word" or name not in _NAMES:

@@ -1,10 +1,10 @@
 """A digest of records that does not depend on their order: the sum of the rows' hashes modulo 2^64.
 
 It shows whether two attempts of an append have the same records: in any order, in any batches and slices, from any
-process, version or machine, and whether or not the topic's types have since grown. So it is computed
-from values, not from the bytes of Arrow's buffers: a null adds nothing (nor does a field that is null), all NaN
-are equal, and so are both zeros; a map is a set of entries. The columns that the log adds (partition, offset) do
-not count, nor do timestamps that the append itself assigns.
+process, version or machine, and whether or not the topic's types have since grown. So the digest is computed from
+values, not from the bytes of Arrow's buffers: a null adds nothing (nor does a field that is null), all NaN are
+equal, and so are both zeros; a map is a set of entries. The columns that the log adds (partition, offset) do not
+count, nor do timestamps that the append itself assigns.
 
 The digest detects mistakes, not attacks: it is possible to construct two sets of records with the same digest. A
 value replaced by another one of the same length goes unnoticed with a probability of 2^-32; a change of at most
@@ -27,7 +27,7 @@ from stratalog.partitions.records import RECORD_COLUMNS, same_type
 _U64 = npt.NDArray[np.uint64]
 
 _SLICE_ROWS = 8192
-"""The number of rows of a batch to hash at once, so that intermediate arrays stay in the processor's caches."""
+"""The number of rows of a batch to hash at a time, so that intermediate arrays stay in the processor's caches."""
 _PRIME = np.uint64(2**61 - 1)
 _MOST_PLACES, _PLACES = 38, 9
 """The largest scale of a DECIMAL, and the places by which one multiplication moves the point."""
@@ -45,7 +45,7 @@ class RecordsDigest:
     """Computes the number and the digest of records."""
 
     def __init__(self, schema: pa.Schema, *, timestamps: bool) -> None:
-        """``schema`` is that of the topic; ``timestamps`` says whether the timestamps of the records count."""
+        """``schema`` is the topic's; ``timestamps`` says whether the timestamps of the records count."""
         columns = [name for name in RECORD_COLUMNS if timestamps or name != "timestamp"]
         self._fields = [(schema.field(name), RECORD_COLUMNS.index(name)) for name in columns]
         self.count = 0

@@ -42,7 +42,7 @@ class HiddenBy:
 @dataclass(frozen=True, slots=True)
 class Truncated:
     """The history of this replica continued from ``offset`` with another epoch than the file's, and the file
-    extends beyond it: the log has none of its records from there on.
+    extends beyond it: the log has none of the file's records from ``offset`` on.
     """
 
     epoch: int
@@ -67,7 +67,7 @@ class Discarded:
     """
 
     def deletable_ms(self, delay_ms: int) -> int | None:
-        """The time from which on retention may delete the file; None if it is not known."""
+        """The time from which on retention may delete the file; None if unknown."""
         return None if self.since_ms is None else self.since_ms + delay_ms
 
 
@@ -92,7 +92,7 @@ def _dead(log: ReplicaLog, file: DataFile) -> Discarded:
     why = _truncation(log.lineage, file.name)
     if decides >= log.high_watermark:
         return Discarded(file, why, None)
-    # The file left the log at the latest when the replica joined the epoch whose lineage omits it.
+    # The file left the log no later than when the replica joined the epoch whose lineage omits it.
     return Discarded(file, why, max(file.object.modified_ms, log.listing.joined_ms))
 
 
@@ -151,5 +151,7 @@ def _hidden(
 
 
 def _epoch_offset(name: DataName) -> int:
-    """The offset whose epoch decides whether the file is live; finally, once it is below the high watermark."""
+    """The offset whose epoch decides whether the file is live. The decision is final once the offset is below the
+    high watermark.
+    """
     return name.least_end - 1

@@ -1,6 +1,6 @@
 """Carries out the erasures of a partition on one replica, in ascending order (``stratalog.partitions.erasure``).
 
-A run that ends half-way leaves a log that is whole. The next one continues.
+If a run is interrupted, the log stays intact, and the next run continues.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ class ErasingOptions:
     """Options of an erasure."""
 
     segment_bytes: int
-    """Neighbouring files with erased records become segments of at most this size."""
+    """Neighboring files with erased records become segments of at most this size."""
     compression: str
     compacted: Rule
-    """The last compaction of the partition, whose bounds the footers of the segments repeat; (0, 0) without
-    one."""
+    """The last compaction of the partition. The footers of the segments repeat its bounds. (0, 0) without a
+    compaction.
+    """
     most: int | None = None
-    """The most segments to make; None: all."""
+    """The maximum number of segments to make; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +54,19 @@ def erase_from(
     erasures: Sequence[Erasure],
     options: ErasingOptions,
 ) -> ErasedFrom:
-    """Carry out ``erasures``, those of the partition, on the replica, whose log and transactions these are.
+    """Carry out ``erasures``, all erasures of the partition, on the replica with this log and these transactions.
 
-    Raises: RetriableError where a file reaches above the last stable offset, as an elected leader may know it, or
-        has not carried out the last compaction, as one from a replica that was away (heal);
-        SourceChangedError when files left the log meanwhile; CorruptSegmentError; StorageError when the folder
+    Raises: RetriableError if a file extends above the last stable offset, because a newly elected leader may not
+        know it yet, or has not carried out the last compaction, such as one from a replica that was away (heal);
+        SourceChangedError if files left the log meanwhile; CorruptSegmentError; StorageError when the folder
         cannot be written.
     """
     found = to_erase(log, erasures)
     if found and found[-1][0].end > transactions.last_stable_offset:
         raise RetriableError(
-            f"{replica}: {found[-1][0].name} reaches above the last stable offset "
-            f"{transactions.last_stable_offset} that this replica knows, which an elected leader may learn late: "
-            "run `stratalog replicate`, and erase again"
+            f"{replica}: {found[-1][0].name} extends above the last stable offset "
+            f"{transactions.last_stable_offset} known to this replica; a newly elected leader can be late to "
+            "learn it: run `stratalog replicate`, and erase again"
         )
     compacted = options.compacted
     for link, _ in found:
@@ -98,7 +99,7 @@ def erase_from(
 
 
 def marks(erasures: Iterable[Erasure], start: int, end: int) -> npt.NDArray[np.bool_]:
-    """For each offset in ``[start, end)`` whether one of the erasures names it."""
+    """A boolean for each offset in ``[start, end)``: whether one of the erasures names it."""
     found = np.zeros(end - start, np.bool_)
     for erasure in erasures:
         for first, last in within(erasure.offsets, start, end):
@@ -107,7 +108,9 @@ def marks(erasures: Iterable[Erasure], start: int, end: int) -> npt.NDArray[np.b
 
 
 def _runs(found: Sequence[tuple[Link, int]], segment_bytes: int) -> Iterator[tuple[tuple[Link, ...], int]]:
-    """Neighbours of one generation, together of at most ``segment_bytes``, or single links, ascending."""
+    """Runs of neighboring links of one generation, of at most ``segment_bytes`` in total, or single links;
+    ascending.
+    """
     run: list[Link] = []
     size = present = 0
     for link, generation in found:

@@ -1,7 +1,7 @@
 """Every error of the engine, grouped by what the caller must do.
 
     StratalogError
-    |-- RetriableError            repeat the same call; the fault may pass
+    |-- RetriableError            repeat the same call; the fault may be temporary
     |-- StaleMetadataError        read the metadata again, then retry
     |-- FencedError               stop: a newer instance has taken over
     |-- InvalidCallError          the call is wrong; fix it

@@ -28,7 +28,7 @@ ADDED = "stratalog.added"
 def grown_schema(present: str, wanted: str, column: str) -> tuple[str, list[str]]:
     """The declared type after growing from ``present`` to ``wanted`` (both Spark's JSON text), and the dotted
     names of the fields of ``column`` that this adds or widens, in order. If nothing changes: ``present`` and no
-    names. Keys are not widened, as the hash of a key, which selects its partition, depends on its type.
+    names. Keys are not widened, because the hash of a key, which selects its partition, depends on its type.
 
     Raises: InvalidCallError for a type that no topic can have, or a change of ``present`` that is not growth.
     """

@@ -52,8 +52,8 @@ class Listing:
     chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
     """Pieces of snapshots whose fetch is in progress, or was interrupted."""
     late: frozenset[WatermarkName] = frozenset()
-    """High watermarks that were written during the listing. They may be above the listed log; then records are
-    committed that the listing does not show, and nothing is lost (``StoredObject.late``).
+    """High watermarks that were written during the listing. They may be above the listed log: then the listing
+    lacks committed records, but nothing is lost (``StoredObject.late``).
     """
 
     @property
@@ -233,7 +233,7 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
     """The chain that live files form from a position at which a file of the log starts or continues.
 
     Where generations overlap, the greatest counts, however far the others reach: a late merge of files that a rule
-    has rewritten brings no removed record back.
+    has rewritten does not bring back a removed record.
     """
     live = list(live)
     plain = [file for file in live if not file.name.generation]
@@ -253,8 +253,8 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
 
 
 def _greatest_generations(rewritten: list[DataFile], position: int) -> Iterator[Link]:
-    """The parts of rewritten segments starting at a position, ascending, of which no two overlap. At each offset,
-    the segment of the greatest generation counts; of several, the one that reaches furthest.
+    """The parts of rewritten segments starting at a position, ascending, no two of which overlap. At each offset,
+    the segment of the greatest generation counts; among several, the one with the greatest end.
     """
     rewritten.sort(key=lambda file: file.name.base_offset)
     reaching: list[tuple[int, int, int]] = []  # the generation and the end, both negated, and the file's number
@@ -315,7 +315,7 @@ def _chain_of_one_generation(
             best = Link(position, end, file)
         if reaching and -reaching[0][0] > position and (best is None or -reaching[0][0] >= best.end):
             best = Link(position, -reaching[0][0], reaching[0][2])
-        if best is None:  # a gap: files after it are stranded and never read, as offsets are contiguous (I5)
+        if best is None:  # a gap: files after it are stranded and never read, because offsets are contiguous (I5)
             return chain
         if until is not None and best.end > until:
             best = Link(best.start, until, best.file)

@@ -134,7 +134,7 @@ def _largest_in(piece: FileSlice) -> FoundOffset | None:
         return None
     if piece.start <= footer.max_timestamp_offset < piece.end:
         return FoundOffset(footer.max_timestamp_offset, footer.max_timestamp_us)
-    best: FoundOffset | None = None  # the footer's record may be cut off, so look at the other files
+    best: FoundOffset | None = None  # the footer's record may be cut off, so check the other files
     for first, timestamps in _timestamps(piece, minimum_us=None):
         largest = pc.max(timestamps).as_py()
         if largest is not None and (best is None or largest > (best.timestamp_us or 0)):

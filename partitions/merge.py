@@ -45,14 +45,14 @@ class MergePolicy:
     min_files: int
     leaves_sealed: bool = False
     """Whether sealed runs of at most ``FEW`` files are not merged, because ``tier`` uploads each as one segment,
-    which it writes straight from the files. A run with transactions is merged nevertheless, as its readers would
-    have to find the markers.
+    which it writes straight from the files. A run with transactions is merged nevertheless, because its readers
+    would have to find the markers.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbouring links ``[start, end)`` of one log."""
+    """Neighboring links ``[start, end)`` of one log."""
 
     links: tuple[Link, ...]
     transactional: bool = False
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def generation(self) -> int:
-        """The generation of the segment: the least of its files, which are all of one (``sealed_runs``)."""
+        """The generation of the segment. All files of a run have the same generation (``sealed_runs``)."""
         return min(link.name.generation for link in self.links)
 
 
@@ -178,8 +178,9 @@ def plan_merges(
     compacted_to: int = 0,
 ) -> list[Run]:
     """The runs to merge now: sealed runs of several files or with transactions, and crowded runs of the active
-    tail. Merges leave alone the files that a removal rule has rewritten. ``compacted_to`` is the bound of the last
-    compaction: merges also leave alone the files before a segment below it, which the next compaction rewrites.
+    tail. Merges skip the files that a removal rule has rewritten. ``compacted_to`` is the bound of the last
+    compaction: merges also skip the files before a segment below that bound, because the next compaction rewrites
+    them.
     """
     merges: list[Run] = []
     for rewritten, links in groupby(_unruled(log, from_offset, transactions, compacted_to), key=_is_rewritten):
@@ -222,7 +223,7 @@ def why_not_merged(
         crowd = f"{policy.min_files} of similar size are merged, or all files once {sealing(policy)}"
         return f"{len(active)} files, {size}: {crowd}"
     if active:
-        return f"1 file, {size}: it has no neighbour to merge with"
+        return f"1 file, {size}: it has no neighbor to merge with"
     if sealed and policy.leaves_sealed:
         return f"{len(sealed)} sealed segments, which move to the remote tier without a merge"
     if sealed:
@@ -236,8 +237,8 @@ def sealing(policy: MergePolicy) -> str:
 
 
 def next_merge_ms(log: ReplicaLog, policy: MergePolicy, now_ms: int) -> int:
-    """The time before which the plans for this log do not change: time matters only when one of its files becomes
-    older than ``segment.ms``.
+    """The time before which the plans for this log do not change. Only a file that becomes older than
+    ``segment.ms`` changes them.
     """
     ages = (link.file.object.modified_ms + policy.segment_ms for link in log.chain)
     return min((at_ms for at_ms in ages if at_ms > now_ms), default=FOREVER_MS)
@@ -288,8 +289,8 @@ def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[L
 
 
 def _crowds(links: Sequence[Link], policy: MergePolicy) -> list[Run]:
-    """Disjoint runs of at least ``min_files`` neighbours that together belong to a higher tier of sizes than each
-    of them, and of which each is small.
+    """Disjoint runs of at least ``min_files`` small neighbors whose total size belongs to a higher tier of sizes
+    than each of theirs.
     """
     crowds: list[Run] = []
     for small, group in groupby(links, key=lambda link: _size(link) * FEW < policy.segment_bytes):

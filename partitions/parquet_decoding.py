@@ -2,11 +2,12 @@
 
 Arrow only sees input that was checked first: a footer of bounded size and counts (``parquet_footer``), and row
 groups whose records take a known amount of memory (``parquet_pages``). Arrow's description of a column chunk
-(``RowGroupMetaData.column``) is never requested, as a contradictory one crashes the process. If Arrow lacks memory
-or threads, that does not count as damage, and only this one file fails.
+(``RowGroupMetaData.column``) is never requested, because a contradictory one crashes the process. A lack of memory
+or threads in Arrow does not count as damage: only the read of this one file fails.
 
 The calling thread decodes a file itself: if a thread of Arrow releases Python bytes while the process exits, just
-after the read has returned, it aborts the process (it cannot take the interpreter lock, and is ended inside C++).
+after the read has returned, it aborts the process (the thread cannot take the interpreter lock, and is terminated
+inside C++).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ TAIL_BYTES = 64 * 1024
 
 _MOST_BYTES = 256 * 1024 * 1024
 _DECODING = Room(_MOST_BYTES)
-"""The memory for all row groups that this process decodes at once: compressed bytes, and records. For a moment
-Arrow takes twice as much.
+"""The memory for all row groups that this process decodes at the same time: compressed bytes, and records. For a
+moment Arrow takes twice as much.
 """
 _PIECE_BYTES = 16 * 1024 * 1024
 
@@ -42,7 +43,7 @@ if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
 
 
 def read_end(source: BinaryIO, size_bytes: int, what: str, most_bytes: int = MOST_FOOTER_BYTES) -> bytes:
-    """The Parquet footer as stored, and the bytes behind it, by one or two reads of the file's end.
+    """The Parquet footer as stored, and the bytes after it, by one or two reads of the file's end.
 
     Raises: see ``footer_start``, ``read_range``.
     """
@@ -68,8 +69,8 @@ def translated(what: str) -> Iterator[None]:
 
 def is_of_this_process(error: Exception) -> bool:
     """Whether an Arrow error is unrelated to the bytes: Arrow lacked memory or a thread, or the system refused a
-    call. Then no file is replaced and no replica blamed. (The memory that the file needs was checked before, so
-    the file is not the cause.)
+    call. In such a case, no file is replaced and no replica is blamed. (The memory that the file needs was checked
+    before, so the file is not the cause.)
     """
     return (
         _lacked_memory(error)

@@ -47,7 +47,7 @@ _USUAL = re.compile(
 _HEAD_BYTES = 5
 """The maximum size of the head of a run of indices, which has 32 bits."""
 _AT_ONCE = 64 * 1024
-"""The number of indices to unpack at once; a multiple of eight."""
+"""The number of indices to unpack at a time; a multiple of eight."""
 
 Read = Callable[[int, int], bytes]
 """Reads the bytes ``[start, end)`` of the file."""

@@ -46,7 +46,7 @@ from stratalog.partitions.numbers import GREATEST_EPOCH
 BROKER_FILE = "broker.json"
 METADATA_TOPIC = "__cluster_metadata"
 DELTA_LOG = "_delta_log"
-"""The folder of a Delta table's log, in that of the table."""
+"""The folder of a Delta table's log, inside the table's folder."""
 DESCRIPTIONS = "_clusters"
 SNAPSHOT_TABLES = "_snapshots"
 """The folder of the remote tier with the tables of the latest record of each key."""
@@ -283,13 +283,13 @@ def is_top_folder(folder: str) -> bool:
 
 def probe_name(probe_id: str) -> str:
     """The name of an object that tests a store and is then deleted: directly below a root, or beside hints. The
-    name differs from all folders of the product, as a crash may leave the object.
+    name differs from all folders of the product, because the object may remain after a crash.
     """
     return probe_id + _PROBE
 
 
 def is_probe(name: str) -> bool:
-    """Whether a name in storage is that of a probe."""
+    """Whether a name in storage is the name of a probe."""
     return name.endswith(_PROBE) and is_id(name.removesuffix(_PROBE))
 
 
@@ -414,7 +414,7 @@ def descriptions_path(cluster_id: str) -> str:
 
 
 def description_path(cluster_id: str, offset: int, digest: str) -> str:
-    """The description of a cluster as of metadata offset ``offset``."""
+    """The description of a cluster at metadata offset ``offset``."""
     return f"{descriptions_path(cluster_id)}/{_digits(offset)}.{digest}.json"
 
 

@@ -1,8 +1,9 @@
-"""Conditions on the columns of records, as SQL has them: what they select, and which row groups may hold it. Pure.
+"""SQL conditions on the columns of records: the records that they select, and the row groups that may have such
+records. Pure.
 
 Each condition is true, false or unknown (null) for a record, and selects the records for which it is true. A
-comparison with a null is unknown. NaN equals no number of a condition, and is greater than all. This is what Spark
-SQL does, so ``stratalog read --where`` shows the records that a condition selects.
+comparison with a null is unknown. NaN is not equal to any number, and is greater than all numbers. Spark SQL has
+the same rules, so ``stratalog read --where`` shows the records that a condition selects.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Comparison(StrEnum):
 
     @property
     def negated(self) -> Comparison:
-        """The comparison that is true where this one is false, and unknown where it is unknown."""
+        """The comparison that is true if this one is false, and unknown if this one is unknown."""
         return _NEGATED[self]
 
 
@@ -77,14 +78,14 @@ class ColumnTest:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """True where all parts are true."""
+    """True if all parts are true."""
 
     parts: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Some:
-    """True where a part is true."""
+    """True if at least one part is true."""
 
     parts: tuple[Predicate, ...]
 
@@ -93,7 +94,7 @@ Predicate = ColumnTest | All | Some
 
 
 def negated(predicate: Predicate) -> Predicate:
-    """The condition that is true where ``predicate`` is false."""
+    """The condition that is true if ``predicate`` is false."""
     match predicate:
         case All(parts):
             return Some(tuple(map(negated, parts)))
@@ -103,7 +104,7 @@ def negated(predicate: Predicate) -> Predicate:
 
 
 def paths_of(predicate: Predicate) -> Iterator[Path]:
-    """The columns that a condition reads, also repeatedly."""
+    """The columns that a condition reads, possibly with repetitions."""
     match predicate:
         case ColumnTest(path):
             yield path
@@ -113,7 +114,7 @@ def paths_of(predicate: Predicate) -> Iterator[Path]:
 
 
 def selected(predicate: Predicate, records: pa.RecordBatch) -> pa.Array:
-    """For each record whether the condition is true; null where it is unknown."""
+    """A boolean for each record: whether the condition is true; null if it is unknown."""
     match predicate:
         case All(parts):
             return reduce(pc.and_kleene, (selected(part, records) for part in parts))
@@ -137,7 +138,7 @@ def _compared(column: pa.Array, comparison: Comparison, values: tuple[Any, ...])
             return pc.invert(_compared(column, comparison.negated, values))
     if pa.types.is_floating(column.type):  # a FLOAT is compared as a DOUBLE, so 0.1 is not rounded to it
         column = column.cast(pa.float64())
-    if comparison == Comparison.IN and pa.types.is_floating(column.type):  # a set tells 0.0 from -0.0
+    if comparison == Comparison.IN and pa.types.is_floating(column.type):  # a set distinguishes 0.0 from -0.0
         return reduce(pc.or_, (_compared(column, Comparison.EQUAL, (value,)) for value in values))
     if comparison == Comparison.IN:
         return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=pa.array(values, column.type)), None)
@@ -177,7 +178,7 @@ def _may(predicate: Predicate, group: pq.RowGroupMetaData, columns: Mapping[str,
 
 
 def _meets(predicate: ColumnTest, least: Any, most: Any) -> bool:
-    """Whether a value in ``[least, most]``, both inclusive, may be selected. NaN lies in no statistics."""
+    """Whether a value in ``[least, most]``, both inclusive, may be selected. Statistics do not cover NaN."""
     above = isinstance(least, float)
     match predicate.comparison, predicate.values:
         case Comparison.EQUAL | Comparison.IN, values:

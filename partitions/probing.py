@@ -1,4 +1,4 @@
-"""Makes many small calls at once, without waiting for calls that do not return.
+"""Makes many small calls at the same time, without waiting for calls that do not return.
 
 A call into a file system whose server is gone does not return, and cannot be cancelled. So calls run in daemon
 threads, which are abandoned after a deadline.

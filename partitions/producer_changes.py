@@ -4,7 +4,7 @@ A partition may know ten thousand producers, and an append changes one. So its f
 touched since an earlier offset (``since``), each with its entry, or without an entry if it was dropped. Some
 earlier file holds all producers.
 
-    touched   every producer whose entry changed at or behind ``since``, or whose transaction is open
+    touched   every producer whose entry changed at or after ``since``, or whose transaction is open
     rule      the state after the file is the state at *any* offset from ``since`` up to the file's end, updated by
               the touched entries. So no particular file must stay: a merged segment over the one that ended at
               ``since`` works, and so does the ``.local`` register of a log that starts later

@@ -242,8 +242,8 @@ def check_same_records(
         return
     raise ChangedReplayError(
         f"{sequence} was appended before with other records ({known} at offsets [{earlier.base_offset}, "
-        f"{earlier.next_offset}), {'now' if records != known else 'now others, also'} "
-        f"{records}); the new records were not stored: give new records a new sequence"
+        f"{earlier.next_offset}), now {records}{'' if records != known else ' different ones'}); the new records "
+        "were not stored: give new records a new sequence"
     )
 
 

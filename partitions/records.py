@@ -122,7 +122,7 @@ def type_from_json(text: str) -> pa.DataType:
 
 def _arrow(node: Any, levels: int) -> pa.DataType:
     if levels == 0:
-        raise InvalidCallError(f"a declared schema nests at most {MOST_NESTED} types in each other")
+        raise InvalidCallError(f"a declared schema nests types at most {MOST_NESTED} deep")
     match node:
         case str() if node in _PRIMITIVES:
             return _PRIMITIVES[node]
@@ -230,7 +230,8 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
 
 def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """A column as another type. Fields may become required: a null struct then has values in their place, which
-    no file stores. Arrow's own casts refuse such structs, and Arrow 19 casts no nullable field to a required one.
+    no file stores. Arrow's own casts refuse such structs, and Arrow 19 does not cast a nullable field to a
+    required one.
 
     Raises: pyarrow.ArrowException, also for a null in a required field.
     """
@@ -256,7 +257,7 @@ def _optional(kind: pa.DataType) -> pa.DataType:
 def _required(
     column: pa.Array, kind: pa.DataType, live: npt.NDArray[np.bool_], what: str = "", *, nullable: bool = True
 ) -> pa.Array:
-    """A column without an offset as a type that differs in nullability alone. ``live``: the rows that have no null
+    """A column without an offset as a type that differs only in nullability. ``live``: the rows that have no null
     around them.
     """
     valid, *buffers = column.buffers()
@@ -314,6 +315,8 @@ def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     for field in schema:
         for path, leaf in leaves(field.name, field.type):
             if path in found:
-                raise InvalidCallError(f"two fields of the declared schema are the column {path!r} of Parquet")
+                raise InvalidCallError(
+                    f"two fields of the declared schema map to the same Parquet column {path!r}"
+                )
             found[path] = leaf
     return found

@@ -1,71 +1,69 @@
-"""Records that leave a log while all others keep their offsets: the rule, and the invariants. Pure.
+"""Removal: deletes records from a log while all others keep their offsets: the rule, and the invariants. Pure.
 
-A *rule* names the records of one partition that are removed: below ``bound``, those whose key has a later record
-below it, records without a key, and tombstones below ``tombstones_before``. The rules of a partition have
-*generations* 1, 2, 3 ... A rule never takes back what an earlier one removed: ``bound`` and
-``tombstones_before`` only grow. So the records that generation g leaves in a range of offsets depend on g and the
-committed log alone. They do not depend on the driver that removes the others, nor on the generations of the files
-that it reads.
+A *rule* names the records of one partition to remove: below ``bound``, records whose key has a later record below
+``bound``, and records without a key; and tombstones below ``tombstones_before``. The rules of a partition have
+*generations* 1, 2, 3 ... A rule never restores what an earlier one removed: ``bound`` and ``tombstones_before``
+only grow. So the remaining records of generation g in a range of offsets depend only on g and the committed log.
+They do not depend on the driver that applies the rule, nor on the generations of the files that it reads.
 
 The range
-    ``bound`` is at most the last stable offset, so the outcome of every transaction below it is known. It is the
-    end of a file, and below the active tail: the last record of a log is never below it. A file that crosses the
-    bound stays as it is until a later rule. Tombstones are removed below the bound of a rule that was carried out
-    ``delete.retention.ms`` ago (KIP-534), so a reader that began before that has had the time to see them. The
-    commit of a rule proves that the one before it was carried out, and is the time that counts: a run may end
-    after its commit, and a later one carry out the rule.
+    ``bound`` is at most the last stable offset, so the outcome of every transaction below it is known. ``bound``
+    is the end of a file, and below the active tail: the last record of a log is never below it. A file that
+    crosses the bound stays unchanged until a later rule. Tombstones are removed below the bound of a rule that was
+    carried out at least ``delete.retention.ms`` ago (KIP-534), so a reader that began before that has had the time
+    to see them. The commit of a rule proves that the previous rule was carried out. The delay counts from that
+    commit: the run that made the commit may end later, and a later run may carry out the rule.
 
 A rewritten file
     A segment ``<base>-<next>.<epoch>.<generation>.parquet``, with a row for each offset. The row of a removed
-    record is a gap (``records.GAP``): every column except the partition and the offset is null. It takes a few
-    bits. So offsets stay contiguous, positions in a file follow from offsets, and readers pass over the gaps as
-    they do in a mirror. The footer keeps the base and next offset, the lineage, the state of producers, the
-    markers that end earlier transactions, and the time of the first append. It also has the rule, and the number
-    of gaps.
+    record is a gap (``records.GAP``): every column except the partition and the offset is null. A gap takes a few
+    bits. So offsets stay contiguous, positions in a file follow from offsets, and readers skip the gaps as they do
+    in a mirror. The footer keeps the base and next offset, the lineage, the producer state, the markers that end
+    earlier transactions, and the time of the first append. It also has the rule, and the number of gaps.
 
 The file that counts
-    At each offset the file of the greatest generation that contains it; of these the one that reaches furthest
-    (``listing.chain_of``). Merges make generation 0, and leave rewritten segments alone. So a late merge, or a
-    late copy of a replaced file, brings no record back, whatever its range. A replaced file is hidden, like a
-    merged one, and leaves after ``file.delete.delay.ms``.
+    At each offset, the file of the greatest generation counts; among several, the one with the greatest end
+    (``listing.chain_of``). Merged files have generation 0, and merges skip rewritten segments. So a late merge, or
+    a late copy of a replaced file, does not bring back a removed record, whatever its range. A replaced file is
+    hidden, like a merged one, and is deleted after ``file.delete.delay.ms``.
 
 The order of steps
-    1. The rule is committed to the metadata, which numbers it. Every member of the ISR must have carried out the
-       one before (``carried_out``). The logs do not need this: what a rule leaves does not depend on the files
-       that it finds, so no log shows that one was skipped. Readers need it: on a member that has not carried out a
-       rule they still see the records that its tombstones delete. So the tombstones must stay for their time from
-       then on (``next_rule``).
+    1. The rule is committed to the metadata, which number it. Every member of the ISR must have carried out the
+       previous rule (``carried_out``). The logs do not need this condition: the result of a rule does not depend
+       on the files that it finds, so no log shows that a rule was skipped. Readers need it: on a member that has
+       not carried out a rule, they still see the records that its tombstones delete. So the tombstones must stay
+       for their full delay from then on (``next_rule``).
     2. The leader rewrites its files in ascending order, each as a merge does: read, stage, list again, name.
     3. Followers copy the leader's files, in ascending order. A file of a greater generation replaces one of a
        lesser generation, and never the reverse.
     4. Hidden files are deleted late, and only after all bytes of the files that hide them were read.
-    A crash between any two steps leaves a whole log: some of its files follow the rule, the others an earlier
-    one. The next run continues. So does an elected leader: it has all committed records, at some generation, and
-    the rule is in the metadata.
+    A crash between any two steps leaves the log intact: some of its files follow the rule, the others an earlier
+    one. The next run continues. So does a newly elected leader: it has all committed records, at some generation,
+    and the rule is in the metadata.
 
-    Ascending order is a safety step (!): when a tombstone is removed, every earlier record of its key is removed
-    already. In descending order a crash would leave the earlier record without the tombstone, and the next run
-    would take it for the last of its key.
+    Ascending order is a safety step (!): when a tombstone is removed, every earlier record of its key has already
+    been removed. In descending order, a crash would leave the earlier record without the tombstone, and the next
+    run would treat it as the last record of its key.
 
-    An unclean election, or a log that begins again, gives up committed records, perhaps the later record that
-    made a rule remove an earlier one on some of the replicas. So such an election is refused for a partition with
-    a rule (``election_commands``).
+    An unclean election, or a log that begins again, loses committed records. A lost record may be the later record
+    because of which a rule removed an earlier one on some of the replicas. So such an election is refused for a
+    partition with a rule (``election_commands``).
 
 The remote tier
-    ``stratalog.tiering.removal`` has the same for the remote part of a log. It follows a rule before the leader
-    does, and a rule that covers all tiers comes after one that all tiers follow.
+    ``stratalog.tiering.removal`` does the same for the remote part of a log. The remote log follows a rule before
+    the leader does. A rule that covers all tiers comes after one that all tiers follow.
 
 Removed, or lost
-    A replica has at each offset the generation of its file there. At equal generations two replicas hold equal
-    records. A replica of a lesser generation holds more: it is *stale*, and a sync updates it. A gap is a row that
-    a checksum covers and a footer announces. A replica without the row or the file is *damaged*, with or without a
-    rule. A file whose name and footer disagree about the generation is damaged.
+    At each offset, a replica has the generation of its file there. At equal generations two replicas contain equal
+    records. A replica of a lesser generation contains more records: it is *stale*, and a sync updates it. A gap is
+    a row that a checksum covers and the footer counts. A replica that lacks the row or the file is *damaged*, with
+    or without a rule. A file whose name and footer disagree about the generation is damaged.
 
 Invariants
     C1  the last record of each key below the bound is in every copy, at its offset, unless it is a tombstone below
         ``tombstones_before``
-    C2  at equal generations, two copies of an offset have the same record, or both a gap
-    C3  the log end, the high watermark, the state of producers and the lineage are the same with and without rules
+    C2  at equal generations, two copies of an offset contain the same record, or both contain a gap
+    C3  the log end, the high watermark, the producer state and the lineage are the same with and without rules
 """
 
 from __future__ import annotations
@@ -92,11 +90,11 @@ class Rule(msgspec.Struct, frozen=True):
     bound: Natural
     """Offsets below it are subject to the rule."""
     tombstones_before: Natural = 0
-    """At most ``bound``: below it, the last record of a key is removed too if its value is null."""
+    """At most ``bound``. Below this offset, the last record of a key is also removed if its value is null."""
 
 
 class CommittedRule(msgspec.Struct, frozen=True):
-    """A rule, and when it was committed."""
+    """A rule, and the time of its commit."""
 
     rule: Rule
     committed_ms: Int64
@@ -109,9 +107,10 @@ def next_rule(
     delete_retention_ms: int,
     generation: int | None = None,
 ) -> Rule:
-    """The rule that follows ``earlier``, the rules of the partition in order. ``generation`` is its own, where an
-    erasure (``stratalog.partitions.erasure``) may have the last one. Raises: ValueError for a ``bound`` below that
-    of an earlier one."""
+    """The rule that follows ``earlier``, the rules of the partition in order. ``generation`` is its own, because
+    an erasure (``stratalog.partitions.erasure``) may have the last generation. Raises: ValueError if ``bound`` is
+    below the bound of an earlier rule.
+    """
     last = earlier[-1].rule if earlier else Rule(0, 0)
     if bound < last.bound:
         raise ValueError(f"a rule up to offset {bound} cannot follow one up to {last.bound}")
@@ -134,10 +133,13 @@ def still_needed(earlier: Sequence[CommittedRule], rule: Rule) -> tuple[Committe
 
 def to_rewrite(log: ReplicaLog, rule: Rule) -> tuple[Link, ...]:
     """The links of a log that are subject to the rule and follow an earlier one, ascending. A link that crosses
-    the bound is left alone."""
+    the bound is not included.
+    """
     return tuple(link for link in log.chain if link.end <= rule.bound and link.name.generation < rule.generation)
 
 
 def carried_out(log: ReplicaLog, rule: Rule) -> bool:
-    """Whether a replica holds no record that the rule removes, except in a file that crosses the rule's bound."""
+    """Whether a replica contains none of the records that the rule removes, except in a file that crosses the
+    rule's bound.
+    """
     return not to_rewrite(log, rule)

@@ -1,7 +1,7 @@
-"""Applies a removal rule to one replica: finds the records that it removes, and rewrites the files in ascending
-order.
+"""Applies a removal rule to one replica: finds the records that the rule removes, and rewrites the files in
+ascending order.
 
-A run that ends half-way leaves a log that is whole (``partitions.removal``). The next one continues.
+If a run is interrupted, the log stays intact (``partitions.removal``), and the next run continues.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def carry_out(
 ) -> Removed:
     """Apply ``rule`` to the replica, which has this log and these transactions.
 
-    Raises: RetriableError for a rule above the last stable offset, as an elected leader may know it;
-        SourceChangedError when files left the log meanwhile; CorruptSegmentError; StorageError when the folder
-        cannot be written.
+    Raises: RetriableError if the rule extends above the last stable offset, because a newly elected leader may not
+        know it yet; SourceChangedError if files left the log meanwhile; CorruptSegmentError; StorageError when
+        the folder cannot be written.
     """
     check_stable(rule, transactions, str(replica))
     runs = runs_of(to_rewrite(log, rule), options.segment_bytes)
@@ -104,7 +104,7 @@ def removed_by(
 
 
 def runs_of(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
-    """Runs of neighbouring links of at most ``segment_bytes`` in all, or single links; ascending."""
+    """Runs of neighboring links of at most ``segment_bytes`` in total, or single links; ascending."""
     runs: list[list[Link]] = []
     size = 0
     for link in links:
@@ -118,18 +118,21 @@ def runs_of(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:
 
 
 def check_stable(rule: Rule, transactions: LogTransactions, what: str) -> None:
-    """Raises: RetriableError for a rule above the last stable offset, as an elected leader may know it."""
+    """Raises: RetriableError if the rule extends above the last stable offset, because a newly elected leader
+    may not know it yet.
+    """
     if rule.bound > transactions.last_stable_offset:
         raise RetriableError(
-            f"{what}: {rule} reaches above the last stable offset {transactions.last_stable_offset} that this "
-            "replica knows, which an elected leader may learn late: run `stratalog replicate`, and compact again"
+            f"{what}: {rule} extends above the last stable offset {transactions.last_stable_offset} known to "
+            "this replica; a newly elected leader can be late to learn it: run `stratalog replicate`, and "
+            "compact again"
         )
 
 
 def _keys(
     replica: Replica, log: ReplicaLog, transactions: LogTransactions, rule: Rule
 ) -> Iterator[pa.RecordBatch]:
-    """The keys of all records below the bound, as ``Superseded.find`` takes them."""
+    """The keys of all records below the bound, in the form that ``Superseded.find`` accepts."""
     links = log.over(log.local_start, rule.bound)
     key = key_field((replica.segment(link.file).schema for link in links), str(replica))
     return keys_of_log(replica, links, transactions, rule, key)
@@ -152,8 +155,9 @@ def key_field(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
 def keys_of(
     store: Store, link: Link, rule: Rule, key: pa.Schema, what: str, *, aborted: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The keys of the records of a link below the bound, as ``Superseded.find`` takes them. Values are read only
-    where a tombstone may be removed. ``key``: see ``key_field``; ``aborted``: the file's transaction was aborted.
+    """The keys of the records of a link below the bound, in the form that ``Superseded.find`` accepts. Values are
+    read only if a tombstone may be removed. ``key``: see ``key_field``; ``aborted``: the file's transaction was
+    aborted.
 
     Raises: CorruptSegmentError; SourceChangedError.
     """

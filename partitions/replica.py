@@ -138,8 +138,8 @@ class Replica:
     formatted again, and a root that was restored from an older copy by ``cp``, ``rsync`` or object copies, whose
     history ends too early. It does not detect changes that leave that file alone: a volume or bucket rolled back
     as a whole, or files removed in place (``rsync --delete``). The price is that a root that was moved to another
-    disk counts as another incarnation, unless it is registered as a trusted copy. And a file system must show the
-    same inodes on all machines and after a remount (NFS does, some FUSE file systems do not).
+    disk counts as another incarnation, unless it is registered as a trusted copy. In addition, a file system must
+    show the same inodes on all machines and after a remount (NFS does, some FUSE file systems do not).
     """
 
     broker_id: int
@@ -210,7 +210,7 @@ class Replica:
         Raises: see ``list``.
         """
         behind = str(last)
-        if behind > str(EpochName(last.epoch + 1)):  # only offsets of ten thousand million times the epoch
+        if behind > str(EpochName(last.epoch + 1)):  # only if the offset is at least 10^10 times the epoch
             behind = str(EpochName(last.epoch))
         listed = self.store.list(self.folder, behind)
         return parse(self.folder, listed, self.store.uri_of, generation=self.generation)

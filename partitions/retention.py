@@ -1,4 +1,4 @@
-"""Retention: the offset up to which records may leave a log. Pure; other modules delete the files.
+"""Retention: the offset below which a log's records may be deleted. Pure; other modules delete the files.
 
 Total retention (``retention.ms``, ``retention.bytes``) moves the log start offset of the partition. Local
 retention (``local.retention.*``) moves the local log start of one replica of a tiered topic, but never beyond the

@@ -55,7 +55,7 @@ class Removal:
 
     rule: Rule
     removed: Callable[[int, int], npt.NDArray[np.bool_]]
-    """For each offset in a range whether the rule removes its record."""
+    """A boolean for each offset in a range: whether the rule removes its record."""
 
 
 class Target(Protocol):
@@ -215,9 +215,9 @@ def stage_run(
 
 
 class _Files:
-    """The files of a run. A small file is read by one request, with its footers: by the columns it would take a
-    request for each. Files of up to ``_HELD_BYTES`` together are kept from the first look, the others are read
-    again. Around a rewritten file, a merged file of an older generation has several links.
+    """The files of a run. A small file is read by one request, with its footers: reading it by columns would take
+    a request for each column. Files of up to ``_HELD_BYTES`` in total are kept in memory after the first read, the
+    others are read again. Around a rewritten file, a merged file of an older generation has several links.
     """
 
     segments: list[Segment]
@@ -333,7 +333,8 @@ def _with_gaps(batch: pa.RecordBatch, removed: npt.NDArray[np.bool_]) -> pa.Reco
     """The records, with a gap in place of each removed one."""
     if not removed.any():
         return batch
-    # Taking rows by null indices leaves nothing of a removed value, so the same rule always writes the same bytes.
+    # Taking rows by null indices leaves nothing of a removed value, so the same rule always produces the same
+    # bytes.
     kept = numbers(0, len(removed)).buffers()[1]
     places = pa.Array.from_buffers(pa.int64(), len(removed), [booleans(~removed).buffers()[1], kept])
     gap = scalar(GAP, pa.int32())

@@ -60,7 +60,7 @@ class Segment:
 
     @property
     def parquet(self) -> pq.FileMetaData:
-        """The Parquet footer for Arrow to decode with; ``layout`` has all positions. Parsed at each call, as
+        """The Parquet footer for Arrow to decode with; ``layout`` has all positions. Parsed at each call, because
         Arrow's objects are ten times as large as the bytes.
         """
         return pq.read_metadata(pa.BufferReader(self.stored + len(self.stored).to_bytes(4, "little") + MAGIC))
@@ -103,8 +103,8 @@ def forget() -> None:
 
 
 def forget_files(store: Readable, files: Iterable[DataFile]) -> None:
-    """Clear the cached footers of files that this process will hardly read again. Otherwise a process that appends
-    for hours would fill the cache with them. Their ends stay cached.
+    """Clear the cached footers of files that this process is unlikely to read again. Otherwise a process that
+    appends for hours would fill the cache with them. Their ends stay cached.
     """
     for file in files:
         _remembered.take(_key(store, file.object))
@@ -315,7 +315,7 @@ def read_batches(
 def batches_of(
     store: Readable, segment: Segment, start: int, end: int, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Like ``read_batches``, for a file whose footers were read before; ``store`` may hold that file alone.
+    """Like ``read_batches``, for a file whose footers were read before; ``store`` may contain only that file.
 
     Raises: see ``read_row_groups``.
     """

@@ -7,9 +7,9 @@
                 file are lost, and whether the good ones have the right offsets
 
 Parquet's footer has its own checksum, all positions, and the checksum of all other bytes, and is checked first.
-``check_segment`` keeps the compressed bytes of one row group in memory, and decompresses them in pieces, as rows
-may be wide, and a Python worker small. It reports the offsets of the lost records, in the smallest range that a
-file can show: that of a row group, or the whole file.
+``check_segment`` keeps the compressed bytes of one row group in memory, and decompresses them in pieces, because
+rows may be wide, and a Python worker may have little memory. It reports the offsets of the lost records, in the
+smallest range that a file can show: that of a row group, or the whole file.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The footer has the data that listings lack: the end of an append, the producer s
 under which it was written, the largest timestamp. It is JSON under the key ``log.segment`` of Parquet's footer.
 
 Every byte has a checksum. Pages have Parquet's own, by which readers find damage. The log's checksums, under the
-key ``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy, which decodes nothing, compares
-the bytes that pass with ``file_crc32``, which is in the last bytes of the file. The page index has its own
-checksum, for readers that use it to skip pages and read little else (``check_tail``).
+key ``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy decodes nothing, and compares the
+checksum of the copied bytes with ``file_crc32``, which is in the last bytes of the file. The page index has its
+own checksum, for readers that use it to skip pages and read little else (``check_tail``).
 """
 
 from __future__ import annotations

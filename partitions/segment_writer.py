@@ -64,7 +64,7 @@ more."""
 _BUFFER_BYTES = 64 * 1024
 """Arrow writes a small file in 50 pieces. Each would be a call of Python, and in a thread a wait for its lock."""
 _WRITE_BATCH_ROWS = 1024
-"""The number of rows after which Arrow's writer looks whether a page is full."""
+"""The number of rows after which Arrow's writer checks whether a page is full."""
 
 _OFFSET, _OFFSET_BITS = Struct("<i"), 32
 """By Arrow type, the offsets to the start of a value's bytes or a list's elements: their format, and their
@@ -159,8 +159,8 @@ class SegmentWriter:
             batch = batch.slice(rows)
 
     def _fitting(self, batch: pa.RecordBatch) -> tuple[int, int]:
-        """The number of these records that still fit into the row group, and their bits; an oversized record gets
-        its own group.
+        """The number of these records that still fit into the row group, and their size in bits. An oversized
+        record gets its own group.
         """
 
         def bits(rows: int) -> int:

@@ -1,9 +1,9 @@
 """The records of a partition that a rule removes (``partitions.removal``), found within a bound of memory.
 
 One pass over the keys and offsets below the rule's bound marks the offsets whose key has a later record. Keys are
-compared in full; their hashes only decide which keys are compared with one another. A table of keys that exceeds
-the bound is reduced to the last offset of each key. If that is not enough, it is split by the hash into files in a
-folder, each of which is reduced by itself, and split again if need be.
+compared in full; their hashes only select the keys to compare with one another. A table of keys that exceeds the
+bound is reduced to the last offset of each key. If that is not enough, it is split by the hash into files in a
+folder, each of which is reduced separately, and split again if necessary.
 
 The result is a byte for each offset, in a file that is mapped into memory.
 """
@@ -81,7 +81,7 @@ class Superseded:
         self._marks[(self._marks & _TOMBSTONE) != 0] |= _REMOVED
 
     def removed(self, start: int, end: int) -> npt.NDArray[np.bool_]:
-        """For each offset in ``[start, end)`` whether the rule removes its record; False for a gap."""
+        """A boolean for each offset in ``[start, end)``: whether the rule removes its record; False for a gap."""
         found: npt.NDArray[np.bool_] = (self._marks[start - self._start : end - self._start] & _REMOVED) != 0
         return found
 
@@ -143,7 +143,7 @@ class Superseded:
         if not len(rows):
             return table
         equal = _are_equal(keys, rows, later)
-        mixed = np.isin(hashes, hashes[rows[~equal]])  # different keys of one hash, which are few
+        mixed = np.isin(hashes, hashes[rows[~equal]])  # different keys with the same hash, which are few
         rows, later = rows[~mixed[rows]], later[~mixed[rows]]
         self._marks[offsets[rows[offsets[rows] < offsets[later]]]] |= _REMOVED
         kept = ~mixed

@@ -7,7 +7,7 @@ transactional was appended since the last merge.
 
     last stable offset    below it every transaction is decided, and its markers are committed: readers of
                           committed records stop there, and so do merges, the remote tier, and snapshots
-    fate of an append     the next marker of its producer after it ended its transaction. It was committed if the
+    fate of an append     decided by the producer's next marker after the append. The append was committed if the
                           epoch of the marker is the next one: the decision raises the epoch by one. Any other
                           marker belongs to a later transaction, and the append is the rest of a transaction that
                           lost its own marker (in an unclean election): it counts as aborted

@@ -20,8 +20,9 @@ from stratalog.partitions.records import TIMESTAMP, type_to_json
 from stratalog.partitions.spelling import did_you_mean
 
 OnUnknownField = Literal["fail", "add", "drop"]
-"""The policy for a field that the topic's type lacks: refuse the append, add the field to the type, or leave it
-out and count it."""
+"""The policy for a field that the topic's type lacks: refuse the append, add the field to the type, or drop the
+field and count it.
+"""
 
 _SHOWN = 10
 """The number of names to show in a message."""
@@ -103,7 +104,7 @@ def unknown_in_types(
     steps: tuple[str, ...] = (),
     inside: bool = False,
 ) -> Iterator[UnknownField]:
-    """The fields of a type that the declared type lacks. ``steps`` is the path to the type from the column;
+    """The fields that a type has but the declared type lacks. ``steps`` is the path to the type from the column;
     ``prefix`` is the producer's path with a trailing dot.
     """
     one, other = parts(given), parts(wanted)

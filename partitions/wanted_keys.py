@@ -1,5 +1,6 @@
-"""The records of given keys in data files: found by the key column alone, and only in row groups that may hold
-one."""
+"""Finds the records of given keys in data files: reads only the key column, and only row groups that may contain a
+key.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ from stratalog.partitions.store.protocol import Readable
 
 @dataclass(frozen=True)
 class WantedKeys:
-    """Keys of one topic, and the time before which their records count."""
+    """Keys of one topic. Only records before a given time count."""
 
     keys: pa.Array
-    """Values of the topic's key type, without null, each once."""
+    """Values of the topic's key type, without nulls or duplicates."""
     before_us: int | None = None
     """Microseconds since 1970; None: all records. A record without a timestamp counts."""
 
@@ -44,7 +45,7 @@ class WantedKeys:
 
     @cached_property
     def _sorted(self) -> list[object]:
-        """The keys in order, for a type with statistics of one column."""
+        """The keys in order, for a type whose statistics are those of one column."""
         found: list[object] = sorted(self.keys.to_pylist())
         return found
 
@@ -67,7 +68,7 @@ class WantedKeys:
                 yield from integers_of(batch.column("offset"))[held].tolist()
 
     def matches(self, key: pa.Array) -> npt.NDArray[np.bool_]:
-        """For each key of a column whether it is one of these."""
+        """A boolean for each key of a column: whether it is one of these."""
         flat = [*flat_keys(key)]
         held = bools_of(pc.fill_null(pc.is_valid(key), False))
         for column, wanted in zip(flat, self._flat, strict=True):
@@ -114,7 +115,7 @@ def group_rows(segment: Segment, index: int) -> int:
 
 
 def key_digests(keys: pa.Array, salt: bytes) -> list[str]:
-    """HMAC-SHA256 of each key: of its bytes, or of the JSON text of a typed one. Null keys are left out."""
+    """HMAC-SHA256 of each key: of its bytes or, for a typed key, of its JSON text. Null keys are left out."""
     found = []
     for key in keys.to_pylist():
         if key is None:
@@ -135,14 +136,14 @@ def _tuples(columns: Iterable[pa.Array]) -> list[tuple[object, ...]]:
 def wanted_keys(
     keys: Iterable[object], key_type: pa.DataType, what: str, before_us: int | None = None
 ) -> WantedKeys:
-    """The keys as ``WantedKeys``. Text is taken as its UTF-8 bytes where keys are binary.
+    """The keys as ``WantedKeys``. If keys are binary, text becomes its UTF-8 bytes.
 
-    Raises: InvalidCallError for no key, for null, for a value of another type, and for a type whose equal keys
-        may have other bytes (floating-point numbers, arrays, maps).
+    Raises: InvalidCallError if no key is given, or a key is null or of another type, or if equal keys of the type
+        may have different bytes (floating-point numbers, arrays, maps).
     """
     if not is_comparable(key_type):
         raise InvalidCallError(
-            f"{what}: keys of type {key_type} cannot be compared, so no record is erased by key"
+            f"{what}: keys of type {key_type} cannot be compared, so records cannot be erased by key"
         )
     given = [*keys]
     if pa.types.is_binary(key_type):
@@ -150,7 +151,7 @@ def wanted_keys(
     if not given:
         raise InvalidCallError(f"{what}: no key was given")
     if any(key is None for key in given):
-        raise InvalidCallError(f"{what}: null is no key: records without a key cannot be erased by key")
+        raise InvalidCallError(f"{what}: null is not a key: records without a key cannot be erased by key")
     for number, key in enumerate(given, 1):
         if why := wrong_fields(key, key_type):
             raise InvalidCallError(f"{what}: key {number} {why}")
@@ -165,9 +166,9 @@ def wanted_keys(
 
 
 def wrong_fields(key: object, key_type: pa.DataType) -> str | None:
-    """The fault in the fields of a key, a dict for a struct; None: it has exactly those of its type. Arrow would
-    pass over a field that the type lacks, and take a missing one for null: another key would be erased. The text
-    has no part of the key.
+    """The problem with the fields of a key, which is a dict for a struct; None if they are exactly the fields of
+    the type. Arrow would ignore a field that the type lacks, and treat a missing one as null: another key would be
+    erased. The text does not contain any part of the key.
     """
     if not isinstance(key, dict) or not pa.types.is_struct(key_type):
         return None
@@ -176,7 +177,7 @@ def wrong_fields(key: object, key_type: pa.DataType) -> str | None:
         return f"has a field that the key type lacks: give {', '.join(types)}, and no others"
     for name, of in types.items():
         if name not in key:
-            return f"lacks the field {name!r}: give each field of the key type, also one that is null"
+            return f"lacks the field {name!r}: give each field of the key type, including null fields"
         if why := wrong_fields(key[name], of):
             return f"in its field {name!r} {why}"
     return None

@@ -1,4 +1,6 @@
-"""The records of data files that a condition selects: only row groups whose statistics allow one are read."""
+"""Finds the records in data files that a condition selects. Only row groups whose statistics allow a match are
+read.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ _NO_RECORDS = integers(np.array([ABORT, COMMIT, GAP])).cast(pa.int32())
 
 
 class RecordFinder(Protocol):
-    """Records of one topic to find: ``WantedKeys`` or ``WantedWhere``."""
+    """Finds records of one topic: ``WantedKeys`` or ``WantedWhere``."""
 
     def offsets_in(self, source: Readable, file: DataFile, start: int, end: int) -> Iterator[int]:
-        """The offsets in ``[start, end)`` of a data file with a wanted record, ascending."""
+        """The offsets of the wanted records in ``[start, end)`` of a data file, ascending."""
         ...
 
 
@@ -40,7 +42,7 @@ class WantedWhere:
     text: str
     predicate: Predicate
     schema: pa.Schema
-    """The present schema of the topic; older files have fewer fields, or narrower types."""
+    """The current schema of the topic; older files have fewer fields, or narrower types."""
     keys: WantedKeys | None = None
     """If given, only records with one of these keys."""
     before_us: int | None = None
@@ -57,7 +59,7 @@ class WantedWhere:
 
     def offsets_in(self, source: Readable, file: DataFile, start: int, end: int) -> Iterator[int]:
         """The offsets in ``[start, end)`` of a data file at which the condition is true, ascending. Records of
-        aborted transactions count; gaps and markers, which have no columns, do not.
+        aborted transactions count. Gaps and markers, which have no columns, do not.
 
         Raises: see ``read_row_groups``.
         """
@@ -88,7 +90,7 @@ class WantedWhere:
 
 
 def where_digest(text: str, salt: bytes) -> str:
-    """HMAC-SHA256 of the text of a condition."""
+    """The HMAC-SHA256 of the text of a condition."""
     return hmac.new(salt, text.encode(), hashlib.sha256).hexdigest()
 
 

@@ -8,8 +8,9 @@
     literal     7, -1.5, 'text', "text", X'00ff', TRUE, FALSE, DATE '2013-01-02',
                 TIMESTAMP '2013-01-02T03:04:05Z', TIMESTAMP_NTZ '2013-01-02T03:04:05'
 
-A literal must be a value of the column's type, so no cast decides what a condition selects. Text has no backslash,
-as SQL dialects disagree about it. Errors name a position and never repeat the text, which is data.
+A literal must be a value of the column's type, so no cast decides what a condition selects. Text cannot contain a
+backslash, because SQL dialects disagree about its meaning. Errors name a position and never repeat the text, which
+is data.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ COLUMNS = ("key", "value", "timestamp", "partition", "offset")
 _MOST_CHARACTERS = 100_000
 _MOST_NESTED = 50
 _MOST_IN_FLOAT = 2**24
-"""A FLOAT has every whole number up to this one; Spark may round a greater literal to one that it has."""
+"""A FLOAT can represent every whole number up to this one. Spark may round a greater literal to a number that a
+FLOAT can represent.
+"""
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<number>-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
@@ -45,7 +48,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
-"""The texts of dates and times that Spark and Python read as the same one."""
+"""The texts of dates and times that Spark and Python read as the same value."""
 _COMPARISONS = {
     **{one.value: one for one in Comparison if not one.value[0].isalpha()},
     "==": Comparison.EQUAL,
@@ -92,7 +95,7 @@ class _Parser:
             found = _TOKEN.match(text, at)
             if found is None:
                 at += len(text[at:]) - len(text[at:].lstrip())
-                self._refuse(at + 1, "this is no part of a condition; text is quoted, and has no backslash")
+                self._refuse(at + 1, "this cannot be part of a condition; put text in quotes, without a backslash")
             assert found.lastgroup is not None
             yield _Token(found.lastgroup, found[found.lastgroup], found.start(found.lastgroup) + 1)
             at = found.end()
@@ -219,7 +222,10 @@ class _Parser:
                 self._refuse(token.at, "a column is missing here; each test begins with one")
             found = next((one for one in fields if one.name.lower() == name.lower()), None)
             if found is None:
-                known = ", ".join(".".join([*path, one.name]) for one in fields[:20]) or "none: it is no struct"
+                known = (
+                    ", ".join(".".join([*path, one.name]) for one in fields[:20])
+                    or "none, because it is not a struct"
+                )
                 self._refuse(token.at, f"there is no such column; here are {known}")
             self._next += 1
             path.append(found.name)
@@ -246,12 +252,12 @@ class _Parser:
             value = None
         if value is None:
             such = _example(kind)
-            self._refuse(token.at, f"this is no literal of the column's type {kind}: give one such as {such}")
+            self._refuse(token.at, f"this is not a literal of the column's type {kind}: give one such as {such}")
         return value
 
 
 def _value_of(token: _Token, before: str | None, kind: pa.DataType) -> Any:
-    """The value of a literal; None, or a ValueError, for one that is not of the type."""
+    """The value of a literal. For a literal of another type: None, or a ValueError."""
     is_a, text = pa.types, token.text
     match token.kind:
         case "number" if is_a.is_integer(kind):

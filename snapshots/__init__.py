@@ -1,4 +1,4 @@
-"""Snapshots: states that replace the prefix of a log, on disk and when they are read again (KIP-630).
+"""Snapshots: states that replace the prefix of a log, on disk and for readers (KIP-630).
 
 Purpose
     A log that is folded into a state (the cluster's metadata, committed offsets, the latest record of every key)
@@ -24,11 +24,10 @@ The invariant
 In and out
     In: stores, listings, numbers gathered by the layers above. Out: snapshots, plans, typed outcomes.
 
-May not know
-    pyspark, the cluster metadata, who leads. Pure modules (``snapshot_id``, ``policy``, ``start_offset``,
-    ``state_machine``) do no I/O and know no clock.
+May not know pyspark, the cluster metadata, or the leader of a partition. Pure modules (``snapshot_id``,
+    ``policy``, ``start_offset``, ``state_machine``) do no I/O and know no clock.
 
-Sentences of KIP-630 that have no counterpart on passive storage: ``docs/kips.md``.
+``docs/kips.md`` lists the sentences of KIP-630 that have no counterpart on passive storage.
 """
 
 if __name__ != "stratalog.snapshots":

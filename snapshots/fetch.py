@@ -103,7 +103,7 @@ def fetch_snapshot(
     ``read_snapshot``.
 
     If the snapshot is deleted meanwhile, the follower discovers one again. It also does so if the parts do not fit
-    together, after it deleted them (KIP-630, "Response Handling"). Any other failure is raised at once.
+    together, after it deleted them (KIP-630, "Response Handling"). Any other failure is raised immediately.
 
     Raises: errors of ``discover``; see ``Source.chunk``, ``read_snapshot``. Parts are kept for the next run,
         except parts of a snapshot of another log.

@@ -15,8 +15,8 @@ from stratalog.partitions.paths import CheckpointName
 class SnapshotId:
     """A snapshot of the records ``[0, end_offset)``, the last of which has leader epoch ``epoch``.
 
-    Ids are ordered by epoch, then by end offset, like the ends of logs: the greater of two holds more (KIP-630,
-    "Snapshot Format", "Changes to Leader Election").
+    Ids are ordered by epoch, then by end offset, like the ends of logs: the greater of two contains more records
+    (KIP-630, "Snapshot Format", "Changes to Leader Election").
     """
 
     end_offset: int

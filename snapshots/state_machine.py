@@ -47,7 +47,7 @@ class StateMachine(Protocol[LogRecord_contra, SnapshotRecord_co]):
 
 
 Load = Callable[[Iterable[Record], int], Machine]
-"""``load(records, offset)``: the state as of ``offset`` that was dumped as ``records``; reads them once.
+"""``load(records, offset)``: the state at ``offset`` that was dumped as ``records``; reads the records once.
 
 Raises: CorruptionError for records that no state dumps to.
 """
@@ -86,5 +86,5 @@ def load_dump(
     codec: Codec[Record],
     load: Load[Record, Machine],
 ) -> Machine:
-    """The state as of ``offset`` of a snapshot's rows. Raises: CorruptionError."""
+    """The state at ``offset`` from a snapshot's rows. Raises: CorruptionError."""
     return load((codec.decode(key, value) for key, value in rows), offset)

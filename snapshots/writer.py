@@ -101,7 +101,8 @@ class SnapshotWriter:
         self._segment.write(batch.select(RECORD_COLUMNS))
 
     def append(self, values: Sequence[bytes]) -> None:
-        """Add records with these values, without keys, timestamps and headers; adding thousands at once is cheap.
+        """Add records with these values, without keys, timestamps and headers; adding thousands in one call is
+        cheap.
 
         Raises: see ``write``.
         """

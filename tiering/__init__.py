@@ -1,9 +1,9 @@
 """The remote tier: moves the prefix of a log off the brokers' disks, and lets a replica work without it (KIP-405).
 
 Purpose
-    Sealed segments of a leader are copied into one folder per topic and listed in one Delta table there;
-    then they may leave the brokers. A follower that lost its disk starts at the end of the remote log
-    (KIP-1023). The table is both the metadata of the tier and the topic's history for any lake engine.
+    Sealed segments of a leader are copied into one folder per topic and listed in one Delta table there; then the
+    brokers may delete them. A follower that lost its disk starts at the end of the remote log (KIP-1023). The
+    table is both the metadata of the tier and the topic's history for any lake engine.
 
 KIP-405's pieces, and their counterparts here
     RemoteStorageManager            a ``stratalog.partitions.store.Store``: stage, commit, read, delete
@@ -40,24 +40,24 @@ The Delta table
 
 Tables of a topic
     ``iceberg_table`` also lists the segments of the remote log in a catalog of the user
-    (``iceberg_files``: the files that its metadata may name; ``iceberg_avro``: their bytes).
+    (``iceberg_files``: the files that its metadata may name; ``iceberg_avro``: their bytes; ``iceberg_history``:
+    what erased records leave in them).
     ``topic_table`` is the common part of tables. One is the remote log. The other, ``snapshot_table``, is for
     topics that are not tiered: the latest record of each key, in files that ``published`` describes.
 
 The invariant
     Copy -> commit -> delete, always in this order. An object exists before the table lists it; the table
     lists it before a broker deletes it; the table drops it before the object is deleted. The remote log holds
-    every offset once, without gaps, and of one history: a commit that would break this is refused before it
-    is made. Changes of the table by other writers are not part of it: a rewrite is recognized and reverted, a
+    every offset once, without gaps, and of one history. A commit that would break this invariant is refused in
+    advance. Changes of the table by other writers are not part of it: a rewrite is recognized and reverted, a
     write of data is refused (``foreign_commits``).
 
 In and out
     In: the listing of a leader (``ReplicaLog``), a remote ``Store``, policies. Out: plans, uploads that
     travel from tasks to the driver, ``RemoteLog`` (the fold of the table at one version), ``FetchOrigin``.
 
-May not know
-    pyspark, the cluster metadata, who leads. Pure modules (``remote_segment``, ``remote_log``,
-    ``statistics``, ``plan``, the decision in ``bootstrap``) do no I/O and know no clock.
+May not know pyspark, the cluster metadata, or the leader of a partition. Pure modules (``remote_segment``,
+    ``remote_log``, ``statistics``, ``plan``, the decision in ``bootstrap``) do no I/O and know no clock.
 
 ``docs/kips.md`` lists the parts of KIP-405 without a counterpart.
 """

@@ -43,7 +43,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 class LastTiered(Enum):
     """The cases in which an empty follower starts at the earliest pending upload offset (the one after the last
-    tiered offset), and leaves everything before it in the remote tier.
+    tiered offset), and everything before that offset stays only in the remote tier.
     """
 
     NEVER = "never"
@@ -93,7 +93,7 @@ class LeaderOffsets:
 
     @property
     def nothing_is_tiered(self) -> bool:
-        """Whether the remote tier certainly holds nothing of the log."""
+        """Whether the remote tier certainly contains no part of the log."""
         pending = self.earliest_pending_upload
         return self.log_start >= self.local_start if pending is None else pending < self.log_start
 
@@ -149,8 +149,8 @@ def fetch_origin(
 ) -> FetchOrigin:
     """The offset at which a follower begins (KIP-1023, "High-Level Design" and "ReplicaFetcher Changes").
 
-    ``fetch_offset`` is the follower's log end offset under the leader's lineage. The follower is empty when it has
-    no record, also after it has started over.
+    ``fetch_offset`` is the follower's log end offset under the leader's lineage. The follower is empty if it has
+    no record, including after it has started over.
     """
     pending = leader.earliest_pending_upload
     if fetch_error(leader, fetch_offset) is None:
@@ -167,8 +167,8 @@ def fetch_origin(
         return StartOver(leader.local_start)
     if pending is None:
         return RemoteNotReady(
-            f"the log starts at offset {leader.log_start}, but on the leader at {leader.local_start}, and no "
-            "upload is known; run tier, which names the missing ones"
+            f"the log starts at offset {leader.log_start}, but the leader's local log starts at "
+            f"{leader.local_start}, and no upload is known; run tier, which names the missing offsets"
         )
     if not leader.pending_is_local:
         remedy = (
@@ -213,7 +213,7 @@ class AuxiliaryState:
 def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> AuxiliaryState:
     """The state at the end of a remote segment, from its footer (KIP-1023, "Follower Fetch Scenarios": "fetch
     remote segment info and build local leader epoch sequence"). ``folder`` is the topic's folder in the remote
-    store. No transaction is open at that offset, as the remote tier stops at the last stable offset.
+    store. No transaction is open at that offset, because the remote tier stops at the last stable offset.
 
     Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError when partition or end of the file differ
         from the table.

@@ -1,7 +1,7 @@
 """Uploads a run of the leader's log to the remote tier (KIP-405, RLM task, step 2).
 
 An upload runs in a task, and only creates a file: the driver commits the results in batches. A repeated,
-speculative or late upload is harmless, since names are exclusive and the table decides which objects count.
+speculative or late upload is harmless, because names are exclusive and the table decides which objects count.
 
 Verification
     * During the copy: the store reads exactly the listed object; before the new object has a name, the bytes read
@@ -18,9 +18,9 @@ Verification
     * An existing file (of a run that crashed before its commit, or of another driver) is read completely, and
       compared with the CRC-32 in its footer. A cheaper check would prove less: size and footer prove nothing about
       the pages, it is unknown who wrote the object and whether its parts were checked on arrival, and not every
-      store keeps S3's checksums. The check costs little, as only uploads without a commit are read, those of the
-      last seconds of a crashed run. The file must also equal this upload byte for byte (``crc32_of``). Otherwise
-      an intact file stays, and this upload takes the next name.
+      store keeps S3's checksums. The check costs little, because only uploads without a commit are read: those of
+      the last seconds of a crashed run. The file must also equal this upload byte for byte (``crc32_of``).
+      Otherwise an intact file stays, and this upload takes the next name.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def crc32_of(leader: Replica, run: Run, *, compression: str) -> int:
     that name.
 
     A name does not imply content: brokers restored to an older state, with their metadata, may assign the same
-    offsets to other records under the same epoch. A copied file states its checksum; a rewritten one is encoded
-    without being stored, as the same files always give the same bytes (``stratalog.partitions.rewrite``).
+    offsets to other records under the same epoch. A copied file states its checksum. A rewritten one is encoded
+    without being stored, because the same files always give the same bytes (``stratalog.partitions.rewrite``).
 
     Raises: see ``stage_run``.
     """
@@ -255,4 +255,4 @@ class _ChecksumOnly:
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Does nothing, as nothing was stored."""
+        """Does nothing, because nothing was stored."""

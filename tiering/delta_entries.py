@@ -1,4 +1,4 @@
-"""Checks the log of a table before delta-rs reads it, as other writers may have left anything there.
+"""Checks the log of a table before delta-rs reads it, because other writers may have written anything there.
 
 delta-rs crashes the process on JSON that is nested some ten thousand levels deep, also in JSON strings
 (statistics, schemas), and reads an entry, checkpoint or checksum file of any size. So this module lists these
@@ -12,11 +12,11 @@ files, and reads the new ones within these bounds:
 V2 checkpoints name sidecars, which delta-rs would read anywhere: any Parquet file of the machine, or a FIFO. So
 this module refuses the folder ``_sidecars``, names of V2 checkpoints, hints at one, and checkpoints with sidecars.
 
-There may be at most ``MOST_FILES``, as delta-rs reads each of them, and so does this module. Checkpoints are
+There may be at most ``MOST_FILES``, because delta-rs reads each of them, and so does this module. Checkpoints are
 written every 20 versions; other Delta writers write one every 10 or 100.
 
-Only entries after the latest checkpoint are checked (or after the one before the version to open), as no reader
-opens the others. A refused table is a failure of that table alone, with the file and the remedy.
+Only entries after the latest checkpoint are checked (or after the one before the version to open), because no
+reader opens the others. A refused table is a failure of that table alone, with the file and the remedy.
 
 Limits: delta-rs reads on its own a moment later, and may find another entry or a link; repeated dictionary values
 of a checkpoint are not counted. Spark's own Delta reader is out of scope: such an entry fails the query there.

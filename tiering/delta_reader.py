@@ -70,7 +70,9 @@ class DeltaTopicReader(TopicTable):
             )
 
     def objects(self) -> RemoteObjects:
-        """The objects in the topic's folder, from one walk. Includes segments that stay committed throughout."""
+        """The objects in the topic's folder, from one walk. Includes all segments that stay committed during the
+        walk.
+        """
         return RemoteObjects.of(self.folder, self.remote.walk(self.folder))
 
     def records(self, segment: RemoteSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -127,11 +129,11 @@ class DeltaTopicReader(TopicTable):
             self._failed(f"read version {version} of", error)
 
     def _check_history(self, version: int) -> None:
-        """Raises: StorageError for a version of which the table's log has no entry any more."""
+        """Raises: StorageError for a version whose entry is no longer in the table's log."""
         if not self.has_version(version):
             raise StorageError(
                 f"the table {self.uri} cannot be read at version {version}, which its log no longer has: an "
-                "erasure deletes all versions before it, as their statistics have erased values; otherwise "
+                "erasure deletes all earlier versions, because their statistics contain erased values; otherwise "
                 "entries stay for delta.logRetentionDuration. Read the newest version"
             )
 

@@ -3,7 +3,7 @@
 A commit is planned on one version and becomes the next one, or nothing: the conditional put of the log entry
 decides, with the application transaction ``stratalog`` (its version is the table's) as a second lock for writers
 that rebase. A writer that lost the race, or got no answer, reads the table again, which shows whether its commit
-landed, and drops the part of its batch that has been committed by then.
+succeeded, and drops the part of its batch that has been committed by then.
 
 Every version made here lists a complete remote log and nothing else: before a commit, a rewrite by other writers
 (``delta_reader``) is reverted, in a version of its own that changes no data.
@@ -77,8 +77,8 @@ class DeltaTopicTable(DeltaTopicReader):
 
         1. Read the table.
         2. Find the part of the batch that it lacks, and check that it stays a log with it.
-        3. Read the current leaders and log starts: a partition with a later epoch than its history is left alone;
-           segments below a log start are not added, and leave the table.
+        3. Read the current leaders and log starts: a partition with a later epoch than its history is skipped;
+           segments below a log start are not added, and are removed from the table.
         4. Commit the next version, if no writer has.
         5. Whatever the answer, go to 1.
 
@@ -98,7 +98,7 @@ class DeltaTopicTable(DeltaTopicReader):
     def replace(self, rebuilt: Sequence[Rebuilt], histories: Histories = _NOBODYS) -> CommittedBatch:
         """Replace segments with damaged or missing objects by rebuilt ones, in one version that changes no data
         and reverts any rewrite of other writers. Partitions with an erasure that ``histories`` do not know are
-        left alone.
+        skipped.
 
         Raises: see ``commit``.
         """
@@ -114,8 +114,8 @@ class DeltaTopicTable(DeltaTopicReader):
         return dataclasses.replace(done, made=made)
 
     def record_rules(self, followed: Mapping[int, Followed]) -> RemoteLog:
-        """Record by partition the rules of removal that the remote log follows, in a version of its own; returns
-        the log, in which a partition whose segments have changed meanwhile lacks its rule. From that version on no
+        """Record, by partition, the removal rules that the remote log follows, in a version of its own. Returns
+        the log; it lacks the rule of a partition whose segments have changed meanwhile. From that version on, no
         segment of a lesser generation is added below a rule's bound.
 
         Raises: see ``commit``.
@@ -125,9 +125,10 @@ class DeltaTopicTable(DeltaTopicReader):
     def record_erasures(
         self, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
     ) -> RemoteLog:
-        """Record the last of the erasures of these partitions, in a version of its own; returns the log, in which
-        a partition with a segment that has a record of them lacks it. From that version on no such segment is
-        added. ``compacted`` has the last compaction of each partition that has one: see ``decide_erased``.
+        """Record the last erasure of each of these partitions, in a version of its own. Returns the log; it lacks
+        the erasure of a partition that still lists a segment with erased records. From that version on, no such
+        segment is added. ``compacted`` has the last compaction of each partition that has one: see
+        ``decide_erased``.
 
         Raises: see ``commit``.
         """
@@ -143,7 +144,7 @@ class DeltaTopicTable(DeltaTopicReader):
         return self._commit(lambda log: decide_begun(log, erasures, compacted))[0]
 
     def delete_history(self) -> int:
-        """Delete the log of all versions before the newest one, after a checkpoint of that was written. Returns
+        """Write a checkpoint of the newest version, and delete the log entries of all earlier versions. Returns
         the newest version; -1 without a table. Reverts rewrites of other writers first.
 
         Raises: see ``undo_rewrites``; StorageError.
@@ -159,7 +160,8 @@ class DeltaTopicTable(DeltaTopicReader):
             older = older_log_files(self.objects().log_entries, version)
             if not older:
                 return version
-            if table.transaction_version(APPLICATION) != version:  # later commits of others are judged from there
+            if table.transaction_version(APPLICATION) != version:
+                # Later commits of other writers are judged from this version.
                 with suppress(CommitFailedError):
                     self._put(table, TableChange((), (), erased=log.erased, operation="erase"))
                 continue
@@ -221,7 +223,7 @@ class DeltaTopicTable(DeltaTopicReader):
     def clean_log(self) -> None:
         """Write a checkpoint, and delete the log entries that it replaces and that are older than
         delta.logRetentionDuration. (Commits do both every ``delta.checkpointInterval`` versions; this is for
-        tables without commits.) Skips a table that other writers have rewritten, as its log shows the earlier
+        tables without commits.) Skips a table that other writers have rewritten, because its log shows the earlier
         content.
 
         Raises: StorageError; see ``load``.

@@ -45,7 +45,7 @@ class Histories:
     """By partition, the lineage of its leader, as listed for this batch. Its latest epoch is the leader epoch of
     that listing."""
     now: Callable[[], Mapping[int, Present]] = no_replicas
-    """Reads every partition of the topic, by a linearizable read that begins with the call."""
+    """Reads every partition of the topic, by a linearizable read that starts when it is called."""
     erasures: Mapping[int, int] = field(default_factory=dict)
     """By partition, the generation of the last erasure that the view of this batch knew; absent: 0."""
 
@@ -65,14 +65,16 @@ class Histories:
         }
 
     def knows(self, partition: int, present: Present) -> bool:
-        """Whether no erasure has followed since the batch was planned: an older copy may have erased records
-        (``tiering.erasure``)."""
+        """Whether no erasure was committed after the batch was planned: an older copy may contain erased records
+        (``tiering.erasure``).
+        """
         return present.erasure <= self.erasures.get(partition, 0)
 
 
 def agreed_end(segment: RemoteSegment, lineage: Lineage) -> int:
-    """The end offset up to which the segment's records certainly belong to this history; its base offset if none
-    do, or if only its footer could show it (the history lacks the last of a segment's epochs).
+    """The offset below which all of the segment's records certainly belong to this history. The segment's base
+    offset if no record does, or if only the footer could prove it because the history lacks the segment's last
+    epoch.
     """
     if segment.is_of(lineage):
         return segment.next_offset
@@ -91,7 +93,8 @@ def agreeing(segments: Sequence[RemoteSegment], lineage: Lineage) -> tuple[Remot
 
 def readable(segments: Iterable[RemoteSegment], lineage: Lineage) -> Iterator[tuple[RemoteSegment, int]]:
     """The segments that readers of this history may read, in order, each with the offset up to which it belongs to
-    the history; that may be inside the last one."""
+    the history. For the last segment, that offset may be inside it.
+    """
     for segment in segments:
         end = agreed_end(segment, lineage)
         if end > segment.base_offset:

@@ -1,4 +1,4 @@
-"""Finds the records of keys in remote segments, and rewrites segments without the records that erasures name
+"""Finds the records of given keys in remote segments, and rewrites segments without the erased records
 (``stratalog.tiering.erasure``).
 
 A task only creates objects; the driver commits them (``DeltaTopicTable.remove_records``).
@@ -27,8 +27,8 @@ from stratalog.tiering.removing import RemovedRemotely, rewrite_segments
 def find_remotely(
     remote: Store, folder: str, segments: Iterable[RemoteSegment], keys: RecordFinder, start: int, end: int
 ) -> Iterator[tuple[RemoteSegment, list[int]]]:
-    """The segments of a partition that hold records of the keys at offsets ``[start, end)``, with these offsets,
-    ascending. Footers show which row groups may hold a key; only those are read.
+    """The segments of a partition that contain records of the keys at offsets ``[start, end)``, with these
+    offsets, ascending. Only row groups that may contain a key, according to the footers, are read.
 
     Raises: see ``WantedKeys.offsets_in``.
     """
@@ -47,7 +47,7 @@ def erase_remotely(
     compacted: Rule,
     options: RemovingOptions,
 ) -> RemovedRemotely:
-    """Step 2, without its commit: rewrite the segments of a partition that hold offsets of its erasures.
+    """Step 2, without its commit: rewrite the segments of a partition that contain offsets of its erasures.
     ``replica`` is any of the partition; ``compacted``: see ``ErasingOptions``.
 
     Raises: see ``rewrite_segments``.

@@ -1,15 +1,17 @@
-"""Records that are erased from a remote log, and from the history of its table (``partitions.erasure``). Pure.
+"""Erases records from a remote log, and from the history of its table (``partitions.erasure``). Pure.
 
 The segments
-    An erasure names offsets of the whole log. They are found where each record is read: in the remote segments
-    below the leader's local start, and in the leader's files from there on. So the remote log must be of the
-    leader's history, and reach its log; if not, nothing is found, and the run says so. A remote segment that holds
-    a named offset is rewritten as ``removal`` does it. The others stay, and keep their names.
+    An erasure names offsets of the whole log. Records are found in the tier in which readers read them: in the
+    remote segments below the leader's local start, and in the leader's files from there on. So the remote log must
+    share the leader's history and extend to the start of the leader's local log. Otherwise nothing is found, and
+    the report says so. A remote segment that contains a named offset is rewritten as in ``removal``. The other
+    segments stay unchanged.
 
 The generation of a partition
-    The property ``stratalog.erasures`` of the table has for each partition the last erasure that all of its remote
-    log follows. It is apart from ``stratalog.rules``: a rule of compaction speaks of all offsets below a bound,
-    and an erasure of single offsets. So a file that holds none of them keeps its generation, and may be uploaded.
+    The property ``stratalog.erasures`` of the table has, for each partition, the last erasure that its whole
+    remote log follows. This property is separate from ``stratalog.rules``: a compaction rule covers all offsets
+    below a bound, and an erasure covers single offsets. So a file that contains none of these offsets keeps its
+    generation, and may be uploaded.
 
 Beside compaction
     Both kinds of rule share one sequence of generations, and are carried out in its order, in each tier:
@@ -44,52 +46,55 @@ Tiering that begins after an erasure
     are left without a table.
 
 The order of steps
-    1. The metadata commit the erasure, with its offsets. They refuse one that was found without the remote log of
-       a tiered topic.
+    1. The metadata commit the erasure, with its offsets. They refuse an erasure of a tiered topic whose offsets
+       were found without searching the remote log.
     2. Remote segments are rewritten, and one version of the table replaces them, with a change of data.
-    3. The table records the generation, in a version of its own that names it only if no listed segment of a
-       lesser generation holds a named offset. This version is made also if nothing was rewritten (!).
-    4. Only then the leader rewrites its own files, and followers copy them.
-    5. Objects that may hold erased records are deleted, after ``file.delete.delay.ms`` (rounded up to hours, as
-       for every object that left a table), or at once with ``--now``: replaced ones, and uploads that were never
-       committed. First the walk waits for staged uploads, as on brokers. It cannot see a single PUT on its way.
-    6. When none is left, a checkpoint of the newest version is written, and every older file of the table's log is
-       deleted: entries, checkpoints, checksums. Their statistics have minima and maxima of erased records. The
-       checkpoint lists removed objects by path, without statistics.
+    3. The table records the generation, in a version of its own, but only if no listed segment of a lesser
+       generation contains a named offset. This version is made even if nothing was rewritten (!).
+    4. Only then does the leader rewrite its own files, and followers copy them.
+    5. Objects that may contain erased records (replaced segments, and uploads that were never committed) are
+       deleted after ``file.delete.delay.ms``, rounded up to hours, as for every object removed from a table. With
+       ``--now`` they are deleted immediately. First the walk waits for staged uploads, as on brokers. The walk
+       cannot see a single PUT that is in progress.
+    6. When no such object is left, a checkpoint of the newest version is written, and every older file of the
+       table's log is deleted: entries, checkpoints, checksums. Their statistics contain minima and maxima of
+       erased records. The checkpoint lists removed objects by path, without statistics.
+       The history of an Iceberg table goes next (``iceberg_history``).
     7. The metadata forget the offsets.
-    A crash between any two steps leaves a whole log. The next run continues: the table shows which segments are
-    left, a walk which objects, and the log which entries.
+    A crash between any two steps leaves the log intact. The next run continues: the table shows the remaining
+    segments, a walk the remaining objects, and the table's log the remaining entries.
 
     Step 3 before step 4 keeps C4 of ``removal``: a reader that finds an offset on no broker any more finds it in a
-    remote log that has erased it. A reader that remembers a table counts it only if it records the partition's
-    last erasure (``RemoteLog.lacks_erasure``).
+    remote log that has erased it. A reader may use a cached table only if that table records the partition's last
+    erasure (``RemoteLog.lacks_erasure``).
 
 Late uploads
-    A driver that planned its uploads before the erasure may commit one later, also after step 7. So a commit
-    compares the generation of the last erasure, which the metadata keep, with that of the view with which it was
-    planned, and leaves out partitions with a later one (``Histories``). It reads the metadata after the table. So
-    if it has read them before step 1, it either commits before step 3, which then waits until that segment is
-    rewritten, or loses the race against the version of step 3, and reads again. A plan leaves out files that an
-    erasure of its own view names.
+    A driver that planned its uploads before the erasure may commit them later, even after step 7. So a commit
+    compares the generation of the partition's last erasure in the metadata with the one in the view of its plan,
+    and leaves out partitions with a later erasure (``Histories``). A commit reads the metadata after the table. If
+    it has read the metadata before step 1, there are two cases. It may commit before step 3, which then waits
+    until that segment is rewritten. Or it loses the race against the version of step 3, and reads again. A plan
+    leaves out files that contain offsets of an erasure in its own view.
 
-    A late commit of rewritten segments, of compaction, or of heal finds the replaced ones gone, and changes
-    nothing. Heal takes no file that holds named offsets and does not follow the erasure.
+    A late commit of rewritten segments, of compaction, or of heal finds that the replaced segments are gone, and
+    changes nothing. Heal does not use a file that contains named offsets and does not follow the erasure.
 
 History
-    Time travel to a version before step 6 fails, as its entries are gone. A program that has such a version open
-    reads objects until they are deleted. One that follows the table entry by entry must begin again if it has
-    fallen behind by more than the delay. A writer that has read a version that is gone since may write the entry
-    after it, which no reader reads. It reads the table again, as after every commit; the next erasure deletes the
-    entry.
+    Time travel to a version before step 6 fails, because the entries of such versions are gone. A program that has
+    such a version open can read objects until they are deleted. A program that follows the table entry by entry
+    must start over if it has fallen behind by more than the delay. A writer that has read a version that has since
+    been deleted may write the entry after it, which no reader reads. This writer then reads the table again, as
+    after every commit; the next erasure deletes the entry.
 
-A restored cluster gets the tables as they are. An erasure that was not whole is lost with the metadata: its
-offsets are not known any more, so it is to be repeated with the keys.
+A restored cluster gets the tables unchanged. If the metadata are lost, so is an unfinished erasure: its offsets
+are unknown, and it must be repeated with the keys.
 
 Invariants, in addition to E1 and E2
-    E3  once the table records an erasure, no version from then on lists a segment with a record that it names
-    E4  once an erasure is reported whole, no object in the topic's folder has such a record, or bounds that come
-        from one, except for what a writer that stalled since before step 1 creates later: the object of a single
-        PUT, which is smaller than a part, and an entry of the table's log (History). No reader sees either
+    E3  after the table records an erasure, no version lists a segment with a record that the erasure names
+    E4  after an erasure is reported complete, no object in the topic's folder contains such a record, or bounds
+        taken from one. The only exceptions are objects that a writer stalled since before step 1 creates later:
+        the object of a single PUT, which is smaller than a part, and an entry of the table's log (see History). No
+        reader sees either of them
 """
 
 from __future__ import annotations
@@ -129,15 +134,16 @@ def erasures_of(properties: Mapping[str, str | None], what: str) -> dict[int, in
 
 
 def generation_needed(segment: RemoteSegment, erasures: Sequence[Erasure]) -> int:
-    """The generation of the last of a partition's erasures that names an offset of the segment, and that it does
-    not follow; 0 if there is none."""
+    """The generation of the partition's last erasure that names an offset of the segment and that the segment does
+    not follow; 0 if none.
+    """
     later = (one for one in reversed(erasures) if one.generation > segment.generation)
     start, end = segment.base_offset, segment.next_offset
     return next((one.generation for one in later if within(one.offsets, start, end)), 0)
 
 
 def to_erase_remotely(segments: Iterable[RemoteSegment], erasures: Sequence[Erasure]) -> list[RemoteSegment]:
-    """The segments of a partition that hold offsets of its erasures, and do not follow them."""
+    """The segments of a partition that contain offsets of its erasures and do not follow these erasures."""
     return [segment for segment in segments if generation_needed(segment, erasures)]
 
 
@@ -187,7 +193,7 @@ def check_searchable(
     end = segments[-1].next_offset if segments else log_start
     if end < local_start:
         raise LogGapError(
-            f"{what}: the remote log ends at offset {end}, before the local one starts at {local_start}: run "
+            f"{what}: the remote log ends at offset {end}, before the local log starts at {local_start}: run "
             "`stratalog tier`, which names what is missing, then erase again"
         )
     for segment in segments:

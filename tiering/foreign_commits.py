@@ -16,7 +16,7 @@ Statistics cannot prove that records are the same (an UPDATE keeps their number,
 prove that they are not: a rewrite keeps the number of records. There is one exception. delta-rs 1.6.6 commits an
 OPTIMIZE even if files that it removes have left the table since it read them, without a change of data, by another
 OPTIMIZE or when this product reverts one. Then the records of those files are in the table twice. Such a commit is
-recognized by the files that it removes, and is reverted like any rewrite, as it holds no new record.
+recognized by the files that it removes, and is reverted like any rewrite, because it has no new record.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ForeignWriteError(CorruptionError):
     def __init__(
         self, *args: object, broker_id: int | None = None, table: str = "", version: int | None = None
     ) -> None:
-        """``table`` is its address or path. ``broker_id`` stays None, as the damage is on no broker."""
+        """``table`` is its address or path. ``broker_id`` stays None, because the damage is not on a broker."""
         super().__init__(*args, broker_id=broker_id)
         self.table, self.version = table, version
 

@@ -86,8 +86,8 @@ def _not_each_once(wanted: Range) -> CorruptionError:
 
 
 def _groups(remote: Store, files: Sequence[StoredObject], wanted: Range) -> Iterator[tuple[int, int, int]]:
-    """The row groups that may hold any of the records: the least such offset, the index of the file, and the index
-    within the file.
+    """The row groups that may contain any of the records: the lowest such offset, the index of the file, and the
+    index of the row group in the file.
     """
     for at, stored in enumerate(files):
         layout = _open(remote, stored).layout

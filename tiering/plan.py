@@ -38,7 +38,7 @@ class CopyLag:
 
     def eligible(self, run: Run, newer_bytes: int, now_ms: int, latest_ms: LatestMs) -> bool:
         """Whether a sealed run may be uploaded if ``newer_bytes`` bytes of the log come after it. A run with a
-        timestamp in the future is uploaded at once: otherwise it would have to wait until that time.
+        timestamp in the future is uploaded immediately: otherwise it would have to wait until that time.
         """
         if self.ms == 0 or (self.size_bytes != UNLIMITED and newer_bytes >= self.size_bytes):
             return True
@@ -136,10 +136,10 @@ def plan_uploads(
 ) -> UploadPlan:
     """The due uploads of the leader's log from ``start``, the ``earliest_pending_upload`` (of the remote log as
     read after listing the leader). An active tail older than ``expires_ms`` is sealed, as it must be remote before
-    it may leave the brokers. ``latest_ms`` is called only if that, or ``lag``, is a time; ``oldest_ms``: see
+    the brokers may delete it. ``latest_ms`` is called only if that, or ``lag``, is a time; ``oldest_ms``: see
     ``sealed_runs``. ``transactions`` are those of the log from there on; None without any. Files that begin below
-    the bound of ``rule`` wait until they follow it (``tiering.removal``), and ``unerased`` ones until they have
-    lost the records that an erasure names (``tiering.erasure``).
+    the bound of ``rule`` wait until they follow it (``tiering.removal``), and ``unerased`` files until they no
+    longer contain erased records (``tiering.erasure``).
 
     Raises: see ``latest_ms``.
     """
@@ -265,8 +265,8 @@ def expired_segments(remote: RemoteLog, log_starts: Mapping[int, int]) -> list[R
 def both_tiers(remote: Sequence[RemoteSegment], local: Sequence[LogFile]) -> list[LogFile]:
     """The whole log of a partition for total retention: every offset once, the remote part first.
 
-    ``local`` are the leader's files in order. Files that the remote log holds are left out; a file that straddles
-    its end counts with its whole size from there on.
+    ``local`` are the leader's files in order. Files that the remote log contains are left out. A file that
+    straddles the end of the remote log starts there, and counts with its whole size.
     """
     end = remote[-1].next_offset if remote else 0
     rest = [replace(extent, start=max(extent.start, end)) for extent in local if extent.end > end]

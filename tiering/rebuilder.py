@@ -1,9 +1,9 @@
 """Rebuilds an object of the remote tier from a replica that still has its records, or from files that other
 writers have put in place of its segment.
 
-Existing objects are neither deleted nor changed. A damaged object keeps its name until the table has dropped it
-and the delay is over; a rebuilt one gets a new name. Only a missing object is restored under its old name, if its
-old bytes still exist: then every version of the table that lists it is readable again.
+This module does not delete or change existing objects. A damaged object keeps its name until the table has dropped
+it and the delay is over; a rebuilt one gets a new name. Only a missing object is restored under its old name, if
+its old bytes still exist: then every version of the table that lists it is readable again.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def rebuild_from_records(
     *,
     compression: str,
 ) -> Uploaded:
-    """Rebuild a segment from its records, all of them in order, used if other writers have rewritten the table and
-    a VACUUM has deleted the segment's object, so that their files are the only copy. This takes much memory, so
-    segments are rebuilt one at a time.
+    """Rebuild a segment from all of its records, in order. This is for a table that other writers have rewritten
+    and a segment whose object a VACUUM has deleted, so that the files of the other writers are the only copy. This
+    takes much memory, so segments are rebuilt one at a time.
 
     Raises: see ``rebuild``; errors of ``records``.
     """

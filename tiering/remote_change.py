@@ -30,14 +30,14 @@ class CommittedBatch:
     listed: tuple[Uploaded, ...]
     """Segments that are now in the table, by this commit or another writer's."""
     superseded: tuple[Uploaded, ...]
-    """Segments that are not in the table because other files hold their offsets, or the log start has passed them.
-    They are litter in the remote tier.
+    """Segments that are not in the table because other files contain their offsets, or the log start has passed
+    them. They are litter in the remote tier.
     """
     fenced: tuple[Uploaded, ...] = ()
     """Segments that are not in the table because their partitions have a later leader epoch than the upload."""
     stale: tuple[Uploaded, ...] = ()
     """Segments that are not in the table because they, or segments before them, follow an older removal rule than
-    the log, or were copied before an erasure of their partition.
+    the log does, or were uploaded before an erasure of their partition.
     """
     made: frozenset[str] = frozenset()
     """Paths of the segments that this commit added."""
@@ -70,7 +70,7 @@ class TableChange:
     why: str = ""
     """The reason, for readers of the table's history."""
     rules: Mapping[int, Rule] | None = None
-    """The rules of removal by partition that the table records, in a version without files (``tiering.removal``).
+    """The removal rules by partition that the table records, in a version without files (``tiering.removal``).
     """
     erased: Mapping[int, int] | None = None
     """The erasures by partition that the table records, in a version without files (``tiering.erasure``)."""
@@ -154,7 +154,9 @@ def decide(
 
 
 def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
-    """Whether the log start has not passed the segment since its upload; its object may be deleted if it has."""
+    """Whether the log start has not passed the segment since its upload. Otherwise the segment's object may have
+    been deleted.
+    """
     log_start = log_starts.get(segment.partition)
     return log_start is not None and segment.next_offset > log_start
 
@@ -163,8 +165,8 @@ def decide_rebuilt(
     log: RemoteLog, rebuilt: Sequence[Rebuilt], histories: Histories = _NOBODYS
 ) -> TableChange | CommittedBatch:
     """Like ``decide``, for rebuilt segments: they replace the lost segments that are still listed. (If those are
-    no longer listed, retention, a removal of records or another heal was first.) Leaders do not matter, as the
-    records are the same; an erasure since then does.
+    no longer listed, retention, a removal of records or another heal was first.) Leaders do not matter, because
+    the records are the same; a later erasure does.
 
     Raises: LogGapError, CorruptionError when the batch would break the log.
     """
@@ -205,15 +207,16 @@ def _rebuilding(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> tuple[TableChange
 
 
 def _check_follows(log: RemoteLog, new: RemoteSegment, lost: Iterable[RemoteSegment]) -> None:
-    """Raises: CorruptionError when a rebuilt segment may have records that the recorded rule has removed from a
-    lost one. Those that a later rule has removed may come back until that is carried out."""
+    """Raises: CorruptionError when a rebuilt segment may contain records that the recorded rule has removed from a
+    lost one. Records that a later rule has removed may come back until that rule is carried out.
+    """
     for each in lost:
         overlaps = new.base_offset < each.next_offset and each.base_offset < new.next_offset
         rule = log.rules.get(each.partition)
         if overlaps and rule is not None and new.generation < min(each.generation, rule.generation):
             raise CorruptionError(
-                f"{log.what}: {new.path} cannot replace {each.path}, from which a later rule of removal has "
-                "removed records: run compact, then heal again"
+                f"{log.what}: {new.path} cannot replace {each.path}, from which a later removal rule has removed "
+                "records: run compact, then heal again"
             )
 
 

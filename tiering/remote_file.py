@@ -37,8 +37,8 @@ def read_remote(remote: Store, folder: str, segment: RemoteSegment) -> Segment:
 
 def verify_remote(remote: Store, segment: RemoteSegment, there: StoredObject) -> None:
     """Read all bytes of a remote segment's object ``there``, and compare them with the checksum that was computed
-    when they were written. Each object is read once per process, as it is written once and its version identifies
-    it.
+    when they were written. Each object is read once per process, because it is written once and its version
+    identifies it.
 
     Raises: see ``read_remote``.
     """

@@ -32,10 +32,12 @@ class RemoteLog:
     rewrite: Rewrite | None = None
     """Files with which other writers replaced some segments; None if the table lists exactly the segments."""
     rules: Mapping[int, Rule] = field(default_factory=dict)
-    """By partition, where there is one: the last rule of removal that all of it follows (``tiering.removal``)."""
+    """By partition: the last removal rule that the whole partition follows, if there is one (``tiering.removal``).
+    """
     erased: Mapping[int, int] = field(default_factory=dict)
-    """By partition, where there is one: the generation of the last erasure that all of it follows
-    (``tiering.erasure``)."""
+    """By partition: the generation of the last erasure that the whole partition follows, if there is one
+    (``tiering.erasure``).
+    """
 
     @classmethod
     def of(
@@ -90,33 +92,37 @@ class RemoteLog:
         return found[-1].next_offset if found else None
 
     def generation(self, partition: int) -> int:
-        """The generation of the last rule or erasure that all of a partition follows; 0: none."""
+        """The generation of the last rule or erasure that the whole partition follows; 0: none."""
         rule = self.rules.get(partition)
         return max(0 if rule is None else rule.generation, self.erased_to(partition))
 
     def erased_to(self, partition: int) -> int:
-        """The generation of the last erasure that all of a partition follows; 0: none."""
+        """The generation of the last erasure that the whole partition follows; 0: none."""
         return self.erased.get(partition, 0)
 
     def lacks_erasure(self, partition: int, generation: int) -> bool:
         """Whether this log may list records that the partition's last erasure, of this generation, names. The
-        table records an erasure before it is reported."""
+        table records an erasure before the erasure is reported.
+        """
         return self.erased_to(partition) < generation
 
     def generation_at(self, segment: RemoteSegment) -> int:
-        """The generation of the last rule that a segment with these offsets follows, if it is or was listed."""
+        """The generation of the last rule that a (formerly) listed segment with these offsets follows."""
         rule = self.rules.get(segment.partition)
         below = rule is not None and segment.base_offset < rule.bound
         return max(segment.generation, rule.generation if below and rule is not None else 0)
 
     def is_outdated(self, partition: int, generation: int) -> bool:
-        """Whether this log lacks a rule that the present one certainly has, if the last rule of the partition in
-        the metadata is of this generation: a rule is committed only when the log follows the one before it."""
+        """Whether this log lacks a rule that the current remote log certainly has, given the generation of the
+        partition's last rule in the metadata. A rule is committed only when the remote log follows the previous
+        rule.
+        """
         return self.generation(partition) < generation - 1
 
     def stale(self, adds: Iterable[RemoteSegment]) -> list[RemoteSegment]:
-        """The adds beyond the end of this log that must not be added, because they follow an older rule than the
-        log does at their offsets, and those after them in their partitions."""
+        """The adds beyond the end of this log that must be refused, because they follow an older rule than the log
+        does at their offsets; and all later adds of the same partitions.
+        """
         found: list[RemoteSegment] = []
         partitions: set[int] = set()
         for add in sorted(adds, key=lambda segment: (segment.partition, segment.base_offset)):
@@ -127,7 +133,7 @@ class RemoteLog:
         return found
 
     def covering(self, partition: int, start: int, end: int) -> tuple[RemoteSegment, ...]:
-        """The segments that hold any of the offsets ``[start, end)``."""
+        """The segments that contain any of the offsets ``[start, end)``."""
         found = self.of_partition(partition)
         if end <= start:
             return ()

@@ -8,15 +8,15 @@
       begins below the end of the remote log        deleted: a commit would find other files with its offsets
       of another history than the leader's          deleted: no commit would take it
       the topic is no longer tiered                 deleted
-      of a rule of removal that is not carried out  stays: a commit may list it, until the table has the rule
+      of a removal rule that is not carried out  stays: a commit may list it, until the table has the rule
       anything else                                 stays: the next tier run commits it, or files with its offsets
 
 An upload without a commit is deleted only after a day, by the clock of the storage. The first two cases would be
-safe without that, as log starts never move back, and a late commit is superseded. (An upload that only begins
+safe without that, because log starts never move back, and a late commit is superseded. (An upload that only begins
 below the log start may be about to be committed, if the log start has just moved; it is superseded soon.) The
 others may become valid again, if another unclean election restores the lost history. Then a tier run finds the
-file, or uploads it again. Even if it finds the file just before another run deletes it, no record is lost, as a
-broker keeps its records until their remote copy was looked up after the commit.
+file, or uploads it again. Even if it finds the file just before another run deletes it, no record is lost, because
+a broker keeps its records until their remote copy was found after the commit.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class RemoteSegment:
     min_timestamp_ms: int = EARLIEST_MS
     max_timestamp_ms: int = LATEST_MS
     modified_ms: int = field(default=0, compare=False)
-    """When its object appeared in the remote store, by the store's clock; 0 if unknown."""
+    """The time when the object appeared in the remote store, by the store's clock; 0 if unknown."""
     rebuilt: int = 0
     """The number of the object with that name: 0 for the first upload. Later ones replace a damaged object, or one
     with other content that was never committed."""
@@ -58,12 +58,12 @@ class RemoteSegment:
 
     @property
     def generation(self) -> int:
-        """The number of the rule of removal with which it was written; 0: none."""
+        """The generation of the removal rule with which the segment was written; 0: none."""
         return self.name.generation
 
     @property
     def records(self) -> int:
-        """The number of records, and of gaps that removed records have left."""
+        """The number of rows: records, and gaps in place of removed records."""
         return self.next_offset - self.base_offset
 
     @property
@@ -127,7 +127,7 @@ class Uploaded:
 
     segment: RemoteSegment
     modified_ms: int
-    """When its name appeared in the remote store."""
+    """The time when the object's name appeared in the remote store."""
     statistics: str
     """Delta's per-file statistics, JSON."""
     copied_bytes: int

@@ -1,62 +1,61 @@
-"""Records that leave a remote log while all others keep their offsets (``partitions.removal``). Pure.
+"""Removes records from a remote log while all others keep their offsets (``partitions.removal``). Pure.
 
 A rewritten segment
     ``<base>-<next>.<epoch>.<generation>.parquet``, as on a broker, with a row for each offset. The row of a
-    removed record is a gap. Readers of other engines pass over gaps with ``control IS NULL``, as over those of a
-    mirror and over markers. Rows stay because everything that reads remote segments counts on them: fetches and
-    look-ups by time go from an offset to a position, the page index and partial ranges do too, ``numRecords``
-    gives the end of a file whose name does not, a bootstrap and a heal compare a footer's offsets with the
-    table's. A gap takes a
-    few bits, as runs of nulls and consecutive offsets compress well.
+    removed record is a gap. Readers of other engines skip gaps with ``control IS NULL``, like the gaps of a mirror
+    and markers. Rows stay because everything that reads remote segments depends on them: fetches, lookups by time,
+    the page index and partial ranges convert an offset to a position; ``numRecords`` gives the end of a file whose
+    name does not contain it; a bootstrap and a heal compare a footer's offsets with the table's. A gap takes a few
+    bits, because runs of nulls and consecutive offsets compress well.
 
 The rule of a partition
-    The property ``stratalog.rules`` of the table has for each partition the last rule that its remote log follows
-    (``RemoteLog.rules``). A segment that begins below the bound follows that rule, whatever its name says: a
-    segment from which nothing goes is not rewritten. Segments above the bound follow the rule of their names.
-    A segment that crosses the bound is rewritten like the others, without removing anything above it.
+    The property ``stratalog.rules`` of the table has, for each partition, the last rule that its remote log
+    follows (``RemoteLog.rules``). A segment that begins below the bound follows that rule, whatever generation its
+    name has: a segment that loses no record is not rewritten. A segment above the bound follows the rule in its
+    name. A segment that crosses the bound is rewritten like the others, but keeps all records above the bound.
 
 The order of steps
-    1. The metadata commit the rule. Every member of the ISR and the table must have the one before. The bound is
-       at most the end of the remote log, unless copying to it is disabled. So the remote log alone has the last
-       record of each key below the bound: readers of its table miss no key, and a cluster that loses its brokers
-       continues there without losing an earlier record for a later one that was never copied.
-    2. Segments are rewritten in ascending order, by keys of the whole log: those of the remote part below the
-       leader's local start, and of the leader from there on. An object is read back before it is committed. Each
-       commit removes the old segments of a range and adds the new one, in one version that changes data, and is
-       checked as every commit: each offset once, without gaps, of a greater generation.
-    3. The table records the rule, in a version of its own that names it only if each segment below the bound
-       follows it or has nothing to remove.
-    4. Only then the leader rewrites its own files, and followers copy them (``partitions.removal``).
-    A crash between any two steps leaves a whole log. The next run continues, and writes objects that were not
+    1. The metadata commit the rule. Every member of the ISR and the table must follow the previous rule. The bound
+       is at most the end of the remote log, unless uploads are disabled. So the remote log alone has the last
+       record of each key below the bound. Readers of its table miss no key. A cluster that loses its brokers and
+       continues from the remote log has not lost an earlier record to a later one that was never uploaded.
+    2. Segments are rewritten in ascending order, by the keys of the whole log: from the remote log below the
+       leader's local start, and from the leader above it. An object is read back before it is committed. Each
+       commit removes the old segments of a range and adds the new one, in one version that changes data. Like
+       every commit, it is checked: each offset once, without gaps, of a greater generation.
+    3. The table records the rule, in a version of its own, but only if each segment below the bound follows the
+       rule or has nothing to remove.
+    4. Only then does the leader rewrite its own files, and followers copy them (``partitions.removal``).
+    A crash between any two steps leaves the log intact. The next run continues, and writes objects that were not
     committed again.
 
-    Step 3 before step 4 is a safety step (!). At each offset the remote log follows at least the rule that any
-    replica's file follows. So if a broker drops a local file, and readers go to the remote segment instead, no
-    removed record comes back, nor an earlier one whose tombstone is removed.
+    Step 3 before step 4 is a safety step (!). At each offset, the remote log follows the rule of every replica's
+    file, or a later one. So if a broker drops a local file, and readers use the remote segment instead, no removed
+    record comes back, and no earlier record whose tombstone has been removed.
 
     A rule removes a tombstone only after all tiers have carried out a rule that removed the earlier records of its
-    key. So a reader must not combine a table from before the preceding rule with a present replica: a cached table
-    counts only if it has the rule before the partition's last one (``RemoteLog.is_outdated``).
+    key. So a reader must not combine a table from before the preceding rule with a current replica: a reader may
+    use a cached table only if it has the rule before the partition's last one (``RemoteLog.is_outdated``).
 
 Late uploads, and late removals
-    An upload that begins below the recorded bound, with a lesser generation, is refused by the commit
-    (``RemoteLog.stale``), as the table that it continues says so. A commit that has read the table before step 3
-    loses the race against it. ``tier`` uploads the leader's rewritten files instead. A late commit of rewritten
-    segments finds the replaced ones gone, or the rule recorded, and changes nothing. ``vacuum`` deletes an
+    A commit refuses an upload of a lesser generation that begins below the recorded bound (``RemoteLog.stale``):
+    the table that the commit continues shows the bound. A commit that has read the table before step 3 loses the
+    race against it. ``tier`` uploads the leader's rewritten files instead. A late commit of rewritten segments
+    finds that the replaced ones are gone, or that the rule is recorded, and changes nothing. ``vacuum`` deletes an
     uncommitted object only if its rule is recorded, so no late commit lists a deleted object.
 
 Removed, or lost
     A gap is a row that a checksum covers. A segment whose name and footer disagree about the generation is
-    damaged.
-    A damaged object is rebuilt from a replica whose file follows at least the same rule, or the recorded one: an
-    older one would bring back records whose tombstone is removed. If no replica has such a file, ``compact`` makes
-    one. Comparisons of records with a replica of another generation leave out gaps.
+    damaged. A damaged object is rebuilt from a replica whose file follows the object's rule or a later one, or the
+    recorded rule: a file of an older rule would bring back records whose tombstone has been removed. If no replica
+    has such a file, ``compact`` makes one. Comparisons of records with a replica of another generation leave out
+    gaps.
 
     A cluster that is restored from the remote tier gets the rules of its tables. Its next rule has a greater
     generation than every segment.
 
 Invariants, in addition to C1 to C3
-    C4  a record that a rule has removed from one tier does not come back to a reader of both: at each offset the
+    C4  a record that a rule has removed from one tier does not come back to a reader of both: at each offset, the
         generation of the remote log is at least that of every replica's file
     C5  a replaced object stays until ``vacuum`` deletes it, after ``file.delete.delay.ms``: until then every
         version of the table can be read
@@ -82,7 +81,7 @@ RULES = "stratalog.rules"
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Adjacent segments, and the one that replaces them, with fewer records at the same offsets."""
+    """Adjacent segments, and the segment that replaces them, with fewer records at the same offsets."""
 
     former: tuple[RemoteSegment, ...]
     upload: Uploaded
@@ -94,7 +93,7 @@ class Followed:
 
     rule: Rule
     examined: frozenset[str]
-    """The paths of the segments of lesser generations from which it removes nothing."""
+    """The paths of the segments of lesser generations from which the rule removes nothing."""
 
 
 def rules_json(rules: Mapping[int, Rule]) -> str:
@@ -118,8 +117,8 @@ def rules_of(properties: Mapping[str, str | None], what: str) -> dict[int, Rule]
 def decide_removed(
     log: RemoteLog, replaced: Sequence[Replaced], operation: str = "compact"
 ) -> TableChange | CommittedBatch:
-    """Step 2, like ``remote_change.decide``. Replacements of segments that are not listed any more, or by a rule
-    that is recorded already, are left out: another driver, retention or a heal was faster.
+    """Step 2, like ``remote_change.decide``. Replacements of segments that are no longer listed, and replacements
+    by a rule that is already recorded, are left out: another driver, retention or a heal was faster.
 
     Raises: LogGapError, CorruptionError when the batch would break the log.
     """
@@ -145,14 +144,15 @@ def _check_greater(log: RemoteLog, each: Replaced) -> None:
     for former in each.former:
         if former.generation >= new.generation:
             raise CorruptionError(
-                f"{log.what}: {new.path} cannot replace {former.path}, which follows the same rule of removal or "
-                "a later one"
+                f"{log.what}: {new.path} cannot replace {former.path}, which follows the same removal rule or a "
+                "later one"
             )
 
 
 def decide_followed(log: RemoteLog, followed: Mapping[int, Followed]) -> TableChange | RemoteLog:
-    """Step 3: a change that records the rules; the log if it has them, or if each of the others must wait: a
-    segment was listed that was not examined."""
+    """Step 3: a change that records the rules. If there is nothing to record, the log. A rule waits while a listed
+    segment was not examined.
+    """
     new = {
         partition: each.rule
         for partition, each in followed.items()
@@ -168,8 +168,9 @@ def to_rewrite(segments: Iterable[RemoteSegment], rule: Rule) -> tuple[RemoteSeg
 
 
 def last_rule(log: RemoteLog, partition: int) -> Rule | None:
-    """The rule with which a partition begins in a cluster that knows only its remote log: the recorded one, with
-    the greatest generation of a segment or an erasure. None if no record was removed."""
+    """The first rule of a partition in a cluster that knows only the partition's remote log: the recorded rule,
+    with the greatest generation of a segment or an erasure. None if no record was removed.
+    """
     recorded = log.rules.get(partition)
     generations = (segment.generation for segment in log.of_partition(partition))
     generation = max(generations, default=0)

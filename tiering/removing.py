@@ -1,4 +1,4 @@
-"""Removes records from remote segments: rewrites them with gaps, by a removal that says which records leave.
+"""Removes records from remote segments: rewrites them with gaps in place of the records that a removal names.
 
 A task only creates objects; the driver commits them (``DeltaTopicTable.remove_records``).
 """
@@ -48,9 +48,9 @@ class RemovedRemotely:
 
     replaced: tuple[Replaced, ...] = ()
     examined: frozenset[str] = frozenset()
-    """The paths of the segments below the bound from which nothing leaves."""
+    """The paths of the segments below the bound from which nothing is removed."""
     left: int = 0
-    """The number of segments still to make."""
+    """The number of segments that remain to be made."""
     made: int = 0
     """The number of segments that earlier parts made."""
     gaps: int = 0
@@ -99,8 +99,8 @@ def carry_out_remotely(
     later record in either tier. ``segments`` are all of the partition; ``log`` is that of its leader; ``folder``
     is the topic's. ``spend``: see ``rewrite_segments``. Nothing is committed.
 
-    Raises: RetriableError for a rule above the last stable offset; LogGapError when the segments do not reach the
-        leader's log, as they may not if they were read long before it; see ``rewrite_segments``.
+    Raises: RetriableError for a rule above the last stable offset; LogGapError if the segments end before the
+        leader's log starts, which may happen if they were read long before that log; see ``rewrite_segments``.
     """
     todo = to_rewrite(segments, rule)
     if not todo:
@@ -111,7 +111,7 @@ def carry_out_remotely(
         found.find(_keys(leader, log, transactions, rule, remote, folder, segments))
 
         def by_rule(first: int, end: int) -> npt.NDArray[np.bool_]:
-            """Whether each record leaves by the rule; above the bound none does."""
+            """A boolean for each record: whether the rule removes it. Records above the bound are not removed."""
             until = max(first, min(end, rule.bound))
             return np.concatenate([found.removed(first, until), np.zeros(end - until, bool)])
 
@@ -134,9 +134,9 @@ def rewrite_segments(
     options: RemovingOptions,
     spend: Callable[[int], None] = _free,
 ) -> RemovedRemotely:
-    """Write segments of a partition again, in ascending order, without the records of ``removal``; neighbours of
-    together at most ``options.segment_bytes`` become one. ``replica`` is any of the partition; ``folder`` is the
-    topic's in ``remote``. Each new object is read back. ``spend`` waits until the bytes may be copied; it is
+    """Write segments of a partition again, in ascending order, without the records of ``removal``; neighbors of at
+    most ``options.segment_bytes`` in total become one segment. ``replica`` is any of the partition; ``folder`` is
+    the topic's in ``remote``. Each new object is read back. ``spend`` waits until the bytes may be copied; it is
     called before each run of segments is read. Nothing is committed.
 
     Raises: RemoteObjectMissingError, CorruptSegmentError; StorageError, OutcomeUnknownError.
@@ -196,15 +196,17 @@ def _keys(
     folder: str,
     segments: Sequence[RemoteSegment],
 ) -> Iterator[pa.RecordBatch]:
-    """The keys of both tiers below the bound: remote ones up to the leader's local start, and the leader's."""
+    """The keys of both tiers below the bound: from the remote segments up to the leader's local start, and from
+    the leader above it.
+    """
     until, what = min(log.local_start, rule.bound), str(leader)
     cold = [segment for segment in segments if segment.base_offset < until]
     if segments[-1].next_offset < until:
         raise LogGapError(
-            f"{what}: the remote log ends at offset {segments[-1].next_offset}, before the local one starts at "
+            f"{what}: the remote log ends at offset {segments[-1].next_offset}, before the local log starts at "
             f"{log.local_start}: run tier, which names what is missing"
         )
-    start = max(log.local_start, segments[0].base_offset)  # what lies before was removed from the remote log
+    start = max(log.local_start, segments[0].base_offset)  # earlier offsets were removed from the remote log
     hot = [Link(max(link.start, start), link.end, link.file) for link in log.over(start, rule.bound)]
     schemas = [read_remote(remote, folder, segment).schema for segment in cold]
     with errors_of(leader):
@@ -223,7 +225,7 @@ def _keys(
 
 
 def _runs(segments: Iterable[RemoteSegment], segment_bytes: int) -> list[list[RemoteSegment]]:
-    """Neighbours of together at most ``segment_bytes``, or single segments, ascending."""
+    """Runs of neighbors of at most ``segment_bytes`` in total, or single segments; ascending."""
     runs: list[list[RemoteSegment]] = []
     size = 0
     for segment in segments:

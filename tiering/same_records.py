@@ -1,10 +1,10 @@
-"""Finds where a leader's log and remote segments hold different records at the same offsets, in whatever files.
+"""Finds the offsets at which a leader's log and remote segments contain different records, in whatever files.
 
 Leader epochs distinguish two histories, unless brokers were restored together with their metadata: then an epoch
 may be used again for other records. Names and checksums do not help if one side was merged. So the records
 themselves are compared: timestamps, keys, values, headers. The log adds other columns, which follow from these or,
-like the outcome of a transaction, are known only in a merged file. Where files follow different removal rules, one
-side may have a gap in place of a record that the other still has: such offsets are left out.
+like the outcome of a transaction, are known only in a merged file. If files follow different removal rules, one
+side may have a gap in place of a record that the other side still has. Such offsets are left out.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _differs(leader: Store, links: Sequence[Link], first: int, theirs: pa.Table,
 
 
 def _gaps(records: pa.Table) -> npt.NDArray[np.bool_]:
-    """Whether each row is the gap that a removed record has left."""
+    """A boolean for each row: whether it is the gap of a removed record."""
     return bools_of(pc.fill_null(pc.equal(records["control"], GAP), False).combine_chunks())
 
 

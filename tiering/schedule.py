@@ -7,8 +7,8 @@
                                         take the jitter, up to a maximum
     topic gone, or tiering switched off off the list
 
-The list is only a hint. A forgotten partition is due at once, which costs one listing. The end of a remote log in
-the list is used only if the remote log cannot be read.
+The list is only a hint. A forgotten partition is due immediately, which costs one listing. The end of a remote log
+in the list is used only if the remote log cannot be read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     leader_epoch: Int64
     due_ms: Int64 = 0
-    """The scheduled processing time; 0: at once."""
+    """The scheduled processing time; 0: immediately."""
     attempts: Int64 = 0
     """Consecutive failures; 0 after a success."""
     failing_since_ms: Int64 = 0
@@ -78,8 +78,8 @@ class Schedule:
     entries: Mapping[TopicIdPartition, Entry] = field(default_factory=dict)
 
     def assigned(self, leader_epochs: Mapping[TopicIdPartition, int]) -> Schedule:
-        """The list of exactly these partitions. New partitions, and partitions with a new leader, are due at once;
-        the latter keep their failures.
+        """The list of exactly these partitions. New partitions, and partitions with a new leader, are due
+        immediately; the latter keep their failures.
         """
         entries: dict[TopicIdPartition, Entry] = {}
         for key, epoch in leader_epochs.items():

@@ -51,7 +51,7 @@ class Listed:
     files: Mapping[int, Published] = field(default_factory=dict)
     """By partition."""
     foreign: tuple[ListedFile, ...] = ()
-    """Files of other writers: that belong to no partition, or are not the latest of their partition."""
+    """Other files that the table lists: they belong to no partition, or are not the latest of their partition."""
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
     """By partition, the epoch of the leader that published last."""
 

@@ -41,8 +41,9 @@ DELETED = "stratalog.deleted"
 COMMIT_ATTEMPTS = 20
 """The number of tries after lost races."""
 UNANSWERED_ATTEMPTS = 4
-"""The number of tries after commits that were refused, or got no answer: each may have taken a full deadline with
-all its retries."""
+"""The number of tries after commits that were refused, or got no answer: each may have taken the full deadline of
+all retries.
+"""
 BACKOFF = Backoff(first_s=0.1, longest_s=2.0)
 ONE_ATTEMPT = 0
 """For max_commit_retries: the next version, or a conflict."""

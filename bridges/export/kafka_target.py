@@ -190,7 +190,7 @@ class KafkaTarget:
                 filler = SourceRecord(0, None, b"", None, (), None)
                 self._produce(self._producer, topic, partition, [filler] * fillers, delivered)
                 self._flush(self._producer, delivered)
-            else:  # the partition joins the transaction at once, and the record is purged before it is sent
+            else:  # the partition joins the transaction immediately, and the record is purged before it is sent
                 self._producer.produce(topic, b"", partition=partition)
                 self._producer.poll(waits_s)
                 waits_s *= 2

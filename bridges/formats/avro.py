@@ -108,7 +108,9 @@ class AvroRecords(AvroValues):
         if number not in self._writers:
             self._writers[number] = self._usable(self._registry.schema(number))
         if self._writers[number] is None:
-            raise UndecodedError(f"the registry has no schema {number}, or {self.path} lacks fields of it")
+            raise UndecodedError(
+                f"the registry has no schema {number}, or the schema in {self.path} lacks some of its fields"
+            )
         return self._writers[number], self._parsed
 
     def _usable(self, schema: Any) -> Any:

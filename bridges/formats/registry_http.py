@@ -139,7 +139,7 @@ class _Secure(request.HTTPSHandler):
 
 
 def _noted(make: Any, sockets: _Sockets, host: str, **options: Any) -> http.client.HTTPConnection:
-    """A connection that registers its socket at once, because ``urllib`` drops it after the headers."""
+    """A connection that registers its socket immediately, because ``urllib`` drops it after the headers."""
     connection: http.client.HTTPConnection = make(host, **options)
     create = connection._create_connection  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Decodes the records of many batches at once to Arrow columns: numpy reads the lengths, Arrow copies the bytes.
+"""Decodes the records of many batches at a time to Arrow columns: numpy reads the lengths, Arrow copies the bytes.
 
 The position of a record depends on the length of the previous one. So step ``k`` reads the ``k``-th record of
 *every* batch of a group, as one operation on arrays. Once only a few batches have records left, plain Python reads

@@ -36,7 +36,7 @@ _ABORT, _COMMIT = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A part of the run in which transactions of a task may end."""
+    """A piece of the run of segments, from the task's own piece on, in which the task's transactions may end."""
 
     opened: OpenSegment
     piece: SegmentRange
@@ -80,7 +80,7 @@ class TierTask:
 
 def read_task(task: TierTask, *, first: bool = False) -> Iterator[pa.RecordBatch]:
     """The records of a task, as columns of ``RECORDS``. ``first``: the caller needs only the first records, so the
-    task reads and decodes little at once.
+    task reads and decodes little at a time.
 
     Raises: CorruptionError and LogGapError for a segment that contradicts itself or its metadata;
         InvalidCallError for an unsupported format; SourceChangedError for a deleted segment; StorageError kinds.
@@ -96,7 +96,7 @@ def read_task(task: TierTask, *, first: bool = False) -> Iterator[pa.RecordBatch
         if batch.control:
             continue
         if group and batch.data is not group[-1].data and batch.codec is None:
-            yield from _rows(task, group, what)  # what was read together is decoded without a copy
+            yield from _rows(task, group, what)  # batches that were read together are decoded without a copy
             group, size, records = [], 0, 0
         group.append(decompressed(batch, what))
         size, records = size + group[-1].end - group[-1].begin, records + batch.records

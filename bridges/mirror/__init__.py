@@ -6,7 +6,7 @@ configs        the configs of a mirrored topic, from those of the source
 rows           records as columns; records and gaps as rows of a log
 partitions     the state of each partition in a run: position, waiting records
 progress       the progress of a run, for a bar
-bulk           many partitions at once, by Spark's executors, if there are many new records
+bulk           many partitions in parallel, by Spark's executors, if there are many new records
 side_by_side   several tasks in one partition, for a source with parts that can be read separately (its tier)
 options        the options of a mirror
 renamed        topics whose name differs from that in the source

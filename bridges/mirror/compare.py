@@ -3,8 +3,8 @@
 Some threads read both sides once, in the order of offsets, and compare them as columns (``compared``): offset,
 timestamp, key, value and headers of each record. For typed values, decoded values are compared, and the bytes of
 undecoded ones. The range is from the later log start to the earlier end of committed records. If the source or the
-topic here compacts, a record that only one side has is not a difference where a rule explains it (``one_sided``).
-Offsets that a source which is gone leaves unknown are not compared; notes name them.
+topic here compacts, a record that only one side has is not a difference if a rule explains it (``one_sided``).
+Offsets that are unknown because the source is gone are not compared; notes name them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _FETCH_BYTES = 16 * 1024 * 1024
 _COLUMNS = "offset", "timestamp", "key", "value", "headers"
 
 Batches = Iterator[tuple[pa.RecordBatch, int, str | None]]
-"""Records of one side in the order of offsets, the offset up to which they are complete, and why nobody can know
-them, if that is so.
+"""Records of one side in the order of offsets, the offset up to which they are complete, and the reason if they
+are unknown.
 """
 
 
@@ -226,7 +226,7 @@ class _Side:
         self._held: pa.RecordBatch = NO_RECORDS
         self._position = 0
         self.unknown: str | None = None
-        """Why the loaded records are unknown."""
+        """The reason why the loaded records are unknown."""
 
     def read_on(self, position: int, end: int) -> int:
         """The offset, after ``position`` and at most ``end``, up to which all records are loaded."""

@@ -35,7 +35,7 @@ class Compared:
     start: int
     end: int
     by_rules: bool = False
-    """Whether a side removes records by a rule. Then ``settle`` takes those on one side only."""
+    """Whether a side removes records by a rule. Then ``settle`` receives the records that are on one side only."""
     there: int = 0
     here: int = 0
     """The number of compared records."""
@@ -45,7 +45,7 @@ class Compared:
     named: list[str] = field(default_factory=list)
     """Some differing offsets, with the difference."""
     unknown: list[str] = field(default_factory=list)
-    """Offsets that are not compared, as nobody can know their records, with the reason."""
+    """Offsets that are not compared because their records are unknown, with the reason."""
     places: KeyPlaces | None = None
     """The sampled keys of the mirror."""
     _ranges: set[int] = field(default_factory=set)

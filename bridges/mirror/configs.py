@@ -2,8 +2,8 @@
 
 Retention is copied, except in an archive and if the source deletes nothing by age or size (it compacts). So is
 ``cleanup.policy=compact`` with its lags, except in an archive, which keeps all records. The mirrored log is
-compacted by its own rules (``partitions.removal``). They are right here, too: a record leaves only where a later
-one of its key is in the log here, and the source had that one as well.
+compacted by its own rules (``partitions.removal``). These rules are also correct for a mirror: a record is removed
+only if the log here has a later record of its key, which the source also had.
 
 Not copied are limits of Kafka's brokers and buffers (``engine.config.settings``), and ``min.insync.replicas``,
 which depends on the brokers. The partitioner is that of Java's producers, so that keys keep their partitions when

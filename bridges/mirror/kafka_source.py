@@ -49,7 +49,7 @@ TIMEOUT_S = 30.0
 _TRIES, _PAUSE_S = 3, 0.5
 """The wait for a partition whose leader moves."""
 _MESSAGES = 500
-"""The number of messages to take from librdkafka at once, or those that arrive in ``_WAIT_S``."""
+"""The number of messages to take from librdkafka in one call, or those that arrive in ``_WAIT_S``."""
 _WAIT_S = 0.1
 _READ_RECORDS = 5000
 """The approximate size of a read, if enough records are available."""
@@ -266,8 +266,8 @@ class KafkaSource:
 
 class _Taken:
     """Messages from librdkafka, as one list per field and partition. Python's work per record limits the speed of
-    a mirror, and this is all of it. The message objects are dropped at once, because the garbage collector would
-    traverse them again and again.
+    a mirror, and this is all of it. The message objects are dropped immediately, because the garbage collector
+    would traverse them again and again.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
-"""Records of a compared partition that one side has and a rule of removal has taken from the other.
+"""Records of a compared partition that only one side has because a removal rule has removed them from the other.
 
 A rule removes a record without a key, a tombstone that is old enough, and a record whose key has a later record.
-It explains no other record that only one side has: the last record of a key, for example, whose tombstone left the
-source before the mirror copied it. A rule here looks at records below its bound alone, so no later record from the
-bound on explains one that is missing here. The bound of the source is unknown.
+It does not explain any other record that only one side has, for example the last record of a key whose tombstone
+the source deleted before the mirror copied it. A rule here considers only records below its bound, so a later
+record at or above the bound does not explain one that is missing here. The bound of the source is unknown.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ class OneSided:
     def _keys(
         self, end: int, sides: Iterable[Sides], later: Iterable[pa.RecordBatch], below: _KeptKeys
     ) -> Iterator[pa.RecordBatch]:
-        """The keys of both sides, as ``Superseded.find`` takes them. ``below`` keeps those below the bound of the
-        rule here."""
+        """The keys of both sides, in the form that ``Superseded.find`` accepts. ``below`` keeps the keys below the
+        bound of the rule here.
+        """
         bound = 0 if self.rule is None else self.rule.bound
         for there, here in sides:
             offsets, others = offsets_of(there), offsets_of(here)
@@ -103,7 +104,7 @@ class OneSided:
 
 
 class _KeptKeys:
-    """Batches in a file, in order, as the keys may exceed the memory."""
+    """Batches in a file, in order, because the keys may exceed the memory."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "keys"
@@ -144,8 +145,9 @@ class _KeptKeys:
 
 
 def _explained(offsets: Iterable[np.ndarray], marks: Superseded, bound: int) -> Iterator[tuple[int, bool | None]]:
-    """The offsets, each with whether a rule explains that a side lacks it; None: none looks at it, as it is not
-    below ``bound``."""
+    """The offsets, each with whether a rule explains that a side lacks it; None if no rule covers the offset,
+    because it is not below ``bound``.
+    """
     for some in offsets:
         below = some[some < bound]
         if len(below):
@@ -163,7 +165,7 @@ def _how(side: str, unexplained: str, explained: bool | None) -> str | None:
 
 
 def _marked(records: pa.RecordBatch, may_leave: np.ndarray) -> pa.RecordBatch:
-    """``may_leave``: where a tombstone may have left the other side."""
+    """``may_leave``: whether a tombstone may have been removed from the other side."""
     return _columns(records.column("key"), offsets_of(records), may_leave & ~valid_of(records.column("value")))
 
 

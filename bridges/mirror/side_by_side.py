@@ -2,8 +2,8 @@
 
 Each task reads a part of the source, decodes and encodes it, and then waits until the log ends at its start. So
 the log takes the parts in order, each at its offset or not at all. Reading, decoding and encoding, which take
-nearly all the time, run at once. A round has a few parts for each process. After it the driver acknowledges the
-appends.
+nearly all the time, run concurrently. A round has a few parts for each process. After it the driver acknowledges
+the appends.
 
 If a part cannot be read, or its turn does not come, its task leaves it. The driver then continues the partition in
 the other ways (``bulk``, ``catch_up``).
@@ -43,7 +43,7 @@ _PARTS = 8
 _MOST_BYTES = 32 * 1024 * 1024
 """The memory for waiting records of a task, in bytes."""
 _PAUSE_S, _PATIENCE_S = 0.05, 60.0
-"""The pause between looks at the log end, and the time without a change after which a task stops waiting."""
+"""The pause between checks of the log end, and the time without a change after which a task stops waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,7 @@ def _append(work: PartWork, one: Stretched, piece: Piece) -> None:
 
 
 def _turn(work: PartWork, start: int) -> LogEnd:
-    """The log end, once it is at ``start`` or behind it. Raises: RetriableError if the log end stays below
-    ``start``.
-    """
+    """The log end, once it has reached ``start``. Raises: RetriableError if the log end stays below ``start``."""
     end: LogEnd | None = None
     before, since_s = -1, work.clock.monotonic_s()
     while True:

@@ -125,7 +125,7 @@ class SourceRead:
     from_tier: bool = False
     """Whether the records were read from the source's tier, and not through its brokers."""
     unknown: str | None = None
-    """Why nobody can know the records up to ``position``, as the source is gone; None if they are known."""
+    """The reason why the records up to ``position`` are unknown, if the source is gone; None if they are known."""
     notes: tuple[str, ...] = ()
     """For the report: the ranges that were not read from the tier, with the reason."""
 

@@ -110,8 +110,8 @@ def check_source(here: TopicImage, there: SourceTopic) -> None:
         raise TopicAlreadyExistsError(
             f"topic {here.name!r} already exists here and is not a mirror: it was created here, or its mirror "
             "was ended. Nothing was copied, because records appended here and records of the source would need "
-            "the same offsets. Keep the topic as it is, or delete it here, which loses its records, and mirror "
-            "again"
+            "the same offsets. Either keep the topic as it is, or delete it here (its records are lost) and "
+            "mirror it again"
         )
     cluster_id, _, topic_id = mirrored.rpartition("/")
     if cluster_id != there.cluster_id:

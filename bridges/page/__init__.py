@@ -10,8 +10,8 @@
 
 The cluster is observed once, as by ``health``: a page costs as much as ``health``, and writes nothing to the
 cluster. The browser gets the content as JSON and turns it into text, so no name in it is ever read as HTML. It
-draws only the visible rows, so a page of 10,000 partitions opens at once. The file loads nothing over the network,
-and forbids it; the served page requests only from its own server.
+draws only the visible rows, so a page of 10,000 partitions opens immediately. The file loads nothing over the
+network, and forbids it; the served page requests only from its own server.
 
 Only ``cluster`` uses this package.
 """

@@ -22,8 +22,8 @@ def group_rows(
     lags: Mapping[tuple[str, str], int],
     logs: Mapping[TopicPartition, TieredLog],
 ) -> list[dict[str, Any]]:
-    """A row for each group and topic. ``lag`` is None where it is unknown; ``commits`` have ``COMMIT_COLUMNS``,
-    and are None after the first ``MOST_COMMITS`` of all groups. ``member_epoch`` is None for a group for which no
+    """A row for each group and topic. ``lag`` is None if it is unknown; ``commits`` have ``COMMIT_COLUMNS``, and
+    are None after the first ``MOST_COMMITS`` of all groups. ``member_epoch`` is None for a group for which no
     member has committed.
     """
     rows: list[dict[str, Any]] = []

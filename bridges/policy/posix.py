@@ -21,7 +21,7 @@ _HEAD = """\
 # delete them.
 set -eu
 : "${{GROUP:?name the group that gets the rights}}"
-pass() {{ setfacl -m "g:$GROUP:rx" -- "$1"; }}   # through a folder, to what lies in it
+pass() {{ setfacl -m "g:$GROUP:rx" -- "$1"; }}   # through a folder, to its contents
 give() {{ setfacl -R -m "g:$GROUP:$1,d:g:$GROUP:$1" -- "$2"; }}
 """
 

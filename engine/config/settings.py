@@ -126,6 +126,19 @@ def check_removed(config: TopicConfig, what: str, *, compacted: bool, erased: bo
             )
 
 
+def check_iceberg_kept(before: TopicConfig, after: TopicConfig, what: str, *, unfinished: bool) -> None:
+    """Check new configs of a topic whose erasure may be ``unfinished``: its Iceberg table has to stay known.
+
+    Raises: InvalidConfigError.
+    """
+    named = before.remote_iceberg_table
+    if unfinished and named and after.remote_iceberg_table != named:
+        raise InvalidConfigError(
+            f"{what}: remote.iceberg.table cannot change, because an erasure of its records is not finished, and "
+            f"{named} may have values of them: run `stratalog erase` until it is whole"
+        )
+
+
 def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """For each topic key, its value as text, and the source: ``topic``, ``cluster`` or ``default``."""
     for key, definition in TOPIC_CONFIGS.items():

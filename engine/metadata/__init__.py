@@ -39,7 +39,7 @@ Derivation by replay
 
 Extensions of the protocol's text
     * A restored older copy of a root is also another *incarnation*: it has the same directory id, but another
-      ``broker.json`` as an object, unless an operator vouches that it is a faithful copy.
+      ``broker.json`` as an object, unless an operator vouches that the copy is faithful.
     * A partition whose ISR became empty records the storage of the last member (``lost``). If that storage is
       registered again, it becomes the ISR and leads; with any other incarnation of it, the partition waits for an
       unclean election.

@@ -133,7 +133,7 @@ class UnfenceBroker:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBroker:
-    """Permanently remove a broker that holds nothing that the cluster needs."""
+    """Permanently remove a broker that has nothing that the cluster needs."""
 
     broker_id: int
 

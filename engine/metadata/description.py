@@ -3,7 +3,7 @@ data. Pure.
 
 The Delta tables hold the records and, in their footers, leader epochs and producers. They lack the partition
 counts of topics, log starts inside a segment, and configs. A description has them for all topics; it leaves out
-brokers, as a restored cluster has other brokers.
+brokers, because a restored cluster has other brokers.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Election:
     """Also elect from outside an ISR in which no member can lead: records that only the ISR had are lost."""
     resign: bool = False
     """The storage of the current leader is damaged: the same record removes that leader from the ISR. Requires the
-    partition epoch, as the leader may have changed.
+    partition epoch, because the leader may have changed.
     """
     partition_epoch: int | None = None
     """The partition epoch of the view for the election; None: the current one."""
@@ -48,7 +48,7 @@ class Election:
     epoch. Requires the partition epoch.
     """
     remote_end: int = 0
-    """With ``remote_epoch``: the end of the remote log. A rule of removal must not reach above it."""
+    """With ``remote_epoch``: the end of the remote log. The bound of a removal rule must not be above it."""
     lost: bool = False
     """No replica has any of the known records. The leader stays, alone in the ISR; all replicas get new folders,
     so that late writes to the old ones do not count; and the log begins again at the last known offset. Requires
@@ -109,18 +109,18 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
 
 
 def _check_not_compacted(image: ClusterImage, election: Election, what: str) -> None:
-    """Check that the partition has no removal rule. Such an election could lose the last record of a key, after
-    some replicas have already removed the key's earlier records; or it could give the offsets of an erasure to
-    other records. A remote log that the rule does not exceed has the last record of each key.
+    """Check that the partition has no removal rule. An election that loses records could lose the last record of a
+    key, after some replicas have already removed the key's earlier records; or it could assign the offsets of an
+    erasure to other records. A remote log that extends to the bound of the rule has the last record of each key.
 
     Raises: InvalidCallError.
     """
     key = TopicIdPartition(election.topic_id, election.partition)
     if any(one.offsets for one in image.erasures_of(key)):
         raise InvalidCallError(
-            f"{what}: an erasure of its records is not carried out by every replica, and an election that gives "
-            "up records could bring them back: bring back a broker that was in its ISR, or reassign the replicas "
-            "that are away, then run `stratalog erase` again without keys"
+            f"{what}: not every replica has applied an erasure yet, and an election that loses records could "
+            "bring the erased ones back: bring back a broker of its ISR, or reassign the replicas on unreachable "
+            "brokers, then run `stratalog erase` again without keys"
         )
     rules = image.rules_of(key)
     if rules and (election.remote_epoch is None or rules[-1].rule.bound > election.remote_end):

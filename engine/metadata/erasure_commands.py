@@ -1,4 +1,6 @@
-"""Commands that erase records of partitions at given offsets, and forget the offsets (``partitions.erasure``)."""
+"""Commands that erase records at given offsets of partitions, and later forget these offsets
+(``partitions.erasure``).
+"""
 
 from __future__ import annotations
 
@@ -30,27 +32,28 @@ from stratalog.partitions.identity import TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class WantedErasure:
-    """Offsets that a partition should lose."""
+    """The offsets of one partition to erase."""
 
     topic_id: str
     partition: int
     offsets: tuple[OffsetRange, ...]
     """See ``Erasure``; at most ``MOST_RANGES``, below the last stable offset of the leader."""
     after: int
-    """The generation of the rule before it, which every member of the ISR has carried out; 0: there is none."""
+    """The generation of the previous rule, which every member of the ISR has carried out; 0: there is none."""
     leader_epoch: int
     """The epoch of the leader whose log has the records."""
     partition_epoch: int
-    """That of the view whose ISR, and those being added, have carried out the rule before it."""
+    """The partition epoch of the view whose ISR, and the replicas being added, have carried out the previous rule.
+    """
     remote: bool = False
-    """Whether the remote log was searched too, and is rewritten before the replicas."""
+    """Whether the remote log was also searched, and will be rewritten before the replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddErasures:
     """Give partitions their next erasures. One answer per partition, in order: INVALID_UPDATE_VERSION if the
     partition has changed; FENCED_LEADER_EPOCH if another leader has been elected; POLICY_VIOLATION for a topic
-    from which no offsets can be erased, or when too many offsets wait for replicas that are away.
+    from which no offsets can be erased, or if too many offsets wait for unreachable replicas.
     """
 
     wanted: tuple[WantedErasure, ...]
@@ -67,15 +70,16 @@ class ErasedEverywhere:
     topic_id: str
     partition: int
     generation: int
-    """Up to this one."""
+    """The generation up to which they have."""
     partition_epoch: int
-    """That of the view whose replicas were all looked at."""
+    """The partition epoch of the view under which all replicas were checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetErasures:
     """Forget the offsets of erasures that every replica has carried out. One answer per partition, in order:
-    INVALID_UPDATE_VERSION if the partition has changed, and may have another replica."""
+    INVALID_UPDATE_VERSION if the partition has changed and so may have another replica.
+    """
 
     erased: tuple[ErasedEverywhere, ...]
 
@@ -114,15 +118,14 @@ def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[MetadataRecord
     what = name_of(image, wanted)
     if wanted.leader_epoch != present.leader_epoch:
         raise FencedLeaderEpochError(
-            f"{what}: the records were found under leader epoch {wanted.leader_epoch}, but {present.leader_epoch} "
-            "is the present one; look at the log of the new leader"
+            f"{what}: the records were found under leader epoch {wanted.leader_epoch}, but the current one is "
+            f"{present.leader_epoch}; search the log of the new leader"
         )
     generation = image.generation_of(key)
     if wanted.partition_epoch != present.partition_epoch or wanted.after != generation:
         raise InvalidUpdateVersionError(
-            f"{what}: an erasure was to follow generation {wanted.after}, under partition epoch "
-            f"{wanted.partition_epoch}, but the last generation is {generation}, and the partition epoch is "
-            f"{present.partition_epoch}; look at the logs again"
+            f"{what}: the erasure was planned for generation {wanted.after} and partition epoch "
+            f"{wanted.partition_epoch}, but they are now {generation} and {present.partition_epoch}; plan it again"
         )
     if not wanted.offsets or not are_ranges(wanted.offsets) or len(wanted.offsets) > MOST_RANGES:
         raise InvalidCallError(
@@ -133,18 +136,20 @@ def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[MetadataRecord
     config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
     if config.snapshots:
         raise PolicyViolationError(f"{what}: no record can be erased from a topic with cleanup.policy=snapshot")
-    if config.remote_storage_enable and config.remote_iceberg_table:
-        raise PolicyViolationError(f"{what}: no record can be erased from a tiered topic with an Iceberg table")
+    if config.remote_storage_enable and config.compacts and config.remote_iceberg_table:
+        raise PolicyViolationError(
+            f"{what}: no record can be erased from a tiered topic with cleanup.policy=compact and an Iceberg table"
+        )
     if config.remote_storage_enable and not wanted.remote:
         raise PolicyViolationError(
-            f"{what}: its topic has been tiered since its records were looked for: erase again"
+            f"{what}: its topic became tiered after the search for its records: run erase again"
         )
     kept = sum(len(one.offsets) for one in image.erasures_of(key)) + len(wanted.offsets)
     if kept > MOST_KEPT_RANGES:
         raise PolicyViolationError(
             f"{what}: {kept:,} ranges of offsets would wait for replicas that have not carried out their erasure, "
-            f"and the metadata keep {MOST_KEPT_RANGES:,}: bring back the brokers that are away, or reassign their "
-            "replicas, then erase again"
+            f"but the metadata keep at most {MOST_KEPT_RANGES:,}: bring back the unreachable brokers, or reassign "
+            "their replicas, then run erase again"
         )
     record = ErasureRecord(
         topic_id=key.topic_id, partition=key.partition, erasure=Erasure(generation + 1, wanted.offsets)
@@ -157,8 +162,8 @@ def _forgotten(image: ClusterImage, erased: ErasedEverywhere) -> tuple[MetadataR
     present = image.partition(*key)
     if erased.partition_epoch != present.partition_epoch:
         raise InvalidUpdateVersionError(
-            f"{name_of(image, erased)}: its replicas were looked at under partition epoch "
-            f"{erased.partition_epoch}, but {present.partition_epoch} is the present one; look at them again"
+            f"{name_of(image, erased)}: its replicas were checked under partition epoch "
+            f"{erased.partition_epoch}, but the current one is {present.partition_epoch}; check them again"
         )
     record = ErasedEverywhereRecord(topic_id=key.topic_id, partition=key.partition, generation=erased.generation)
     return record, present.partition_epoch

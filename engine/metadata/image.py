@@ -1,6 +1,6 @@
 """The state of the cluster as frozen values, made by ``stratalog.engine.metadata.fold``.
 
-Broker, topic and partition images are ``msgspec`` structs, as a large cluster has a million of them: they are
+Broker, topic and partition images are ``msgspec`` structs, because a large cluster has a million of them: they are
 built in a fraction of the time of a dataclass, and the garbage collector does not track topics and partitions.
 Mappings of a finished image never change; a change makes new ones that share entries with the old ones
 (``stratalog.engine.metadata.overlay``).
@@ -197,12 +197,12 @@ def partition_of(topic: TopicImage, partition: int) -> PartitionImage:
 
 
 def last_generation(rules: Sequence[CommittedRule], erasures: Sequence[Erasure]) -> int:
-    """The generation of the last of the rules and erasures of a partition; 0 without any."""
+    """The generation of the last rule or erasure of a partition; 0 without any."""
     return max(rules[-1].rule.generation if rules else 0, last_erasure(erasures))
 
 
 def last_erasure(erasures: Sequence[Erasure]) -> int:
-    """The generation of the last of the erasures of a partition; 0 without any."""
+    """The generation of the last erasure of a partition; 0 without any."""
     return erasures[-1].generation if erasures else 0
 
 
@@ -299,8 +299,8 @@ class ClusterImage:
     needs. Partitions without a rule are absent.
     """
     erasures: Mapping[str, Mapping[int, tuple[Erasure, ...]]] = field(default_factory=dict)
-    """By topic id and partition: the last erasure, and all that some replica has not carried out, ascending
-    (``stratalog.partitions.erasure``). Partitions that never had one are absent.
+    """By topic id and partition, ascending: the last erasure, and all erasures that some replica has not carried
+    out (``stratalog.partitions.erasure``). Partitions that never had an erasure are absent.
     """
     next_offset: int = 0
     """The metadata offset up to which (exclusive) records are folded in."""
@@ -399,7 +399,7 @@ class ClusterImage:
         return self.erasures.get(key.topic_id, {}).get(key.partition, ())
 
     def generation_of(self, key: TopicIdPartition) -> int:
-        """The generation of the last rule of removal of a partition; 0: none."""
+        """The generation of the last removal rule of a partition; 0: none."""
         return last_generation(self.rules_of(key), self.erasures_of(key))
 
     def views(self, topic: str) -> list[PartitionView]:

@@ -40,9 +40,8 @@ def replace_replicas(
     target: tuple[int, ...] = (),
     joining: tuple[int, ...] = (),
 ) -> PartitionChangeRecord | None:
-    """The record that sets these replicas; None if they are set already. Members of the ISR, and replicas being
-    added, stay if they are among the new replicas. A leaving leader is followed by a member of the ISR, or by
-    none.
+    """The record that sets these replicas; None if they are already set. Members of the ISR, and replicas being
+    added, stay if they are among the new replicas. A member of the ISR, or none, follows a leader that is removed.
     """
     isr, adding = in_order(replicas, isr), in_order(replicas, adding)
     leader: int | UnsetType | None = UNSET

@@ -258,7 +258,7 @@ class WantedRule:
     this time.
     """
     committed_ms: int
-    """The latest of the clocks' times. From it, ``delete.retention.ms`` counts for the previous rule."""
+    """The latest of the clocks' times. The ``delete.retention.ms`` of the previous rule counts from this time."""
     delete_retention_ms: int
     partition_epoch: int
     """The partition epoch of the view whose ISR, and the replicas being added, have applied the previous rule."""
@@ -330,8 +330,8 @@ class AddRules:
 
 @dataclass(frozen=True, slots=True)
 class AdoptRules:
-    """Give the partitions of a restored topic the rules that their remote logs follow, where they have no later
-    one. Answer: the number of rules given.
+    """Give the partitions of a restored topic the rules that their remote logs follow, except partitions that have
+    a later rule. Answer: the number of rules given.
     """
 
     topic_id: str

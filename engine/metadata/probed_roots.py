@@ -1,8 +1,8 @@
 """Metadata changes that follow from the probed state of the brokers' roots. Pure.
 
-The order of the commits matters to a partition whose whole ISR is affected at once, as the last member of an ISR
-stays in it when it is fenced: brokers that have certainly lost data leave first, then those with a foreign root,
-then those whose root merely does not answer.
+The last member of an ISR stays in it when fenced, so the order of the commits matters to a partition whose whole
+ISR is affected at the same time. Brokers that have certainly lost data are removed first, then brokers with a
+foreign root, then brokers whose root merely does not answer.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class ProbedMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ApplyProbe:
-    """Fence, register and unfence brokers by the state of their roots; brokers that were fenced by hand are left
-    alone. Changes nothing unless a majority of the metadata voters is unchanged: a driver that does not reach the
-    voters is isolated, and moved or restored metadata needs an operator.
+    """Fence, register and unfence brokers by the state of their roots; brokers that were fenced by hand are not
+    changed. Changes nothing unless a majority of the metadata voters is unchanged: a driver that does not reach
+    the voters is isolated, and moved or restored metadata needs an operator.
     """
 
     found: tuple[Found, ...]

@@ -1,4 +1,4 @@
-"""Reassignments: other replicas for a partition, added before the old ones leave (Kafka's KIP-455)."""
+"""Reassignments: other replicas for a partition, added before the old ones are removed (KIP-455)."""
 
 from __future__ import annotations
 
@@ -103,16 +103,16 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
 
 
 def _check_not_erasing(image: ClusterImage, present: PartitionImage, wanted: Reassignment, what: str) -> None:
-    """Check that every replica has carried out the erasures. The replicas that stay may have erased records, so no
-    election would choose one of them, and the partition would have no leader for good.
+    """Check that every replica has carried out the erasures. The remaining replicas may still have erased records.
+    No election would choose such a replica, so the partition would never have a leader again.
 
     Raises: InvalidReplicaAssignmentError.
     """
     if any(one.offsets for one in image.erasures_of(TopicIdPartition(wanted.topic_id, wanted.partition))):
         raise InvalidReplicaAssignmentError(
-            f"{what}: an erasure of its records is not carried out by every replica, and no replica that stays is "
-            f"in the ISR {present.isr}, so none could lead, not even by force: bring back a broker of the "
-            "ISR, then reassign, or run `stratalog erase` again without keys; or delete the topic"
+            f"{what}: not every replica has applied an erasure yet, and no remaining replica would be in the ISR "
+            f"{present.isr}, so none could lead, even by force: bring back a broker of the ISR, then reassign, or "
+            "run `stratalog erase` again without keys; or delete the topic"
         )
 
 

@@ -174,7 +174,7 @@ class RemovalRuleRecord(_TypedRecord, frozen=True):
 
 
 class ErasureRecord(_TypedRecord, frozen=True):
-    """The next rule by which the records at given offsets leave a partition (``stratalog.partitions.erasure``)."""
+    """A partition's next erasure, which removes records at given offsets (``stratalog.partitions.erasure``)."""
 
     topic_id: str
     partition: Int64
@@ -257,7 +257,7 @@ def decode(data: bytes) -> MetadataRecord:
 
 def check_readable(record: MetadataRecord) -> None:
     """Check that the record, once written, reads back equal. Any other record (with the broker 2.0 instead of 2,
-    for example) would make the metadata unreadable forever. ¶ Raises: InvalidCallError.
+    for example) would make the metadata unreadable forever. Raises: InvalidCallError.
     """
     try:
         text = encode(record)

@@ -11,6 +11,7 @@ from stratalog.engine.config.mirrored import mirrored_topic
 from stratalog.engine.config.settings import (
     check_config,
     check_disabling,
+    check_iceberg_kept,
     check_partitioner,
     check_removed,
     cluster_config,
@@ -247,7 +248,7 @@ class CreatePartitions:
 def _new_partition(
     topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False, log_start: int = 0
 ) -> PartitionRecord:
-    """A new partition, led by its preferred replica. All replicas are in sync, as there are no records yet."""
+    """A new partition, led by its preferred replica. All replicas are in sync: there are no records yet."""
     return PartitionRecord(
         topic_id=topic_id,
         partition=partition,
@@ -391,6 +392,7 @@ class AlterConfigs:
             topic_id = image.topic(self.topic).topic_id
             compacted, erased = topic_id in image.rules, topic_id in image.erasures
             check_removed(config, what, compacted=compacted, erased=erased)
+            check_iceberg_kept(before, config, what, unfinished=_erases(image, topic_id))
         records = tuple(
             ConfigRecord(
                 resource=ConfigResource.CLUSTER if self.topic is None else ConfigResource.TOPIC,
@@ -402,6 +404,11 @@ class AlterConfigs:
             if after.get(name) != present.get(name)
         )
         return Decision(records, None)
+
+
+def _erases(image: ClusterImage, topic_id: str) -> bool:
+    """Whether an erasure of the topic's records is not finished."""
+    return any(one.offsets for each in image.erasures.get(topic_id, {}).values() for one in each)
 
 
 @dataclass(frozen=True, slots=True)

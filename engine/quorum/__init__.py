@@ -6,14 +6,14 @@ Purpose
 
         batch        one committed batch: a data file of ``partitions``, one row per record
         repeated     earlier batches inside a later one, so that one request reads many
-        voter        one voter, a folder on the root of a broker: look, claim, create
+        voter        one voter, a folder on the root of a broker: list, claim, create
         state        a log up to its end, and the voters that show it; snapshots count as log
         checkpoints  snapshots in the folders of voters: written, read, copied
         contents     the greatest log of some voters, and copies of it for those that lack it
         finding      the greatest log on some roots, of any cluster's voters
         damage       voters with untrustworthy files, and the log that a majority shows without them
-        electorate   the voters, and looks at a majority of them; why they may change
-        proof        the log that looks prove to be committed, for drivers without the right to write
+        electorate   the voters, and listings of a majority of them; why they may change
+        proof        the log that listings prove to be committed, for drivers without the right to write
         patience     how long drivers wait for each other
         claim        an epoch that a driver has claimed, and the log that it continues
         log          claims an epoch, commits a batch, reads linearizably
@@ -41,19 +41,19 @@ How a batch is recognized
     their names identify their content, and a claimant knows the whole log that its epoch continues. Whether a
     batch is in the log, and on a majority, depends on file names alone.
 
-    A lineage drops entries below the log start of a majority of the voters, as it is in every batch, and grows
-    with each claim. The outcome of a batch below that start stays unknown, and its caller gets that answer.
+    A lineage drops entries below the log start of a majority of the voters, because it is in every batch, and
+    grows with each claim. The outcome of a batch below that start stays unknown, and its caller gets that answer.
 
 Contention between drivers
-    Only a claimed epoch lets a driver write, and a greater claim ends it: drivers that claim at once would fence
-    each other forever. So all claim on the voters in one order, and the exclusive create on the first decides; the
-    others only look at that voter from time to time, until the claimant has committed, rests, or seems dead
-    (``patience``). This only affects speed: safety depends on no wait and no clock.
+    Only a claimed epoch lets a driver write, and a greater claim ends it: drivers that claim at the same time
+    would fence each other forever. So all drivers claim on the voters in the same order, and the exclusive create
+    on the first voter decides. The others only poll that voter until the claimant has committed, pauses, or seems
+    dead (``patience``). This only affects speed: safety does not depend on a wait or a clock.
 
 Drivers without the right to write
     A read may have to finish the work of others by writing. A driver without that right answers with the log that
-    looks at all voters prove (``proof``). A command that it cannot commit is refused at once, and the error names
-    the right and the path. A voter that refuses counts as unreachable.
+    is proven by listing all voters (``proof``). A command that it cannot commit is refused immediately, and the
+    error names the right and the path. A voter that refuses counts as unreachable.
 
 Differences from the text of the protocol
     * A voter counts when its last file is the tail and it has *every* file of the log, not only the tail: one
@@ -65,7 +65,7 @@ Differences from the text of the protocol
     * A read ends after its first round of listings if they show the result: each listing was made after the read
       began, and a claim after a listing sees what the listing saw.
     * A command is decided on the claimed state without a read: the commit shows whether that was the latest. A
-      refusal, and an answer without a change, rest on a read, or on a commit.
+      refusal, and an answer without a change, are based on a read, or on a commit.
 
 Signed files
     If the cluster has a key (``stratalog.partitions.cluster_key``), batches and snapshots are signed for their
@@ -73,13 +73,13 @@ Signed files
     file counts as damage of that voter, and the voter is left out. All holders of one secret claim an epoch under
     one name, and exclusive create decides; during a rotation of secrets there may be two names for one epoch: then
     no driver has it on that voter (``VoterLook.disputed``). A driver without the key reads signed files
-    unverified, and neither claims, commits nor copies, as its log might be foreign.
+    unverified, and does not claim, commit or copy, because its log might be foreign.
 
 Limits
     A voter's root that was restored from an older copy keeps its directory id, and so its vote. Together with a
     lagging voter it shows an old log to a driver that reaches only these two. The metadata knows the identity of
     each broker's root (``BrokerImage.root``), but a vote does not depend on it: object stores have none; if all
-    roots move at once (a copied cluster, or the only voter), no majority would be left to read, or to commit the
-    new registration; and a file system that renumbers its files would stop every voter at once. Remove such a
-    voter and add it again (``stratalog quorum``) before others become unreachable.
+    roots move at the same time (a copied cluster, or the only voter), no majority would be left to read, or to
+    commit the new registration; and a file system that renumbers its files would stop all voters at the same time.
+    Remove such a voter and add it again (``stratalog quorum``) before others become unreachable.
 """

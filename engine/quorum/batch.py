@@ -117,7 +117,7 @@ def encode_batch(
 def _too_large(count: int, size_bytes: int) -> InvalidCallError:
     return InvalidCallError(
         f"{count} records of {size_bytes} bytes are too many for one metadata commit: "
-        "they would exceed what readers accept; change fewer topics or partitions at once. Nothing was changed"
+        "they would exceed what readers accept; change fewer topics or partitions at a time. Nothing was changed"
     )
 
 

@@ -61,7 +61,7 @@ def has_log(cluster_id: str, voters: Iterable[Voter], others: Mapping[int, Store
     Raises: MetadataLostError when no voter holds one, and another broker shows that the cluster had a log;
     StorageError.
     """
-    looks = [voter.look() for voter in voters]  # look at all voters: an unreachable one might hold the log
+    looks = [voter.look() for voter in voters]  # check all voters: an unreachable one might have the log
     if any(look.last is not None for look in looks):
         return True
     _refuse_lost_log(cluster_id, others)
@@ -89,8 +89,8 @@ def _check_same(image: ClusterImage, cluster_id: str, ids: Sequence[VoterId]) ->
 
 @dataclass(frozen=True, slots=True)
 class FoundLog:
-    """The metadata log of an existing cluster, from one look at the brokers. A majority of its voters must still
-    confirm it.
+    """The metadata log of an existing cluster, from one listing of the brokers. A majority of its voters must
+    still confirm it.
     """
 
     voters: tuple[Voter, ...]
@@ -111,8 +111,8 @@ def find_log(
 ) -> FoundLog:
     """The voters of an existing cluster, and their log. ``stores`` are the roots of all brokers, ``named`` the
     voters in the cluster file, ``whose`` the known owners of some roots. If these do not include the log's own
-    voters, all brokers are looked at. ``cached`` is an earlier log, used if it fits. ``as_logged`` ignores the
-    voters in the file. With ``key``, unsigned objects do not count.
+    voters, all brokers are listed. ``cached`` is an earlier log, used if it fits. ``as_logged`` ignores the voters
+    in the file. With ``key``, unsigned objects do not count.
 
     At any length of the log, it reads from each voter of a majority its ``broker.json`` before (unless in
     ``whose``) and after a listing, then the latest snapshot (2 requests) and the last batch: 6 requests with one

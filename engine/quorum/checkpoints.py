@@ -94,7 +94,7 @@ def _signature(voter: Voter) -> Check:
 
 
 def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName, target: Voter) -> None:
-    """Copy a snapshot from ``source``, as it was listed, to ``target``, after verifying it.
+    """Verify a snapshot that ``source`` lists, and copy it to ``target``.
 
     A small snapshot is written from the verified bytes: a second read may return other bytes, and one corrupt
     voter would corrupt another. A larger one is fetched in chunks (KIP-630, "Fetching Snapshots"), so that an
@@ -107,7 +107,7 @@ def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName,
     if stored.size_bytes <= RESPONSE_MAX_BYTES:
         target.store.create(target.path(name), snapshot.content())
         return
-    # A voter serves its snapshots under any leader, because they hold only committed records.
+    # A voter serves its snapshots under any leader, because they contain only committed records.
     found = Source(source.voter.store, source.voter.folder, SnapshotId.of(name))
     fetch_snapshot(
         target.store,

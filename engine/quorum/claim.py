@@ -29,7 +29,7 @@ class Claim:
     lineage: Lineage
     """The lineage of the epoch's files."""
     looks: Mapping[VoterId, VoterLook]
-    """The latest look at each voter."""
+    """The latest listing of each voter."""
     adopted_end: int
     """The start of the epoch. Records below it are known to be committed only once the epoch has committed a
     record.
@@ -39,11 +39,11 @@ class Claim:
 
     @classmethod
     def of(cls, epoch: int, state: LogState, looks: Sequence[VoterLook], damaged: frozenset[VoterId]) -> Claim:
-        """An epoch that continues a log, from looks at the majority on which it was claimed.
+        """An epoch that continues a log, from listings of the majority on which it was claimed.
 
         Below the log start of all of these voters, its lineage keeps only the epoch of the last record (that of
-        the snapshot); otherwise it would grow with every claim. Every majority has a voter that starts that late,
-        and a reader from further back finds a snapshot there.
+        the snapshot); otherwise it would grow with every claim. Every majority includes one of these voters, and a
+        reader that needs earlier records finds a snapshot there.
         """
         start = min(look.log_start for look in looks)
         lineage = state.lineage.continued_by(epoch, state.end).truncated_from_start(max(start - 1, 0))
@@ -56,7 +56,7 @@ class Claim:
         return DataName(self.state.end, None, self.epoch)
 
     def check_change(self, after: LogState) -> None:
-        """Check that a change of voters is safe; nothing has been written yet. Raises: InvalidCallError."""
+        """Check that a change of voters is safe, before anything is written. Raises: InvalidCallError."""
         changed = set(self.state.image.voters) ^ set(after.image.voters)
         if len(changed) > 1 or not after.image.voters:
             raise InvalidCallError(
@@ -67,8 +67,8 @@ class Claim:
 
 
 class Refusals:
-    """The voters that refused this driver's last attempt. A majority of other voters is enough; each refusal is
-    noted once.
+    """The voters that refused this driver's last attempt. If a majority of voters accepts writes, the driver
+    continues; each refusal is noted once.
     """
 
     def __init__(self, note: Note) -> None:

@@ -247,7 +247,7 @@ class MetadataClient:
         if image is None:  # other drivers are at work: a claim waits for them once; reading first would wait twice
             self._commit(asked)
             return
-        # Up to the first change, a refusal, or an answer that changes nothing, rests on a linearizable read.
+        # Up to the first change, a refusal, or an answer that changes nothing, is based on a linearizable read.
         for at, one in enumerate(asked):
             outcome, records = one.decide_on(image, now_ms)
             if records:
@@ -278,7 +278,7 @@ class MetadataClient:
                 one.outcome = _Refused(failure or RetriableError(f"{what}; try again"))
 
     def _attempt(self, asked: Sequence[_Request]) -> None:
-        """Claim, decide, commit. A command that an earlier batch has brought into the log gets its outcome.
+        """Claim, decide, commit. A command that is in the log because of an earlier batch gets its outcome.
 
         Findings under the claim are certain to last only once something is committed on top of them; so every exit
         except an error of the log commits first.

@@ -64,7 +64,7 @@ class Contents:
     # ------------------------------------------------------------------------- the greatest log
 
     def greatest(self, looks: Sequence[VoterLook], known: LogState, hint: LogState) -> LogState:
-        """The log with the greatest position that any of the looks shows, folded. ``known`` is a committed log.
+        """The log with the greatest position that any of the listings shows, folded. ``known`` is a committed log.
         ``hint`` is an earlier log, used only if its lineage agrees with that of the result.
 
         Raises: CorruptionError kinds when committed history has changed or cannot be read; SourceChangedError.
@@ -244,7 +244,7 @@ class Contents:
 
         A new batch is not read back. It goes from memory, after its digest was checked, to a file that is durable
         before it has its name; if the medium damages it later, a reader notices, and uses another voter's copy.
-        (Each copy of a snapshot is read back, as the log below it is deleted because of it.)
+        (Each copy of a snapshot is read back, because the log below it will be deleted.)
 
         Raises: RetriableError, CorruptionError kinds; OutcomeUnknownError.
         """

@@ -58,7 +58,7 @@ def _greatest(look: VoterLook) -> str:
 
 
 def check_voter(look: VoterLook, state: LogState) -> None:
-    """Check that a voter, looked at after ``state`` was found to be committed, has nothing that excludes it.
+    """Check that a voter, listed after ``state`` was found to be committed, has no file that excludes the voter.
     (Files beyond that log may be about to be committed.)
 
     Raises: CorruptionError.
@@ -82,7 +82,7 @@ def _check_history(look: VoterLook, state: LogState) -> None:
 def far_ahead(
     looks: Mapping[VoterId, VoterLook], electorate: Sequence[VoterId], known_epoch: int
 ) -> dict[VoterId, StratalogError]:
-    """The voters that are far ahead of the others, from looks at a majority or more. Pure."""
+    """The voters that are far ahead of the others, from listings of a majority or more. Pure."""
     epoch = believed_epoch(looks.values(), electorate, known_epoch)
     found: dict[VoterId, StratalogError] = {}
     for voter, look in looks.items():
@@ -102,7 +102,7 @@ def without_damaged(
     """The fewest voters to leave out, and the greatest log of the others. Files that only the omitted voters have
     were never committed, so it does not matter whether they are readable.
 
-    Raises: ``error`` when the others are not enough for such a log.
+    Raises: ``error`` if the other voters are too few for such a log.
     """
     for count in range(1, len(looks)):
         for damaged in combinations(looks, count):

@@ -1,4 +1,4 @@
-"""The voters of a metadata log, and looks at a majority of them.
+"""The voters of a metadata log, and listings of a majority of them.
 
 The electorate
     The latest ``VotersRecord`` of a log, committed or not, names the electorate of that log. It changes by one
@@ -18,8 +18,8 @@ The electorate
     * *A change on top of an uncommitted one* would make them differ by two. ``commit`` refuses a batch that
       changes the voters unless this driver has committed everything before it in this epoch (the flaw of Raft's
       single-server change as first published).
-    * *A new voter* has promised nothing, and need not have: it counts only in majorities that include another
-      voter of the previous electorate.
+    * *A new voter* has made no promise, and needs none: it counts only in majorities that include another voter of
+      the previous electorate.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Survey:
         return max((look.epoch for look in self.looks), default=0)
 
     def shows(self, voter: Voter) -> bool:
-        """Whether the survey looked at a voter."""
+        """Whether the survey listed a voter."""
         return any(look.voter.id == voter.id for look in self.looks)
 
 
@@ -105,7 +105,7 @@ class Electorate:
         if voter_id.broker_id not in self._stores:
             raise InvalidCallError(
                 f"broker {voter_id.broker_id} is a metadata voter of cluster {self._cluster_id!r}, "
-                "or is to become one, but the cluster file does not name it: add it there"
+                "or is about to become one, but the cluster file does not name it: add it there"
             )
         return Voter(voter_id.broker_id, self._stores[voter_id.broker_id], voter_id.directory_id, self._key)
 
@@ -118,8 +118,8 @@ class Electorate:
         return tuple(known.get(one) or self.root(one) for one in state.image.voters or known)
 
     def survey(self, contents: Contents, known: LogState, hint: LogState, *, everybody: bool = False) -> Survey:
-        """The greatest log, from looks at a majority of the voters that this driver knows (``everybody``: at all
-        reachable ones), and of those in force in that log.
+        """The greatest log, from listings of a majority of the voters that this driver knows (``everybody``: of
+        all reachable ones), and of a majority of the voters in force in that log.
 
         Raises: NoMajorityError, StorageAuthorizationError when all missing voters refuse; SourceChangedError.
         """
@@ -137,7 +137,7 @@ class Electorate:
                         failures[voter.id] = error
             strays = far_ahead(looks, ids, known.epoch)
             if strays and not everybody:
-                everybody = True  # more looks show with more certainty which voters are far ahead
+                everybody = True  # more listings show with more certainty which voters are far ahead
                 continue
             for voter_id, stray in strays.items():
                 self._leave_out(looks.pop(voter_id), stray)
@@ -241,7 +241,7 @@ def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogStat
 
 
 def read_names_near(voter: Voter, epoch: int) -> VoterLook:
-    """Look at a voter, and check that it is not far ahead of ``epoch``, which is believed. Raises: see
+    """List a voter, and check that it is not far ahead of ``epoch``, which is believed. Raises: see
     ``Voter.look``, and CorruptionError.
     """
     look = voter.look()
@@ -250,7 +250,7 @@ def read_names_near(voter: Voter, epoch: int) -> VoterLook:
 
 
 def read_names_of(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
-    """Looks at the reachable voters that are not far ahead of ``epoch``."""
+    """Listings of the reachable voters that are not far ahead of ``epoch``."""
     looks = []
     for voter in voters:
         with suppress(*UNREACHABLE):

@@ -21,9 +21,7 @@ _ATTEMPTS = 5
 
 
 class Search:
-    """Looks at roots, and at the metadata that they hold. A majority of the voters in the result must confirm
-    it.
-    """
+    """Lists roots, and reads the metadata on them. A majority of the voters in the result must confirm it."""
 
     def __init__(
         self,
@@ -35,7 +33,7 @@ class Search:
         whose: Mapping[int, BrokerFile] = MappingProxyType({}),
     ) -> None:
         """``cached``: an earlier log, used if it fits. ``key`` verifies its files. ``whose``: the known owners of
-        these brokers' roots; a look notices a change.
+        these brokers' roots; a listing notices a change.
         """
         self._cluster_id = cluster_id
         self._cached = cached
@@ -45,17 +43,17 @@ class Search:
         self._whose = dict(whose)
         self._roots: dict[int, Store] = {}
         self.failures: list[StratalogError] = []
-        """Roots that were unreachable, damaged or foreign at the last look."""
+        """Roots that were unreachable, damaged or foreign at the last listing."""
 
     def at(self, stores: Mapping[int, Store], *, majority: bool = False) -> LogState:
-        """The greatest log on these brokers and the ones looked at earlier. ``majority``: look only at a majority
-        of them if they are the voters and intact, because a majority has every committed batch.
+        """The greatest log on these brokers and the ones listed earlier. ``majority``: list only a majority of
+        them if they are the voters and intact, because a majority has every committed batch.
 
         Raises: CorruptionError kinds; InconsistentClusterIdError; RetriableError.
         """
         self._roots.update(stores)
         for _ in range(_ATTEMPTS):
-            with suppress(SourceChangedError):  # the file has been deleted since it was listed: look again
+            with suppress(SourceChangedError):  # the file has been deleted since it was listed: list again
                 found = self._at_majority() if majority else None
                 if found is not None:
                     return found
@@ -73,7 +71,7 @@ class Search:
         )
 
     def _at_majority(self) -> LogState | None:
-        """The greatest log of the first majority of the roots; None if more roots must be looked at."""
+        """The greatest log of the first majority of the roots; None if more roots must be listed."""
         looks = self._looks(len(self._roots) // 2 + 1)
         epochs = sorted(look.epoch for look in looks)
         if self.failures or not looks or epochs[-1] > epochs[0] + FAR_AHEAD:
@@ -112,7 +110,7 @@ class Search:
         self.failures.append(error)
 
     def _looks(self, most: int | None = None) -> list[VoterLook]:
-        """Looks at the first ``most`` roots, or at all of them."""
+        """Listings of the first ``most`` roots, or of all of them."""
         looks: list[VoterLook] = []
         self.failures.clear()
         for broker_id, store in list(self._roots.items())[:most]:

@@ -16,7 +16,7 @@ from stratalog.partitions.paths import CheckpointName, DataName
 
 @dataclass(frozen=True, slots=True)
 class VoterFound:
-    """One voter as found, or the error of looking at it."""
+    """One voter as found, or the error of listing it."""
 
     voter: Voter
     claimed_epoch: int = 0
@@ -28,7 +28,7 @@ class VoterFound:
     snapshot_end: int = 0
     size_bytes: int = 0
     error: StratalogError | None = None
-    """The error of looking at the voter, or a description of unexpected files."""
+    """The error of listing the voter, or a description of unexpected files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class QuorumFound:
 
 
 def inspect(log: MetadataLog) -> QuorumFound:
-    """Look at every voter; without a majority, at the reachable voters, and report the last known log.
+    """List every voter, and describe it. Without a majority, list the reachable voters, and report the last known
+    log.
 
     Raises: see ``MetadataLog.committed_log``, except NoMajorityError.
     """
@@ -75,7 +76,7 @@ def inspect(log: MetadataLog) -> QuorumFound:
 
 
 def _wrong(log: MetadataLog, listing: VoterListing, state: LogState) -> StratalogError | None:
-    """The reason why a voter that can be listed does not count; None if it counts, as far as is known."""
+    """The reason why a voter that can be listed does not count; None if no reason is known."""
     try:
         check_voter(listing, state)
         if listing.last is not None and position_of(listing.last) > state.position:

@@ -91,7 +91,7 @@ class MetadataLog:
         """Whether any file that was read is signed."""
         self._claim: Claim | None = None
         self._seen: Survey | None = None
-        """The survey of the last ``read_at_once``, so that a claim does not have to look again."""
+        """The survey of the last ``read_at_once``, so that a claim does not have to list the voters again."""
         self._epoch = 0
         """The greatest epoch that this driver has tried. None is used twice: epoch and offset identify a batch."""
         self._begun = 0
@@ -120,7 +120,7 @@ class MetadataLog:
         return self._committed_state().image if image is None else image
 
     def read_at_once(self) -> ClusterImage | None:
-        """Like ``read``, from one look at a majority; None when other drivers are at work, or left unfinished
+        """Like ``read``, from one listing of a majority; None when other drivers are at work, or left unfinished
         work.
 
         Raises: see ``committed_log``.
@@ -153,8 +153,8 @@ class MetadataLog:
 
     def _committed_state(self) -> LogState:
         """The committed log. A reader may have to finish the work of others: copy their last batch, and finally
-        claim an epoch and commit an empty batch. A reader that may not write answers with the log that its looks
-        prove. Raises: see ``committed_log``.
+        claim an epoch and commit an empty batch. A reader that may not write answers with the log that its
+        listings prove. Raises: see ``committed_log``.
         """
         unproven, refused = "", False
         for attempt in self._patience.attempt(self._clock, self._rng):
@@ -190,8 +190,8 @@ class MetadataLog:
                 refused = True
         if refused:
             raise self._refusals.as_error(
-                f"{unproven}; this driver may not write, which is the way to find out: read again after another "
-                "driver has written"
+                f"{unproven}; to find out, this driver would have to write, which it may not: read again after "
+                "another driver has written"
             )
         if self.lacks_key:
             raise NoMajorityError(
@@ -201,7 +201,7 @@ class MetadataLog:
         raise NoMajorityError(f"the metadata log's end could not be committed on {self._electorate}: try again")
 
     def _proven(self, survey: Survey) -> LogState:
-        """The log that the looks prove to be committed. Raises: see ``proven_by``."""
+        """The log that the listings prove to be committed. Raises: see ``proven_by``."""
         return proven_by(survey, self._contents, self._committed, self._hint)
 
     def _survey(self, *, everybody: bool = False) -> Survey:
@@ -217,7 +217,7 @@ class MetadataLog:
         return survey
 
     def _copy_on(self, state: LogState, looks: Sequence[VoterLook]) -> list[VoterLook]:
-        """Copy missing parts of ``state`` to its voters, and look at them again."""
+        """Copy missing parts of ``state`` to its voters, and list them again."""
         after = []
         voters = self._electorate.of(state)
         for look in looks:
@@ -236,7 +236,7 @@ class MetadataLog:
         return after
 
     def _yield_to_others(self, looks: Iterable[VoterLook]) -> None:
-        """Abandon a claim when a majority has a greater one, as its writes would be useless."""
+        """Abandon a claim if a majority has a greater one, because writes under it would be useless."""
         if self._claim is not None:
             above = [look.voter.id for look in looks if look.epoch > self._claim.epoch]
             if is_majority(above, ids_of(self._electorate.voters)):
@@ -244,7 +244,7 @@ class MetadataLog:
 
     def contains(self, name: DataName) -> bool:
         """Whether the batch that this driver tried to commit under ``name`` is in the log as last claimed, or else
-        as last read. The lineage shows it, as no other driver writes in that epoch.
+        as last read. The lineage shows it, because no other driver writes in that epoch.
 
         Raises: OutcomeUnknownError when the log now starts above it, so that the lineage no longer shows it.
         """
@@ -275,7 +275,7 @@ class MetadataLog:
             return self._claim.state.image
         survey, self._seen = self._seen, None
         rival: Voter | None = None
-        """The voter on which another driver was first: only a look there shows when to try again."""
+        """The voter on which another driver was first: only a listing of that voter shows when to try again."""
         for _ in self._patience.attempt(self._clock, self._rng):
             try:
                 # 1. The greatest claim seen + 1, unless another driver has claimed and is about to commit.
@@ -293,21 +293,21 @@ class MetadataLog:
                     epoch = 1 + max(self._epoch, greatest)
                 if epoch > GREATEST_EPOCH:
                     raise CorruptionError(f"a majority of {self._electorate} shows the greatest possible epoch")
-                # 2. Claim it on the voters that were looked at; the others may hold any claim.
+                # 2. Claim it on the voters that were listed; the others may have any claim.
                 self._epoch, self._begun = epoch, 0
                 mine, rival = self._claimed(survey, epoch)
                 if not is_majority(ids_of(mine), ids_of(survey.voters)):
                     if rival is None:
                         self._begun, survey = epoch, None
                     continue
-                # 3. Only then look at the claimed majority: a batch of a smaller epoch that a look misses comes
+                # 3. Only then list the claimed majority: a batch of a smaller epoch that a listing misses comes
                 #    after the claim, so its writer finds the claim and does not count that voter (I6).
                 looks = [look for look in read_names_of(mine, epoch) if not look.disputed(epoch)]
                 rival = next((look.voter for look in looks if look.epoch > epoch), None)
                 if rival is not None:
                     continue
                 # 4. The epoch continues from the greatest log, if these are its voters. Majorities intersect, so
-                #    one of them shows every committed batch; fewer looks, or another log, could lose one (I6).
+                #    one of them shows every committed batch; fewer listings, or another log, could lose one (I6).
                 if is_majority(ids_of(look.voter for look in looks), ids_of(survey.voters)):
                     # An unfinished change of voters may be on a single earlier voter.
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
@@ -332,8 +332,8 @@ class MetadataLog:
 
     @property
     def lacks_key(self) -> bool:
-        """Whether this driver lacks the key of a signed log, as far as it has looked. Its batches would count as
-        foreign. One signed voter is enough, as an attacker may have written to the others.
+        """Whether this driver lacks the key of a signed log, according to the files that it has read. Its batches
+        would count as foreign. One signed voter is enough, because an attacker may have written to the others.
         """
         return self._key is None and self._signed
 
@@ -348,7 +348,7 @@ class MetadataLog:
 
     def _claimed(self, survey: Survey, epoch: int) -> tuple[list[Voter], Voter | None]:
         """The voters on which this driver has the epoch, and the one on which another driver was first. All
-        drivers use the same order, and stop at that voter. So if two claim at once, one gets all voters.
+        drivers use the same order, and stop at that voter. So of two concurrent drivers, one gets all voters.
 
         Raises: StorageRefusedError if the refusing voters leave no majority.
         """
@@ -432,7 +432,7 @@ class MetadataLog:
                         with suppress(OutcomeUnknownError):
                             voter.create(name, data)
                         written = True
-                        # 3. Look at the voter again; only this look counts.
+                        # 3. List the voter again; only this listing counts.
                         look = read_names_near(voter, name.epoch)
                     looks[voter.id] = look
                 except UNREACHABLE as error:
@@ -448,7 +448,7 @@ class MetadataLog:
                 self._claim = replace(claim, state=self._committed, looks=looks)
                 return image
             if any(look.epoch > name.epoch for look in looks.values()):
-                # Wait from now on: claiming back at once would start a duel.
+                # Wait from now on: claiming again immediately would start a duel.
                 self._claim_backoff.asks_to_wait(looks.values())
                 raise NotControllerError(
                     f"another driver has claimed an epoch above {name.epoch}; it is unknown whether metadata "

@@ -14,15 +14,15 @@ from stratalog.partitions.clock import Clock
 @dataclass(frozen=True, slots=True)
 class Patience:
     """The limits of attempts. The longest wait is only twice the first: under a higher limit, a driver that has
-    waited long would look rarely, while newer ones take turns.
+    waited long would check rarely, while newer drivers take turns.
     """
 
     attempts: int = 60
     backoff: Backoff = Backoff(first_s=0.08, longest_s=0.16)  # noqa: RUF009 - it is frozen
     claimant_attempts: int = 10
-    """The number of attempts to leave to a claimant that has not committed yet, before claiming above it."""
+    """The number of attempts to wait for a claimant that has not committed yet, before claiming above it."""
     busy_claimant_attempts: int = 2
-    """The number of attempts to leave to a claimant that keeps committing."""
+    """The number of attempts to wait for a claimant that keeps committing."""
 
     def attempt(self, clock: Clock, rng: random.Random) -> Iterator[int]:
         """Yields 0, 1, ..., with a random wait before each number after the first."""
@@ -37,7 +37,7 @@ class ClaimBackoff:
 
     A claimant that has not committed yet is about to commit. A claimant that has committed may have more to
     commit, and a new claim would make its next commit fail. Attempts are counted per claimant, so a claimant that
-    has died, or never rests, delays others only for that many attempts.
+    has died, or never pauses, delays others only for that many attempts.
     """
 
     def __init__(self, patience: Patience) -> None:

@@ -1,15 +1,15 @@
-"""The log that looks at the voters prove to be committed, for drivers without the right to write.
+"""The log that is proven to be committed by listing the voters, for drivers without the right to write.
 
 A linearizable read finishes the work of other drivers: it copies their last batch, or claims an epoch and commits
-an empty batch. A driver that may do neither can often still answer. Two facts about a log are needed; all looks
+an empty batch. A driver that may do neither can often still answer. Two facts about a log are needed; all listings
 were made after the read began.
 
 *Nothing beyond that log was committed before the read began.* Committed records are on a majority of the voters,
 as files or in a snapshot, and stay there. So a batch was not committed if the voters that have it, plus the voters
 that could not be listed, are not a majority. It may be committed later, but the answer is valid for a moment after
-the read began. Such a last batch is removed from the looks, and so on, down to the first log whose last file may
-be on a majority. A snapshot at the end that too few voters have adds nothing: it is removed from the looks if the
-batches below it end at the same offset.
+the read began. Such a last batch is removed from the listings, and so on, down to the first log whose last file
+may be on a majority. A snapshot at the end that too few voters have adds nothing: it is removed from the listings
+if the batches below it end at the same offset.
 
 *The log is committed*. Any of these proves it:
 
@@ -19,10 +19,11 @@ batches below it end at the same offset.
 * a majority of its voters holds it, and of every epoch above its own, up to the greatest one claimed on each of
   them, a batch is seen whose lineage includes it. (If there is no claim above it, this is the usual linearizable
   read.) Then no claimant has left this log out, or ever will. Take the first one that did: it claimed its epoch on
-  a voter of this majority, and looked there afterwards. If it claimed after our look it saw this log, and
-  continues it, or a later one that includes it, as this is the first claimant that left it out. If it claimed
-  before, a batch of its epoch is seen: an epoch has one claimant, and a claimant has one lineage. (Every *number*
-  counts, not only the existing claims, as those below the greatest may have been deleted.)
+  a voter of this majority, and listed that voter afterwards. If it claimed after our listing, it saw this log, and
+  continues this log or a later one that includes it, because this is the first claimant that left it out. If it
+  claimed before our listing, a batch of its epoch is seen: an epoch has one claimant, and a claimant has one
+  lineage. (Every *number* counts, not only the existing claims, because claims below the greatest may have been
+  deleted.)
 
 The last case is the state after a driver dies during a commit: its claim is everywhere, its batch on a minority,
 and the batch names the log that it continues. If a claimant died before it wrote anything, reading cannot show
@@ -41,7 +42,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import CheckpointName, DataName
 
 MOST_EPOCHS = 16
-"""If there are this many claims above a log, drivers are at work, and another look is better than further
+"""If there are this many claims above a log, drivers are at work, and another listing is better than further
 reading.
 """
 
@@ -57,9 +58,9 @@ def committed_of(
     is_known: Callable[[LogState], bool],
     lineage_of: Callable[[int], Lineage | None],
 ) -> LogState:
-    """The log that was committed at some moment after the first of the looks, which cover a majority of the
-    ``electorate``. ``greatest``: the greatest log that looks show. ``is_known``: whether a log is known to be
-    committed. ``lineage_of``: the lineage of an epoch's batches; None if no voter shows one.
+    """The log that was committed at some moment after the first of the listings, which cover a majority of the
+    ``electorate``. ``greatest``: the greatest log that the listings show. ``is_known``: whether a log is known to
+    be committed. ``lineage_of``: the lineage of an epoch's batches; None if no voter shows one.
 
     Raises: UnprovenError; errors of the functions.
     """
@@ -88,13 +89,13 @@ def _is_frozen(name: CheckpointName, looks: Sequence[VoterLook], electorate: Seq
 
 
 def _may_be_committed(name: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> bool:
-    """Whether a batch may have been committed before the looks. No look shows a later file."""
+    """Whether a batch may have been committed before the listings. No listing shows a later file."""
     lacking = {look.voter.id for look in looks if name not in look.files}
     return is_majority([voter for voter in electorate if voter not in lacking], electorate)
 
 
 def _without(name: DataName | CheckpointName, look: VoterLook) -> VoterLook:
-    """The look without the batch, or the snapshot."""
+    """The listing without the batch, or the snapshot."""
     files = frozenset(file for file in look.files if file != name)
     checkpoints = frozenset(checkpoint for checkpoint in look.checkpoints if checkpoint != name)
     return replace(look, files=files, checkpoints=checkpoints, last=last_of(files, checkpoints))
@@ -106,7 +107,7 @@ def _is_kept(
     electorate: Sequence[VoterId],
     lineage_of: Callable[[int], Lineage | None],
 ) -> bool:
-    """Whether a majority holds the log, and every claimant known to them continues it."""
+    """Whether a majority of the voters has the log, and every claimant known to these voters continues it."""
     kept = []
     for look in looks:
         above = range(state.epoch + 1, look.claimed_epoch + 1)

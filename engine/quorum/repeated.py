@@ -83,9 +83,9 @@ def unrepeated(files: Collection[DataName], repeated: Sequence[BatchRecords]) ->
 class _Text(msgspec.Struct, frozen=True):
     size_bytes: Natural
     digest: str
-    """The digest of the uncompressed content, as Parquet's checksums do not cover the footer."""
+    """The digest of the uncompressed content, because Parquet's checksums do not cover the footer."""
     zstd: str
-    """In base 64, as footers are text."""
+    """In base 64, because footers are text."""
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):

@@ -87,13 +87,13 @@ class LogState:
         return not later and look.claimed_epoch <= self.epoch and self.held_by(look)
 
     def is_committed(self, electorate: Sequence[VoterId], looks: Iterable[VoterLook]) -> bool:
-        """Whether a majority of ``electorate`` shows this log, according to one look at each voter."""
+        """Whether a majority of ``electorate`` shows this log, according to one listing of each voter."""
         showing = {look.voter.id for look in looks if self.shown_by(look)}
         return is_majority(showing, electorate)
 
     def trimmed(self, looks: Iterable[VoterLook]) -> LogState:
-        """The same log without names that no voter that shows it needs, because a long-lived driver would
-        otherwise accumulate all names.
+        """The same log without the names that the voters that show it do not need. Otherwise a long-lived driver
+        would accumulate all names.
         """
         start = min((look.snapshot_end for look in looks if self.shown_by(look)), default=0)
         if start <= self.start:

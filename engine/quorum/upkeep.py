@@ -26,8 +26,8 @@ Why it is safe
     A voter only loses files that its own verified snapshot replaces, so it still counts as a holder of the log. A
     deleted name that a zombie creates again is below that snapshot, and in no log; a claim below the greatest has
     no effect. A late run only deletes names below an end offset that stays covered. A snapshot is never replaced:
-    a damaged copy is superseded by the next one, and deleted like any older snapshot, as a deletion by name might
-    hit its repaired successor.
+    a damaged copy is superseded by the next one, and deleted like any older snapshot, because a deletion by name
+    might hit its repaired successor.
 """
 
 from __future__ import annotations

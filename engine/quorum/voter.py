@@ -35,7 +35,7 @@ ends there (a snapshot). Positions of one cluster's log are ordered."""
 
 def position_of(name: DataName | CheckpointName) -> Position:
     """The position of a batch or snapshot. A batch is after the snapshots that end at its base offset, and before
-    the snapshots that cover it, as one claimant writes an epoch's batches in order.
+    the snapshots that cover it, because one claimant writes an epoch's batches in order.
     """
     match name:
         case DataName(base_offset=offset, epoch=epoch):
@@ -84,8 +84,8 @@ class VoterLook:
 
     def disputed(self, epoch: int) -> bool:
         """Whether several drivers have claimed the epoch on this voter, each under its own name because their keys
-        differ. Then no driver has the epoch: if two drivers look after claiming, at least one sees the other's
-        claim.
+        differ. Then no driver has the epoch: if two drivers list the voter after claiming, at least one sees the
+        other's claim.
         """
         return sum(name.epoch == epoch for name in self.claim_names) > 1
 
@@ -119,7 +119,7 @@ class VoterLook:
 
 @dataclass(frozen=True, slots=True)
 class VoterListing(VoterLook):
-    """A look that includes the sizes and ages of the files."""
+    """A listing that includes the sizes and ages of the files."""
 
     files: Mapping[DataName, StoredObject]
     checkpoints: Mapping[CheckpointName, StoredObject]
@@ -155,9 +155,10 @@ class Voter:
     def look(self) -> VoterLook:
         """The voter's names. The root is checked afterwards, so the names are those of this incarnation.
 
-        Two scans must agree (``Store.names``), although each one contains all entries that exist throughout: a
-        claim that fences a commit may be deleted during a scan because a greater claim has been created at a place
-        that the scan has passed. That scan would show neither claim, and the voter would be counted.
+        Two scans must agree (``Store.names``), although each scan contains all entries that exist during the whole
+        scan. A claim that fences a commit may be deleted during a scan because a greater claim has been created at
+        a place that the scan has already passed. That scan would show neither claim, and the voter would count
+        wrongly.
 
         Raises: StaleBrokerError when the root holds another directory id; BrokerUnreachableError when it holds
             none; ListingUnstableError, StorageError.
@@ -186,7 +187,7 @@ class Voter:
         return tuple(sorted({name.epoch for name in names if self.believes(name)}))
 
     def believes(self, name: ClaimName) -> bool:
-        """Whether the claim counts. Its name identifies its author, so looking at a voter reads no claims. It is
+        """Whether the claim counts. Its name identifies its author, so listing a voter does not read claims. It is
         bound to this voter, so that another voter's claim cannot be copied here.
         """
         return self.key is None or _believed(self.key, self.directory_id, name)
@@ -261,7 +262,7 @@ class Voter:
 
 
 _parsed = lru_cache(2**16)(parse_name)
-"""Cached, because every commit looks at each voter, and most names stay the same."""
+"""Cached, because every commit lists each voter, and most names stay the same."""
 
 
 @lru_cache(2**16)

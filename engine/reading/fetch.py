@@ -14,9 +14,9 @@ For consumers of small ranges, without Spark or a plan of files. A fetch reads f
 4. Retry transient errors from step 1 with exponential back-off until the timeout (KIP-405, "Remote Storage Fetcher
    Thread Pool", 2.3).
 
-A segment that was deleted meanwhile is an error at once: OFFSET_OUT_OF_RANGE if the log start has passed it,
-otherwise REMOTE_OBJECT_MISSING (2.2). So is a read that the fetch quota delays beyond the timeout, and an offset
-that the leader does not know to be committed, as waiting alone does not change that.
+A segment that was deleted meanwhile is an immediate error: OFFSET_OUT_OF_RANGE if the log start has passed it,
+otherwise REMOTE_OBJECT_MISSING (2.2). Two more cases are immediate errors, because waiting does not change them: a
+read that the fetch quota delays beyond the timeout, and an offset that the leader does not know to be committed.
 """
 
 from __future__ import annotations
@@ -209,9 +209,10 @@ def fetch_many(
     known: ClusterImage | None = None,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Iterator[Outcome[TopicPartition, Fetched]]:
-    """Fetch from several partitions at once, ``max_bytes`` from each. Yields an outcome per partition in order of
-    completion; local fetches do not wait for remote ones. The fetches start with the call, and end ``timeout_s``
-    later. ``known`` is the metadata if the caller has just read it; it is read again only after a failure.
+    """Fetch from several partitions at the same time, ``max_bytes`` from each. Yields an outcome per partition in
+    order of completion; local fetches do not wait for remote ones. The fetches start with the call, and end
+    ``timeout_s`` later. ``known`` is the metadata if the caller has just read it; it is read again only after a
+    failure.
 
     Raises: InvalidCallError, also for an empty request; UnknownTopicOrPartitionError for a key that is not a
     partition; errors of reading the metadata.

@@ -50,7 +50,7 @@ _local_pieces: WeakKeyDictionary[ReplicaLog, Sequence[FileSlice]] = WeakKeyDicti
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The state of one partition, from one look at its leader and the remote tier."""
+    """The state of one partition, from one listing of its leader and one read of the remote tier."""
 
     leader: SeenLeader
     positions: Positions
@@ -82,10 +82,10 @@ def look(
     takes_remote: TakesRemote = always,
 ) -> tuple[ClusterImage, list[PartitionState]]:
     """The metadata, and the current state of these partitions of the topic (None: all). The end of every local
-    file is checked against its footer. If the leaders hold all wanted records, the states contain no remote log.
+    file is checked against its footer. If the leaders have all wanted records, the states contain no remote log.
 
-    Records move to the remote tier, and retention deletes them from either tier, during the look; so everything is
-    read again before an apparent gap counts.
+    During the read, records may move to the remote tier, and retention may delete them from either tier. So
+    everything is read again before an apparent gap counts.
 
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds; StorageError
         when the remote tier is needed and unreachable.
@@ -97,8 +97,8 @@ def look(
 
 def look_again(metadata: MetadataClient, storage: Storage, once: Callable[[], T]) -> T:
     """Run ``once``, and again if a leader has changed meanwhile, or files moved or seem to be missing. Damage is
-    looked at twice, too: the folders of a topic that was deleted meanwhile look damaged, and ``once`` reads the
-    metadata.
+    also checked twice: the folders of a topic that was deleted meanwhile seem damaged, and ``once`` reads the
+    metadata again.
     """
 
     def noting() -> T:
@@ -113,7 +113,7 @@ def look_again(metadata: MetadataClient, storage: Storage, once: Callable[[], T]
     except CorruptionError as error:
         try:
             return once()
-        except NoMajorityError:  # nobody knows whether the topic was deleted
+        except NoMajorityError:  # it is unknown whether the topic was deleted
             raise error from None
 
 
@@ -230,7 +230,9 @@ def remote_log_pieces(storage: Storage, seen: SeenLeader, segments: Iterable[Rem
 def remote_pieces(
     store: Store, folder: str, segments: Iterable[RemoteSegment], lineage: Lineage
 ) -> list[FileSlice]:
-    """A part of a partition's remote log that belongs to the leader's history, in order of offsets."""
+    """The pieces of a part of a partition's remote log, if they belong to the leader's history, in order of
+    offsets.
+    """
     with collector_paused():
         return [
             FileSlice(

@@ -1,4 +1,4 @@
-"""The files of a read: exactly the files that hold ``[start, end)`` of a partition, from either tier and a
+"""The files of a read: exactly the files that contain ``[start, end)`` of a partition, from either tier and a
 replica. Pure, except for reading footers of appends, whose names do not give their end.
 """
 
@@ -42,7 +42,7 @@ class FileRange(msgspec.Struct, frozen=True, gc=False):
     broker: int | None = None
     """The broker of the replica; None for a remote file, or if unknown."""
     marked: bool = False
-    """Whether the file may hold markers, gaps and aborted records, which its column ``control`` shows."""
+    """Whether the file may contain markers, gaps and aborted records, which its column ``control`` shows."""
 
     @property
     def whole(self) -> bool:
@@ -107,7 +107,7 @@ def readable_pieces(
     """The pieces of both tiers over ``[log_start, high_watermark)``: from the near replica if it serves them,
     otherwise from the leader (``local``), and below both from the remote tier.
 
-    Raises: LogGapError when no source holds a part of that range.
+    Raises: LogGapError when no source has a part of that range.
     """
     layers = [(local, high_watermark)]
     if near is not None and near.pieces:

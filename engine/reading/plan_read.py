@@ -1,7 +1,7 @@
 """Plans a batch read: the offsets of each partition, and the files of the nearest replicas that hold them.
 
 1. Read the metadata once, for all topics, and the commits of groups.
-2. List the leaders; load the remote tables, unless the leaders hold everything (``look``).
+2. List the leaders; load the remote tables, unless the leaders have everything (``look``).
 3. Resolve the bounds of each range; a lookup by time reads files.
 4. Select a replica per partition (``nearest``), list the files, and read the footers of appends with an unknown
    end. For a range of times, keep only files that may have such records, by the statistics of the remote table
@@ -252,7 +252,7 @@ class _Query:
         return self.query.times is not None and self.query.times.is_empty
 
     def takes_remote(self, seen: SeenLeader) -> bool:
-        """Whether the leader alone does not have the partition's requested records, or cannot locate them."""
+        """Whether the leader lacks some of the partition's requested records, or cannot locate them."""
         if self._of_no_time:
             return False
         end = self._least(seen, "end", self.query.until, seen.log.high_watermark)

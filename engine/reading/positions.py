@@ -167,7 +167,7 @@ def offset_of(given: SupportsIndex, what: str) -> int:
 
 def check_has_come(place: object, what: str, now_ms: int) -> None:
     """Check that a lookup is not for a future time: a reader would start at the end and miss records appended
-    before that time. ¶ Raises: InvalidCallError.
+    before that time. Raises: InvalidCallError.
     """
     if isinstance(place, FirstAt) and place.timestamp_us > now_ms * 1000 + 999:
         raise InvalidCallError(

@@ -1,7 +1,7 @@
-"""The options of a stream and of a batch read, named as in Spark's Kafka source where it has them. Pure.
+"""The options of a stream and of a batch read, named as in Spark's Kafka source if it has them. Pure.
 
-Spark passes options as text; names are case-insensitive. Options hold no secrets: stores take credentials from the
-environment of the reading process.
+Spark passes options as text; names are case-insensitive. Options contain no secrets: stores take credentials from
+the environment of the reading process.
 """
 
 from __future__ import annotations

@@ -79,11 +79,11 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _successors(task: StreamTask, one: Part, position: int) -> list[FileSlice]:
-    """The files that hold the rest of a part now."""
+    """The files that contain the rest of a part now."""
     replicas, end = task.replicas_of[one.partition], one.piece.end
     replica = replicas.leader
-    # The log is not fenced, as a task cannot read the metadata again. The whole batch was committed when it was
-    # planned, so the replica that led at that time has it; otherwise the task notices a gap.
+    # The log is not fenced, because a task cannot read the metadata again. The whole batch was committed when it
+    # was planned, so the replica that led at that time has it; otherwise the task notices a gap.
     log = replica.log()
     try:
         check_whole(replica, log)

@@ -132,7 +132,7 @@ class StreamSource:
     def bounds(self) -> tuple[StreamOffsets, StreamOffsets]:
         """The bounds of a batch read, pinned now; ``plan`` has its tasks.
 
-        Raises: see ``initial``; OffsetOutOfRangeError for a start behind the end.
+        Raises: see ``initial``; OffsetOutOfRangeError if the start is after the end.
         """
         seen = self._look()
         logs = {key: self._bounds(leader) for key, leader in seen.leaders.items()}
@@ -355,7 +355,7 @@ class StreamSource:
 
     def _parts(self, leader: SeenLeader, low: int, high: int, remote: RemoteLog | None) -> list[Part]:
         """The files of ``[low, high)`` of a partition. All these records were committed when the batch was
-        planned. A leader that was elected since holds them, but may not know that they are committed, nor the
+        planned. A leader that was elected since then has them, but may not know that they are committed, nor the
         outcomes of their transactions.
         """
         end = leader.end(self._options.isolation)
@@ -466,8 +466,8 @@ class StreamProgress:
         self._warned = False
 
     def report(self, done: StreamOffsets) -> None:
-        """Commit ``done``, the offsets below which everything is processed, where they are ahead of the group's
-        offsets, in one append. Does nothing if ``done`` equals the last report.
+        """Commit ``done``, the offsets below which everything is processed, for partitions in which it is ahead of
+        the group's offset, in one append. Does nothing if ``done`` equals the last report.
         """
         if self._reported is not None and self._reported.partitions == done.partitions:
             return

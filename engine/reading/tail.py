@@ -1,8 +1,8 @@
 """Tail: the records of a topic as they are appended, in this process (like the poll loop of a Kafka consumer).
 
-1. Look at the partitions once, to find the start offsets.
+1. List the partitions once, to find the start offsets.
 2. Fetch from all of them, as many concurrently as ``fetch_max_bytes`` of memory allow. Yield the tables one by
-   one; the position of a partition is behind the last yielded record.
+   one; the position of a partition is after the last yielded record.
 3. If nothing came, wait, longer each time up to ``longest_poll_s``, and fetch again.
 
 A poll without records lists each leader once. The metadata is read again when it is older than
@@ -87,7 +87,7 @@ class TailOptions:
     max_bytes: int = MAX_BYTES
     """Bytes of one table in memory (max.partition.fetch.bytes)."""
     fetch_max_bytes: int = FETCH_MAX_BYTES
-    """Bytes of all tables fetched at once (fetch.max.bytes); at least one is fetched."""
+    """Bytes of all tables fetched at the same time (fetch.max.bytes); at least one is fetched."""
     timeout_s: float = TIMEOUT_S
     """How long to retry transient errors of a fetch before raising them."""
     idle_timeout_s: float | None = None
@@ -139,7 +139,7 @@ class Tail:
         options: TailOptions = TailOptions(),
         client: ClientMetadata = NOWHERE,
     ) -> None:
-        """Looks at the partitions (None: all of the topic), and fetches nothing yet. ``last``: begin that many
+        """Lists the partitions (None: all of the topic), and fetches nothing yet. ``last``: begin that many
         records before the end of each, instead of at ``start``.
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; OffsetNotAvailableError if
@@ -176,7 +176,7 @@ class Tail:
 
     @property
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offset behind the yielded records, by topic and partition, as ``cluster.groups.commit`` takes it."""
+        """The next offset to read, by topic and partition, in the form that ``cluster.groups.commit`` accepts."""
         return {(self._topic, partition): at for partition, at in sorted(self._positions.items())}
 
     def __repr__(self) -> str:
@@ -209,8 +209,9 @@ class Tail:
         return Report("tail", rows, totals=totals, notes=tuple(self._damage))
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """Raises: OffsetOutOfRangeError, LogTruncationError where ``auto_offset_reset`` is ``none``;
-        UnknownTopicOrPartitionError when the topic is deleted; errors that last longer than ``timeout_s``."""
+        """Raises: OffsetOutOfRangeError, LogTruncationError if ``auto_offset_reset`` is ``none``;
+        UnknownTopicOrPartitionError when the topic is deleted; errors that last longer than ``timeout_s``.
+        """
         clock, options = self._clock, self._options
         pause_s, idle_since_s = options.first_poll_s, clock.monotonic_s()
         while not self._stopped.is_set():
@@ -282,7 +283,7 @@ class Tail:
         """
         since_s = self._failing_since_s.pop(partition, began_s)
         if isinstance(error, OffsetNotAvailableError):
-            return  # nothing to read yet, as at the high watermark
+            return  # nothing to read yet, just as at the high watermark
         try:
             if self._can_continue(partition, error):
                 return
@@ -452,7 +453,7 @@ def _begin(
 
 def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions) -> OffsetAndMetadata:
     """Where to continue from an offset that the log may no longer have. If the leader epoch is known, a fetch
-    checks the history; a tail that ends at this offset checks the history now, as it may not fetch.
+    checks the history; a tail that ends at this offset checks the history now, because it may not fetch.
 
     Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is ``none``; UnknownLeaderEpochError.
     """

@@ -3,7 +3,7 @@
     in_sync            proposes changes of an ISR
     damaged            makes a damaged leader resign
     taking_writes      makes a leader resign if its root accepts no writes
-    behind_remote      lets a leader continue from the end of the remote log when its whole ISR is behind it
+    behind_remote      lets a leader continue from the end of the remote log when the whole ISR is behind it
     remote_records     compares a leader's records with its remote log
     repair, registers  the kinds of damage of a replica and their repairs; the content of its registers
     repairing          carries out repairs

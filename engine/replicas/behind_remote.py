@@ -1,7 +1,7 @@
-"""Lets a leader continue from the end of the remote log when its whole ISR holds only a prefix of it.
+"""Lets a leader continue from the end of the remote log when the whole ISR has only a prefix of that log.
 
 Any acknowledged records that were never tiered are already lost: all brokers were restored from older copies. If a
-replica outside the ISR may still hold them, nothing changes, and the error asks for an operator.
+replica outside the ISR may still have these records, nothing changes, and the error asks for an operator.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def continue_from_remote(
             case Altered():
                 notes[answer.key] = (
                     f"{view}: broker {view.leader}, whose log was behind its remote log, continues from the "
-                    f"end of the remote log, offset {error.remote_end}; the other replicas follow. Any "
-                    "acknowledged records from there on that were not tiered are lost"
+                    f"end of the remote log, offset {error.remote_end}; the other replicas follow. "
+                    "Acknowledged records at or after that offset that were not tiered are lost"
                 )
             case RefusedPartition(_, _, why):
                 refused[answer.key] = why

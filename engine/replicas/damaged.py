@@ -1,8 +1,8 @@
 """Leaders with damaged storage: another member of the ISR replaces them (protocol section 1).
 
 When a copy or read finds that a leader's bytes differ from those written, it resigns here. Its damaged file is
-replaced at once, while it is outside the ISR; otherwise the replica would rejoin with it, as a sync compares only
-names and sizes.
+replaced immediately, while the replica is outside the ISR. Otherwise the replica would rejoin with the damaged
+file, because a sync compares only names and sizes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def replace_leaders(metadata: MetadataClient, storage: Storage, damaged: Damaged
     """Elect an intact member of the ISR for each partition that has one; the same commit removes the old leader
     from the ISR. One commit for all. Returns a note for each partition with a new leader.
 
-    Every member holds all acknowledged records, so the election is clean. Without another intact member the leader
-    stays, as the extent of its loss is unknown. A damaged file of a resigned leader is replaced by the new
+    Every member has all acknowledged records, so the election is clean. Without another intact member the leader
+    stays, because the extent of its loss is unknown. A damaged file of a resigned leader is replaced by the new
     leader's, once that is verified.
     """
     chosen: dict[TopicIdPartition, int] = {}
@@ -175,8 +175,8 @@ def _reads_well(replica: Replica, file: DataFile) -> bool:
 
 
 def _whole_member(storage: Storage, view: PartitionView, error: StratalogError) -> int | None:
-    """The intact member of the ISR, other than the leader, that holds the most records. If the leader is behind
-    the remote log, the member must not be.
+    """The intact member of the ISR, other than the leader, that has the most records. If the leader is behind the
+    remote log, this member must not be.
     """
     behind = error.remote_end if isinstance(error, LogBehindRemoteError) else 0
     replicas, least = storage.replicas(view), max(behind, view.written_to)

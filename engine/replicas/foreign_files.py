@@ -1,4 +1,6 @@
-"""Files on leaders that carry the generation of a removal that never was, such as those of lost metadata."""
+"""Files on leaders with the generation of a removal that the metadata do not have, for example because metadata
+were lost.
+"""
 
 from __future__ import annotations
 

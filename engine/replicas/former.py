@@ -1,9 +1,9 @@
 """Former replicas: folders of partitions that the metadata no longer assigns to their broker.
 
-A reassignment leaves one, and so does a root that became another incarnation. Usually the log has its records. But
-if the broker was away during an unclean election, the folder may hold the only copy of acknowledged records. So
-``history`` and ``recover`` search it like a replica, and ``vacuum`` keeps its files of another history than the
-leader's until ``file.delete.delay.ms`` have passed since it closed the folder.
+A reassignment leaves a former replica, and so does a root that became another incarnation. Usually the log has its
+records. But if the broker was unreachable during an unclean election, the folder may have the only copy of
+acknowledged records. So ``history`` and ``recover`` search it like a replica, and ``vacuum`` keeps its files of
+another history than the leader's until ``file.delete.delay.ms`` have passed since it closed the folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ISR changes that a driver proposes: one commit for all partitions (protocol section 4).
 
 Refusals: after INELIGIBLE_REPLICA, INVALID_UPDATE_VERSION and FENCED_LEADER_EPOCH a proposer reads the committed
-state and looks again; a partition of a deleted topic is left alone; ``stratalog.engine.quorum.client`` handles
+state and checks again; a partition of a deleted topic is skipped; ``stratalog.engine.quorum.client`` handles
 NOT_CONTROLLER.
 """
 
@@ -50,8 +50,8 @@ class Missed:
     """The write time of the oldest record that it may lack; None when it lacks none."""
 
     def is_out(self, now_ms: int, lag_ms: int) -> bool:
-        """Whether the follower is out of sync: damaged, or behind for longer than ``replica.lag.time.max.ms``. If
-        its root refuses writes, being behind at all is enough.
+        """Whether the follower is out of sync: damaged, or behind for longer than ``replica.lag.time.max.ms``. A
+        follower whose root refuses writes is out of sync as soon as it is behind.
         """
         if isinstance(self.error, CorruptionError):
             return True

@@ -46,7 +46,7 @@ class ListedLog:
     log_end: int
     files: tuple[ReplicaFile, ...]
     waiting_since_ms: int | None = None
-    """The time of the first append behind the remote log; None without one, or if not requested."""
+    """The time of the first append after the end of the remote log; None without one, or if not requested."""
     contradicts: StratalogError | None = None
     """For a leader: how its log contradicts its remote log, or the metadata."""
 

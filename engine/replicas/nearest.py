@@ -89,8 +89,8 @@ class SeenLeader:
 
     @cached_property
     def marked_below(self) -> int | None:
-        """An offset from which on no file has rows with a ``control``. It is behind the base of the last
-        transactional append and behind all files that a rule has rewritten. None if the local log does not have
+        """An offset from which on no file has rows with a ``control``. It is after the base offset of the last
+        transactional append and after every file that a rule has rewritten. None if the local log does not have
         that append.
         """
         if not self.log.chain:
@@ -164,7 +164,8 @@ class Chosen:
 
 def nearest(clock: Clock, memory: Memory, seen: SeenLeader, client: ClientMetadata, offset: int) -> Chosen:
     """The replica from which this client reads the partition from ``offset`` up to ``Chosen.high_watermark``; read
-    later records from the leader. A chosen follower holds the offset, and knows that it is committed.
+    later records from the leader. A chosen follower has the record at the offset, and knows that the record is
+    committed.
 
     Raises: LeaderNotAvailableError; InvalidConfigError for a selector that cannot be loaded or raises.
     """
@@ -254,8 +255,8 @@ def _selectable(
 
 
 def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -> Chosen | None:
-    """The current log of a follower; None if readers cannot use it. It serves the records that it knows to be
-    committed in the history of ``leader``, the leader's log: ``[log.local_start, high_watermark)``.
+    """The current log of a follower; None if readers cannot use it. A follower serves the records that it knows to
+    be committed in the history of ``leader``, the leader's log: ``[log.local_start, high_watermark)``.
     """
     try:
         replica = replicas.replica(broker)
@@ -265,7 +266,7 @@ def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -
         if log.lineage != leader.lineage:  # its records beyond the common history do not count
             log = resolve(log.listing, leader.lineage, replica.end_of_append)
         if not is_erased(log, replicas.view.erasures):
-            return None  # it was away when records were erased, and still has them
+            return None  # it was unreachable when records were erased, and still has them
         check_whole(replica, log)
         check_same_ends(str(replica), log, leader)
     except StratalogError:

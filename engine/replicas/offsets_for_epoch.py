@@ -78,8 +78,8 @@ def divergent_offset(log: ReplicaLog, offset: int, leader_epoch: int) -> int | N
     at ``offset`` whose last record was of ``leader_epoch``; None if it has all of them: the epoch is in the log
     and does not end before the offset (KIP-320).
 
-    After several unclean elections the histories may diverge earlier, as the consumer does not name the start of
-    its last record's epoch. (A Kafka consumer does not name it, either.)
+    After several unclean elections the histories may diverge earlier, because the consumer does not name the start
+    of its last record's epoch. (A Kafka consumer does not name it, either.)
     """
     floor, end = _floor(log.lineage, leader_epoch), _end(log.lineage, leader_epoch, log.log_end)
     if end < offset:

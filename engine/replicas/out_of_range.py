@@ -3,8 +3,8 @@ Pure.
 
 A follower may not know the leader's log end, committed records and log start. In Kafka it answers from its own
 knowledge, with OFFSET_NOT_AVAILABLE or OFFSET_OUT_OF_RANGE, and the consumer then asks the leader. Here a reader
-has listed the leader before any other replica, so it gets the true answer at once, and reads the records that the
-replica cannot serve from the leader.
+has listed the leader before any other replica, so it gets the true answer immediately. It reads from the leader
+the records that the replica cannot serve.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replaces damaged or missing files by good ones: stage and verify, look again, name, delete, look again.
+"""Replaces damaged or missing files by good ones: stage and verify, list again, name, delete, list again.
 
 A concurrent sync relies on no offset being missing at any moment. So good bytes take the damaged file's name in
 one step; replacements under other names exist before the damaged file is deleted; without a replacement it stays.
@@ -93,7 +93,7 @@ def _repair_files(target: Replica, repair: Repair, may_touch: Callable[[], None]
         # 4. Delete the bad file if other files replace it.
         if bad is not None and not repair.forgotten and all(copy.held.name != bad.name for copy in repair.put):
             target.store.delete([bad.object.name])
-    # 5. Look again.
+    # 5. List again.
     listed = {file.name: file for file in target.list(fresh=True).data}
     for copy in repair.put:
         _check_there(target, copy, listed.get(copy.held.name))

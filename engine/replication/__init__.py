@@ -1,8 +1,8 @@
 """The data plane of the replication protocol: take over, join, sync, append, high watermark, expansion.
 
-All functions work on stores alone. Any number of drivers and executors may run them at once, zombies included
-(protocol sections 2 and 3). They take ``PartitionReplicas``, one partition under one view of the metadata, and
-never read the metadata: a caller commits first and lists afterwards, or lists first and checks the metadata
+All functions work on stores alone. Any number of drivers and executors may run them at the same time, including
+zombies (protocol sections 2 and 3). They take ``PartitionReplicas``, one partition under one view of the metadata,
+and never read the metadata: a caller commits first and lists afterwards, or lists first and checks the metadata
 afterwards (protocol, rule 2).
 
     partition         one partition: the view, its replicas on their stores, and a task's work on it
@@ -10,7 +10,7 @@ afterwards (protocol, rule 2).
     later_rule        files of a later removal than the view knows
     log_end           the end of the leader's log between two appends of a driver
     remote_end        keeps the leader's log from ending below the remote log
-    lost_log          a leader that holds none of the records that the metadata knows about
+    lost_log          a leader that has none of the records that the metadata knows about
     sync              brings followers to the leader's log
     planned_sync      what a sync would copy, for a dry run
     append            writes records at the end of the leader's log, then to the ISR; finds old appends
@@ -18,7 +18,7 @@ afterwards (protocol, rule 2).
     removal           applies a removal rule on the leader; the ISR copies the segments
     erasing           the same for erasures
     watermark         advances the high watermark by proof
-    damage            replicas that hold less than they once held, and the broker to blame
+    damage            replicas that have less than they once had, and the broker to blame
     snapshots         selects the valid snapshot of a replica; followers fetch the leader's (KIP-630)
     unreadable        the error for records that a copy cannot provide, and the fallback to another copy
     replica_selector  selects the replica to read from: KIP-392's plugin, and two implementations
@@ -26,24 +26,24 @@ afterwards (protocol, rule 2).
     shared_throttle   the same limit, shared by all drivers that copy to one broker
 
 Differences from the text of the protocol
-    * The log of a tiered partition never ends below its remote log, as the two are one log (``remote_end``). A
-      take-over, and a driver's first append under a leader epoch, compare the two. Invariant I14: no offset is
-      acknowledged with other records while the remote log holds the first ones. It holds while the remote tier
-      answers; if the tier does not answer, appends continue.
+    * The log of a tiered partition never ends below its remote log, because the two are one log (``remote_end``).
+      A take-over, and a driver's first append under a leader epoch, compare the two. Invariant I14: no offset of
+      the remote log is acknowledged with other records. The invariant holds while the remote tier answers; if the
+      tier does not answer, appends continue.
     * Sync does not list the leader again between copying the bytes and naming the copy. It copies the listed
       version of an object, and stores return no other, which the protocol accepts as equivalent.
     * An append continues from the end that the previous append left under the same view (``log_end``). It creates
-      its file exclusively (step 3) without another look, then looks only behind that end (step 4), and copies the
-      file to members that hold everything before it. It reads a small file once: for its footer, which shows that
-      the file is this append's, for its checksum, and for the copies.
+      its file exclusively (step 3) without another listing, then lists only names after that end (step 4), and
+      copies the file to members that have everything before it. It reads a small file once: for its footer, which
+      shows that the file is this append's, for its checksum, and for the copies.
     * A listing opens only new names: files never change, and an unchanged listing gives the earlier log
       (``stratalog.partitions.known_log``). A local folder whose modification time is unchanged is not scanned
       (``stratalog.partitions.store.local_listing``). Only checks of the files themselves (``verify``, healing)
       query every file each time; other operations do so once a minute.
     * Sync also copies a merged segment that the follower holds as single appends, instead of merging there: bytes
       are copied, never re-encoded, so equal listings mean equal files.
-    * An append that loses the race for its base offset is encoded again, as files contain offsets. It keeps up to
-      a bounded amount of records for that; a larger append returns ``Raced``, and the caller repeats it.
+    * An append that loses the race for its base offset is encoded again, because files contain offsets. It keeps
+      up to a bounded amount of records for that; a larger append returns ``Raced``, and the caller repeats it.
     * A mirror may name the offset of an append: the append takes that offset, or fails (step 3). A log that begins
       above 0 and never had a record begins at its view's log start, on any replica that leads.
     * Before a leader takes over an epoch, it is compared with the reachable members of the ISR: a leader that lost

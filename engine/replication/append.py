@@ -48,10 +48,10 @@ _ATTEMPTS = 50
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The leader's log holds the records at ``[base_offset, next_offset)``.
+    """The leader's log has the records at ``[base_offset, next_offset)``. With ``acks=all`` every member of the
+    view's maximal ISR also has them, except those in ``missed``.
 
-    With ``acks=all`` every member of the view's maximal ISR holds them too, except those in ``missed``. They are
-    not acknowledged until the view is found unchanged.
+    The records are not acknowledged until the view is found unchanged.
     """
 
     base_offset: int | None
@@ -64,7 +64,7 @@ class Appended:
     missed: Mapping[int, StratalogError] = field(default_factory=dict)
     """The error of each member of the maximal ISR that does not have the records yet, by broker id."""
     end: LogEnd | None = None
-    """The end of the log behind these records; None if this attempt has not read it."""
+    """The end of the log after these records; None if this attempt has not read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class NotAppended:
 
     error: StratalogError
     tried: bool
-    """Whether the leader's folder may nevertheless hold a file of this append that is, or becomes, part of the
+    """Whether the leader's folder may nevertheless contain a file of this append that is, or becomes, part of the
     log.
     """
     ours: bool
@@ -142,7 +142,7 @@ def append(
 def _copy_to_members(
     replicas: PartitionReplicas, end: LogEnd, small: tuple[DataFile, bytes] | None, copies: Runner
 ) -> bool:
-    """Step 5 for members that hold everything before the append: copy exactly the object that the leader holds.
+    """Step 5 for members that have everything before the append: copy exactly the object that the leader has.
     ``small`` is a small file of the leader whose bytes were read and checked. Returns whether all members have it.
     """
     file = end.last
@@ -206,7 +206,7 @@ class _Attempt:
     begun: bool = False
     """Whether this attempt has looked up the log end, or it was known."""
     small: tuple[DataFile, bytes] | None = None
-    """A small file that was found behind the known end, with its bytes, which have been checked."""
+    """A small file that was found after the known end, with its bytes, which have been checked."""
     file: AppendFile | None = None
     """The file of records that are waiting for their turn."""
 
@@ -284,7 +284,7 @@ def _append_to_leader(
                 f"{replicas}: {len(replicas.view.isr)} replicas are in sync, min.insync.replicas is "
                 f"{options.min_insync_replicas}; nothing was appended"
             )
-        attempt.names -= seen  # other producers wrote the files that the look has seen
+        attempt.names -= seen  # other producers wrote the files that the listing has shown
         if attempt.file is None and not source.replayable:
             return Raced(attempt.tried)
         # 3. Create it at the log end. False means that another driver appended there first, or that the store
@@ -304,10 +304,10 @@ def _append_to_leader(
             attempt.file = None
             with suppress(Exception):
                 staged.abort()
-        # 4. Look again, in steps 1 and 2 of the next round: the append counts only if the log holds it (a zombie
+        # 4. List again, in steps 1 and 2 of the next round: the append counts only if the log holds it (a zombie
         #    can re-create a name that retention or a merge has freed).
     raise RetriableError(
-        f"{replicas}: other appends were faster {_ATTEMPTS} times; try again, or append less at once"
+        f"{replicas}: other appends were faster {_ATTEMPTS} times; try again, or append less at a time"
     )
 
 

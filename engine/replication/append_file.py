@@ -136,7 +136,7 @@ class AppendFile:
 
         def producers(next_offset: int) -> dict[str, ProducerEntry]:
             kept = end.state.producers
-            # Only after a full look at the log, not at each append.
+            # Only after a full listing of the log, not at each append.
             if end.acknowledged_to is None and removal_ms is not None:
                 kept = unexpired(kept, removal_ms, options.producer_expiration_ms)
             records = source.digested()

@@ -1,4 +1,4 @@
-"""Damage: replicas that hold less than their own files, or copies of them, prove that they once held.
+"""Damage: replicas that have less than they once had, as their own files or other replicas prove.
 
 A damaged replica must not be taken for one that is merely shorter (protocol section 1): it leaves the ISR and is
 healed. So each error names the broker at fault.
@@ -33,13 +33,13 @@ def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
 
 
 def check_whole(replica: Replica, log: ReplicaLog) -> None:
-    """Check that the replica holds everything that its own files promise. ¶ Raises: LogGapError, CorruptionError
-    when it holds less; FencedLeaderEpochError when a removal rule that the view does not know has replaced the
-    missing files.
+    """Check that the replica has everything that its own files promise. Raises: LogGapError, CorruptionError when
+    it has less; FencedLeaderEpochError when a removal rule that the view does not know has replaced the missing
+    files.
     """
     if (log.stranded or log.lost_committed) and (later := _of_later_rule(replica, log)):
         raise FencedLeaderEpochError(
-            f"{replica} has {later}, made by a later rule of removal than this view knows: read the metadata again"
+            f"{replica} has {later}, made by a later removal rule than this view knows: read the metadata again"
         )
     latest = log.listing.latest_epoch
     if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of that epoch
@@ -86,8 +86,8 @@ def check_members(
     """Check that a leader whose ``log`` has no trace of leader epoch ``epoch`` may take it over.
 
     No other member of the ISR, listed before the leader, may have joined that epoch, or know a committed offset
-    beyond the leader's end. That would mean that the leader's folder was lost and its offsets would be assigned
-    twice. A member with a foreign register proves nothing.
+    beyond the leader's end. Otherwise the leader's folder was lost, and its offsets would be assigned twice. A
+    member with a foreign register proves nothing.
 
     Raises: LogGapError, CorruptionError; the leader is to blame.
     """
@@ -168,7 +168,7 @@ def _foreign_register(replica: Replica, epoch: int, member: Replica) -> Corrupti
 
 
 def check_begun(leader: Replica, log: ReplicaLog) -> None:
-    """Check that a leader still holds the records that it held when it took over.
+    """Check that a leader still has the records that it had when it took over.
 
     Raises: LogGapError; the leader is at fault.
     """
@@ -199,7 +199,7 @@ def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Re
 
 
 def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
-    """Check that the local starts of a leader and of a member of its ISR are offsets of the log that both hold. A
+    """Check that the local starts of a leader and of a member of its ISR are offsets of the log that both have. A
     register with any other start is foreign, and no replica may drop its log because of a foreign register.
 
     Raises: CorruptionError with the broker to blame.
@@ -237,8 +237,9 @@ def first_lost(mine: ReplicaLog, log: ReplicaLog, missing: Sequence[Link]) -> in
 
 
 def covered(replica: Replica, log: ReplicaLog, names: list[str]) -> tuple[list[str], list[CorruptSegmentError]]:
-    """The names that may be deleted, and the damage found. A name stays if the merged segment that replaces it
-    cannot provide its records on this replica; all bytes of that segment are read."""
+    """The names that may be deleted, and the damage found. A name is kept if this replica's merged segment that
+    replaces it cannot provide its records; all bytes of that segment are read.
+    """
     doomed, bad = set(names), set[DataName]()
     damaged: list[CorruptSegmentError] = []
     hidden = [file.name for file in log.hidden if str(file.name) in doomed]

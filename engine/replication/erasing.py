@@ -1,6 +1,6 @@
-"""Erasures on one partition: the leader carries them out, and the members of the ISR copy the segments.
+"""Applies erasures to one partition: the leader rewrites its files, and the members of the ISR copy them.
 
-``stratalog.partitions.erasure`` has the protocol. The erasures are in the metadata already.
+``stratalog.partitions.erasure`` describes the protocol. The erasures are already in the metadata.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from stratalog.partitions.transactions import transactions_of
 
 @dataclass(frozen=True, slots=True)
 class ErasedOn:
-    """The erasures were carried out on the leader; the members of the ISR that were not reached, with their
-    errors."""
+    """The erasures were carried out on the leader. Has the members of the ISR that were not reached, with their
+    errors.
+    """
 
     erased: ErasedFrom
     missed: dict[int, StratalogError]
 
 
 def erase_records(replicas: PartitionReplicas, options: ErasingOptions, copies: Runner) -> ErasedOn:
-    """Carry out the erasures of the view on the leader, then sync the ISR. A member that then still has a file
-    with erased records, which the leader lacks (a merge that ended late), rewrites it itself: what it leaves
-    depends on the erasures and the log alone.
+    """Carry out the erasures of the view on the leader, then sync the ISR. A late merge may have left on a member
+    a file with erased records that the leader does not have. That member rewrites the file itself: the result
+    depends only on the erasures and the log.
 
     Raises: see ``erase_from``; errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
@@ -58,8 +59,8 @@ def _erase_rest(replicas: PartitionReplicas, member: int, options: ErasingOption
 
 
 def not_erased(replicas: PartitionReplicas) -> list[int]:
-    """The members of the ISR, and those being added, whose log still has erased records: until then no rule may
-    follow.
+    """The members of the ISR, and the replicas being added, whose log still has erased records. While there are
+    any, no rule may follow.
 
     Raises: errors of listing a member.
     """
@@ -71,8 +72,8 @@ def not_erased(replicas: PartitionReplicas) -> list[int]:
 
 
 def not_compacted(replicas: PartitionReplicas) -> list[int]:
-    """The members of the ISR, and those being added, that do not follow the last compaction at each offset below
-    its bound: until then no erasure may follow.
+    """The members of the ISR, and the replicas being added, that do not follow the last compaction at each offset
+    below its bound. While there are any, no erasure may follow.
 
     Raises: errors of listing a member.
     """

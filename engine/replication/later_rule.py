@@ -1,4 +1,4 @@
-"""Files of a later removal of records than a view knows (``stratalog.partitions.removal``)."""
+"""Files of a removal of records that is later than a view knows (``stratalog.partitions.removal``)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from stratalog.partitions.replica import Replica
 
 
 class LaterRuleError(FencedLeaderEpochError):
-    """A replica has files of a later removal than the view knows. The view is old, or no rule made the files."""
+    """A replica has files of a removal that is later than the view knows. Either the view is outdated, or no rule
+    made the files.
+    """
 
     def __init__(
         self, *args: object, view: PartitionView | None = None, names: frozenset[str] = frozenset()
     ) -> None:
-        """``names`` are those of the files."""
+        """``names`` are the names of the files."""
         super().__init__(*args)
         self.view, self.names = view, names
 
@@ -28,10 +30,10 @@ def check_rules_known(
     replicas: PartitionReplicas, listing: Listing, start: int, replica: Replica | None = None
 ) -> None:
     """Check that ``replica`` (None: the leader), listed as ``listing``, has no file with records from offset
-    ``start`` on that a later removal made than the view knows. Such a file does not count in this view. The file
-    that it replaced may be deleted: the replica would look damaged, or its name be taken by an append that began
-    before: the log would hold these records by this view alone, and look complete. Files that are known to be of
-    no rule are left out.
+    ``start`` on that was made by a removal that is later than the view knows. Such a file does not count in this
+    view. The file that it replaced may have been deleted, so that the replica would seem damaged; or a late append
+    may have taken the free name. Under this view, the log would contain that append, and seem complete. Files that
+    are known to be of no rule are left out.
 
     Raises: LaterRuleError.
     """
@@ -41,8 +43,8 @@ def check_rules_known(
     names = frozenset(map(str, later)) - replicas.foreign
     if names:
         raise LaterRuleError(
-            f"{replica} has {min(names)}, made by a later removal of records than this view knows: read the "
-            "metadata again",
+            f"{replica} has {min(names)}, made by a removal of records that is later than this view knows: read "
+            "the metadata again",
             view=replicas.view,
             names=names,
         )

@@ -66,8 +66,8 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
 
 
 def _continued(replicas: PartitionReplicas, log: ReplicaLog) -> Lineage:
-    """The lineage of the leader's log with the view's epoch. The log was listed after that epoch was committed, as
-    the view contains it.
+    """The lineage of the leader's log with the view's epoch. The log was listed after that epoch was committed,
+    because the view contains the epoch.
 
     Raises: see ``check_reaches_remote``; LogLostError; RemoteNotReadyError when the epoch begins at the end of the
         remote log, and that end is unknown.
@@ -185,7 +185,7 @@ def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 
 def compare_with_remote(replicas: PartitionReplicas, log: ReplicaLog) -> None:
     """Compare the leader's log with the remote log (``PartitionReplicas.check_remote_end``). If their histories
-    differ, call ``check_agreed`` first, as the leader's register may be foreign.
+    differ, call ``check_agreed`` first, because the leader's register may be foreign.
 
     Raises: LogBehindRemoteError, DivergentRemoteError; see ``check_agreed``.
     """

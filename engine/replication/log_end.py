@@ -1,17 +1,18 @@
 """The end of a leader's log, passed from one append of a driver to the next.
 
-A full look at a log costs time proportional to its files. A driver that has seen the end once under a view only
-looks behind the last file, so the cost of an append does not grow with the log. It looks after the append alone
-(protocol, rule 2: write, then check): the name at the end is created exclusively, and everything else (another
-leader, a merge that freed the name) must be known before the acknowledgement, not before the write.
+A full listing of a log takes time proportional to the number of its files. A driver that has once seen the end
+under a view lists only names after the last file, so the cost of an append does not grow with the log. It lists
+them only after the append (protocol, rule 2: write, then check): the name at the end is created exclusively, and
+everything else (another leader, a merge that freed the name) must be known before the acknowledgement, not before
+the write.
 
-Records below the end only move to other files (a merge), or leave by retention, and both stay below the high
-watermark. So the end is unchanged unless one of these exists: a file of the log behind the end, a high watermark
-or local start beyond the end, or a register of a later epoch. If one exists, the driver looks at the whole log.
-(If the driver was idle for long, a merge may have freed the name at the end. A high watermark beyond the end
-reveals that, as the greatest one is never deleted.)
+Records below the end only move to other files (a merge), or are deleted by retention, and both only happen below
+the high watermark. So the end is unchanged unless one of these exists: a file of the log after the end, a high
+watermark or local start beyond the end, or a register of a later epoch. If one exists, the driver lists the whole
+log. (If the driver was idle for long, a merge may have freed the name at the end. A high watermark beyond the end
+reveals that, because the greatest one is never deleted.)
 
-Every ``LOOK_AGAIN_MS`` the driver looks at the whole log anyway, to notice storage that lost files.
+Every ``LOOK_AGAIN_MS`` the driver lists the whole log anyway, to notice storage that lost files.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ class LogEnd:
     state: EndState
     """The producer state at the end, from which the next append continues."""
     looked_ms: int
-    """Time of the last full look at the log."""
+    """The time of the last full listing of the log."""
     names: int
     """Approximate number of names of records and high watermarks in the leader's folder."""
     acknowledged_to: int | None = None
-    """The end of the previous append, which was acknowledged under this view: the whole maximal ISR holds the log
-    up to it, and the leader has a high watermark there. None after a full look."""
+    """The end of the previous append, which was acknowledged under this view: the whole maximal ISR has the log up
+    to it, and the leader has a high watermark there. None after a full listing.
+    """
 
 
 def look_at_end(
@@ -63,7 +65,7 @@ def look_at_end(
     read: Callable[[DataFile], None] = lambda file: None,
 ) -> tuple[LogEnd, AbstractSet[DataName]]:
     """The current end of the leader's log, and the names of its files that this call has seen. ``known`` is the
-    end that an earlier look found under this view. The first call also compares the log with the remote log, if
+    end that an earlier call found under this view. The first call also compares the log with the remote log, if
     the caller has read the latter. ``read`` is called with a single new file of the log before its footer is read.
 
     Raises: see ``leader_log``; LaterRuleError when a removal of records that the view does not know has rewritten
@@ -97,8 +99,8 @@ def look_at_end(
 
 
 def is_recent(known: LogEnd, clock: Clock) -> bool:
-    """Whether an append may use a known end without looking at the whole log again. The exclusive create detects a
-    taken name, and the look after it detects any other change.
+    """Whether an append may use a known end without listing the whole log again. The exclusive create detects a
+    taken name, and the listing after it detects any other change.
     """
     return known.last is not None and clock.now_ms() - known.looked_ms < LOOK_AGAIN_MS
 
@@ -109,7 +111,7 @@ def names_in(listing: Listing) -> int:
 
 
 def _is_unchanged(behind: Listing, known: LogEnd) -> bool:
-    """Whether the registers behind the known end leave the log unchanged."""
+    """Whether the log is unchanged according to the registers after the known end."""
     every = replace(behind, late=frozenset())
     epoch, high_watermark = known.lineage.latest_epoch, claimed_high_watermark_of(every, known.lineage)
     if known.acknowledged_to is not None and high_watermark < known.acknowledged_to:

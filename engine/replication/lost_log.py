@@ -1,7 +1,7 @@
 """Lost logs: the metadata shows that the partition had records (``PartitionImage.written_to``), but its leader has
 none of them, and its log does not begin after them.
 
-Every member of the ISR holds all committed records. A leader drops them only by a local start, which is never
+Every member of the ISR has all committed records. A leader drops them only by a local start, which is never
 deleted. So a leader with an empty log below that offset has lost its folder or files: the partition looks new, and
 its leader would assign offsets a second time.
 
@@ -10,8 +10,8 @@ remote log has records, the leader continues from its end (``remote_end``). Othe
 begin again at the last known offset (``recover --keep brokers``).
 
 The metadata records an offset up to which there were records, not the last one: it is updated each time the number
-of records has doubled, as recording the last one would cost a commit of the metadata per append. So it is unknown
-whether there were records after the known offset, and every message says so.
+of records has doubled, because recording the last one would cost a commit of the metadata per append. So it is
+unknown whether there were records after the known offset, and every message says so.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def begins_again_at(view: PartitionView) -> int:
 
 
 def may_begin_again(view: PartitionView) -> bool:
-    """Whether a lost log may begin again: an election that gives up records is refused after a removal of records
-    (``ElectLeaders``)."""
+    """Whether a lost log may begin again: after a removal of records, an election that loses records is refused
+    (``ElectLeaders``).
+    """
     return not view.rules and not any(one.offsets for one in view.erasures)
 
 

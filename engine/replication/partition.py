@@ -22,7 +22,7 @@ class PartitionReplicas:
     remote: RemotePart | None = None
     """None if the topic is not tiered."""
     foreign: frozenset[str] = frozenset()
-    """The names of files of a later generation than the view's that no rule of removal made."""
+    """The names of files of a later generation than the view's that no removal rule made."""
 
     def __str__(self) -> str:
         return str(self.view)

@@ -35,7 +35,7 @@ class PlannedCopies:
     joins: bool
     """Whether the follower has not joined the leader epoch."""
     starts: bool
-    """Whether its log begins anew, at the leader's local start or where the remote log ends."""
+    """Whether its log begins anew, at the leader's local start or at the end of the remote log."""
     error: StratalogError | None = None
     """The reason why nothing is known about the follower."""
 

@@ -1,14 +1,14 @@
-"""The remote end of a partition: the leader's log never ends below it, as the two are one log.
+"""The remote end of a partition: the leader's log never ends below it, because the two are one log.
 
-Only committed records are tiered. So a leader that holds less than its remote log has lost records: its storage
-was emptied or restored from an older copy. The same is true of each ISR member that holds as little. A take-over
-reads the remote log before it records the start of its epoch; a driver reads it before its first append under a
-view. So no offset of the remote log is assigned to another record.
+Only committed records are tiered. So a leader that has less than its remote log has lost records: its storage was
+emptied or restored from an older copy. The same is true of each ISR member that also has less. A take-over reads
+the remote log before it records the start of its epoch; a driver reads it before its first append under a view. So
+no offset of the remote log is assigned to another record.
 
 If the leader's log is a prefix of the remote log, an election lets it continue from the remote end
 (``Election.remote_epoch``): the new leader's local start is there, and its lineage is that of the remote log
-(KIP-1023, "Follower Fetch Scenarios", for a leader). If the two hold different records at the same offsets, an
-operator decides which of them counts.
+(KIP-1023, "Follower Fetch Scenarios", for a leader). If the two logs have different records at the same offsets,
+an operator decides which log counts.
 
 A remote tier that does not answer does not stop appends: whether the log ends too early is then unknown.
 """
@@ -42,7 +42,7 @@ class LogBehindRemoteError(CorruptionError):
 
 
 class DivergentRemoteError(CorruptionError):
-    """The leader's log and its remote log hold different records at the same offsets: ``recover`` shows both, and
+    """The leader's log and its remote log have different records at the same offsets: ``recover`` shows both, and
     keeps one of them.
     """
 
@@ -78,7 +78,7 @@ class RemotePart:
     """Whether the remote log is unknown because the remote tier did not answer."""
 
     def asked(self) -> RemotePart:
-        """The remote part with its tail, or with ``unknown`` set after an error that may pass.
+        """The remote part with its tail, or with ``unknown`` set after an error that may be temporary.
 
         Raises: see ``DeltaTopicReader.load``.
         """
@@ -96,7 +96,7 @@ class RemotePart:
 
 
 def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, tail: RemoteTail) -> None:
-    """Check that the leader's ``log``, listed after ``tail`` was read, reaches the end of the remote log.
+    """Check that the leader's ``log``, listed after ``tail`` was read, extends to the end of the remote log.
 
     Segments of a history that an unclean election abandoned do not count; ``tier`` removes them.
 

@@ -31,7 +31,7 @@ GROUP = "stratalog.replica_selectors"
 """The entry point group for selectors of installed packages: a name, and its class."""
 
 _SHOWN = 255
-"""The number of characters of an unknown name that a message shows, as the name may have any length."""
+"""The number of characters of an unknown name that a message shows, because the name may have any length."""
 
 _log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """The throttle of reassignments (``follower.replication.throttled.rate``), shared by all drivers.
 
-In Kafka the copying broker holds the token bucket. Here any number of drivers copy to a broker at once, so the
-bucket is a file in its root: the time, by that storage's clock, until which all booked copies are paid for. A
-driver books by creating the next version exclusively, and waits until its copy is paid for. If two drivers
-compete, one creates the version, and the other books after it. A driver that dies wastes only its booking.
+In Kafka the copying broker holds the token bucket. Here any number of drivers copy to a broker at the same time,
+so the bucket is a file in the broker's root: the time, by that storage's clock, until which all booked copies are
+paid for. A driver books by creating the next version exclusively, and waits until its copy is paid for. If two
+drivers compete, one creates the version, and the other books after it. A driver that dies wastes only its booking.
 
 If the files cannot be read or written, each process limits itself to its own share of the rate.
 """
@@ -35,8 +35,8 @@ class SharedThrottle:
     """
 
     def __init__(self, bytes_per_s: float, clock: Clock, processes: int = 1, most_s: float | None = None) -> None:
-        """``processes``: how many processes of this driver copy at once. ``most_s``: the longest total wait in
-        seconds; None: no limit.
+        """``processes``: the number of processes of this driver that copy at the same time. ``most_s``: the
+        longest total wait in seconds; None: no limit.
         """
         self.bytes_per_s = bytes_per_s
         self._clock = clock

@@ -167,7 +167,7 @@ def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnaps
     leader = replicas.leader
 
     def check_leader() -> None:
-        """Check the folder again at each chunk, as another replica may lead by then."""
+        """Check the folder again at each chunk, because another replica may lead by then."""
         listing = leader.list()
         if listing.joined_epoch == 0:
             raise UnknownTopicOrPartitionError(f"{leader} has never led, or its folder is gone")

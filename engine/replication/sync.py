@@ -355,7 +355,7 @@ def _start(
             f"{follower} has dropped everything below offset {mine.local_start}, but its leader's log ends at "
             f"{log.log_end}, so it cannot follow; reassign the replica to another broker, or away and back"
         )
-    # Create the register before the first copy: it discards everything below it at once (V12 of the attack).
+    # Create the register before the first copy: it immediately discards everything below it (V12 of the attack).
     follower.store.create(follower.path(LocalStartName(offset)), state)
     avoided = 0
     if isinstance(origin, FromRemote):

@@ -43,9 +43,9 @@ class Throttle:
             self._clock.sleep(wait)
 
     def borrow(self, size_bytes: int, within_s: float) -> bool:
-        """Wait until earlier spending is paid for, then spend. ``size_bytes`` bytes may then move at once, and the
-        next caller waits until they are paid for. Returns False, without waiting or spending, if that would take
-        longer than ``within_s`` seconds.
+        """Wait until earlier spending is paid for, then spend. ``size_bytes`` bytes may then move immediately, and
+        the next caller waits until they are paid for. Returns False, without waiting or spending, if that would
+        take longer than ``within_s`` seconds.
         """
         with self._turn:
             now = self._clock.monotonic_s()

@@ -18,7 +18,7 @@ def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
     """Record on a replica that has joined ``epoch`` that the high watermark reached ``offset``.
 
     Call this only after these checks. Under one view, the replicas of the ISR and those being added have joined
-    and hold the log up to ``offset``; and a linearizable read has found the view unchanged.
+    and have the log up to ``offset``; and a linearizable read has found the view unchanged.
     """
     replica.store.create(replica.path(WatermarkName(offset, epoch)), b"")
 
@@ -41,8 +41,8 @@ def advance_high_watermark(replicas: PartitionReplicas, offset: int, copies: Run
 
     Raises: errors of writing to the leader.
     """
-    # The leader first (!): if a follower knew a higher one than the leader, that would show that the leader has
-    # lost files.
+    # The leader first (!): if a follower knew a higher watermark than the leader, that would mean that the leader
+    # has lost files.
     with writes_of(replicas.leader):
         record_high_watermark(replicas.leader, replicas.epoch, offset)
 

@@ -238,7 +238,8 @@ class StoreCheck:
         if len(versions) < rounds:
             raise BrokenRuleError("two successive objects of one name cannot be distinguished")
         return (
-            f"{rounds} times: another driver saw the deletion at once, the name was free at once, and the new "
+            f"{rounds} times: another driver saw the deletion immediately, the name was free immediately, and the "
+            "new "
             "object was distinguishable"
         )
 

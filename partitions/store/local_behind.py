@@ -1,4 +1,4 @@
-"""Finds the files of a log's folder behind a name, at a cost that does not grow with the folder."""
+"""Finds the files of a log's folder after a name, at a cost that does not grow with the folder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from stratalog.partitions.store.two_scans import objects_together
 
 @dataclass(frozen=True, slots=True)
 class LookBehind:
-    """One look at the files behind a name."""
+    """One listing of the files after a name."""
 
     files: Sequence[StoredObject]
     is_snapshot: bool
-    """Whether the kernel has reported all changes, so that no second look is needed (``local_watch``)."""
+    """Whether the kernel has reported all changes, so that no second listing is needed (``local_watch``)."""
 
     def __len__(self) -> int:
         return len(self.files)

@@ -22,8 +22,8 @@ def copy_file(source: int, target: int, size_bytes: int) -> int:
     """Copy the first ``size_bytes`` of one open file to the start of another. Returns the CRC-32 of the bytes that
     were written.
 
-    The disk starts to write at once, so the following fsync has little to wait for. If the source ends early, the
-    copy does too: the caller compares sizes.
+    The disk starts to write immediately, so the following fsync has little to wait for. If the source ends early,
+    the copy does too: the caller compares sizes.
 
     Raises: OSError.
     """

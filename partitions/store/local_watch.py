@@ -1,7 +1,7 @@
 """The names that are added to a folder and removed from it, as the kernel reports them (``inotify``).
 
-A driver that appends looks again and again for the few names behind the end of a log, in a folder that may hold
-thousands of others. The kernel reports each change of a name, so that one scan is enough for many such looks.
+A driver that appends repeatedly looks for the few names after the end of a log, in a folder that may hold
+thousands of others. The kernel reports each change of a name, so that one scan is enough for many such calls.
 
 A report is as good as a scan, because the kernel queues it before it unlocks the folder (``fsnotify_create``,
 ``fsnotify_link`` and ``fsnotify_move`` in ``fs/namei.c``), and each new name needs that lock. So if a process

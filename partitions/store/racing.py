@@ -65,7 +65,7 @@ class Racer:
 
 
 Race = Callable[[Sequence[Racer]], Sequence[Sequence[str]]]
-"""Runs all racers at once, and returns their outcomes."""
+"""Runs all racers at the same time, and returns their outcomes."""
 
 
 def race_in_threads(racers: Sequence[Racer]) -> Sequence[Sequence[str]]:

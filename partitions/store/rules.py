@@ -33,8 +33,8 @@ STAGING_FOLDER = ".staging"
 
 LISTING_ATTEMPTS = 20
 TRANSFER_THREADS = 2
-"""The number of threads per object. Several objects are transferred at once. With four threads each, a tier run
-was slower, and the server was busier.
+"""The number of threads per object. Several objects are transferred at the same time. With four threads each, a
+tier run was slower, and the server was busier.
 """
 
 _log = logging.getLogger(__name__)

@@ -321,7 +321,7 @@ def test_upkeep_that_does_nothing_says_why(quiet: LiveCluster) -> None:
         "no records",
     ]
     assert whys(cluster.merge()) == [
-        f"1 file, {size:,} bytes: it has no neighbour to merge with",
+        f"1 file, {size:,} bytes: it has no neighbor to merge with",
         "no records",
     ]
     assert whys(cluster.retain()) == [

@@ -142,7 +142,7 @@ def test_while_the_remote_does_not_say_where_to_begin_the_follower_waits(
     failure = the_failure(live.cluster.bootstrap(follower, check=False))
     assert live.clock.monotonic_s() - began_s == 1 + 2 + 4 + 8
     assert failure.startswith(f"t-{p} on broker {follower}: REMOTE_NOT_READY")
-    assert "run tier, which names the missing ones, then try again" in failure
+    assert "run tier, which names the missing offsets, then try again" in failure
     assert live.isr(partition=p) == {live.leader(partition=p)}
     assert live.log(follower, partition=p).chain == ()
     shutil.rmtree(live.remote)

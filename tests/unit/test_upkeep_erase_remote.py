@@ -130,7 +130,7 @@ def test_the_history_of_the_table_is_gone(tmp_path: Path) -> None:
     live.erase(KEY).raise_for_failures()
     with pytest.raises(Exception, match="No files in log segment"):
         DeltaTable(str(folder), version=version)
-    with pytest.raises(StorageError, match="an erasure deletes all versions before it"):
+    with pytest.raises(StorageError, match="an erasure deletes all earlier versions"):
         live.table()._open_at(version)
     after = DeltaTable(str(folder))
     assert after.version() > version

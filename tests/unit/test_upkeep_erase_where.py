@@ -134,7 +134,7 @@ def test_open_transactions_are_counted_and_markers_stay(tmp_path: Path) -> None:
     ("configs", "where", "error", "why"),
     [
         ({}, "value.nme = 'x'", InvalidCallError, "topic 'u': the condition, character 7: there is no such"),
-        ({}, "value.n = 'x'", InvalidCallError, "character 11: this is no literal"),
+        ({}, "value.n = 'x'", InvalidCallError, "character 11: this is not a literal"),
         ({}, "", InvalidCallError, "character 1"),
         ({"cleanup_policy": "compact"}, "value.n = 1", PolicyViolationError, "it is compacted.*without value.n"),
         ({"cleanup_policy": "compact"}, "key = 1 OR offset = 3", PolicyViolationError, "without offset"),

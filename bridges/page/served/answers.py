@@ -129,7 +129,8 @@ class Answers:
             return _error(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "UNKNOWN_HOST",
-                f"the page is that of localhost:{access.port} and 127.0.0.1:{access.port}: open it by that name",
+                f"the page is served only as localhost:{access.port} and 127.0.0.1:{access.port}: use one of "
+                "these names",
             )
         if request.path == "/":
             return self._page(headers)

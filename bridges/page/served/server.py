@@ -37,7 +37,7 @@ _log = logging.getLogger("stratalog.page")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """The address to listen at, and the allowed readers. Raises: InvalidCallError, also for an address beyond this
+    """The address to listen on, and the allowed readers. Raises: InvalidCallError, also for an address beyond this
     machine without a token or certificates of clients.
     """
 
@@ -64,7 +64,7 @@ class PageOptions:
             raise InvalidCallError(
                 f"{self.listen}: other machines reach this address, and the page shows records. Require a token "
                 "(token, --page-token-file) or certificates of readers (tls_cert with tls_client_ca, "
-                "--page-tls-cert with --page-tls-client-ca), or listen at 127.0.0.1"
+                "--page-tls-cert with --page-tls-client-ca), or listen on 127.0.0.1"
             )
 
 

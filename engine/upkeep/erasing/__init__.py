@@ -11,6 +11,8 @@ certificate    the outcome, as JSON, without keys
 report         the report, with the certificate
 remote         the remote logs lose the records before the leaders do
 remote_clean   deletes the objects that had records, and the history of the tables
+iceberg        the Iceberg table of a topic, and its history
 remote_copies  all copies of the segments of topics in the remote tier
 verify         reads every copy again, and looks for the keys
+verify_iceberg  reads the metadata of the Iceberg tables, for verify
 """

@@ -82,11 +82,15 @@ def _refusals(
     config = topic_config_of(image, topic)
     if is_protected(image, topic.topic_id, now_ms):
         yield "it is protected (protect.until.ms), so no record can be erased from it"
-    if config.remote_storage_enable and config.remote_iceberg_table:
+    if config.remote_iceberg_table and not config.remote_storage_enable:
         yield (
-            f"it is tiered with the Iceberg table {config.remote_iceberg_table} (remote.iceberg.table), and "
-            "records cannot be erased from its snapshots and manifests: drop that table, and set "
-            "remote.iceberg.table to an empty text first"
+            f"it is not tiered, and may have left records in the Iceberg table {config.remote_iceberg_table} "
+            "(remote.iceberg.table): drop that table with its files, and set the config to an empty text first"
+        )
+    if config.remote_storage_enable and config.compacts and config.remote_iceberg_table and wanted.any:
+        yield (
+            f"it is tiered, compacted, and has the Iceberg table {config.remote_iceberg_table} "
+            "(remote.iceberg.table): drop that table with its files, and set the config to an empty text first"
         )
     if config.snapshots:
         yield (
