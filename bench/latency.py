@@ -125,7 +125,7 @@ class LatencyLine:
     """The round trips and times of one operation."""
 
     headings: ClassVar[tuple[str, ...]] = (
-        *("operation", "round trips", "p50", "p99", "p50, long tail", "p99, long tail", "round trips to reach"),
+        *("operation", "round trips", "p50", "p99", "p50, long tail", "p99, long tail", "target round trips"),
     )
     what: str
     rounds: int

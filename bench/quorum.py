@@ -1,4 +1,4 @@
-"""Commits of metadata: one driver against plain files, and many drivers at once, on folders and on S3.
+"""Commits of metadata: one driver against plain files, and many concurrent drivers, on folders and on S3.
 
 Drivers are processes of their own, as Spark drivers are; they know of each other only what storage tells. The peer
 of a commit with three voters is the least that could do the same: a file on each of three roots, written,
@@ -118,7 +118,7 @@ def drivers_lines(roots: Sequence[Root], where: str) -> list[Line]:
             f"{min(counts)} to {max(counts)} per driver in {SECONDS:.0f} s; the peer is two drivers in turn, "
             "which claim each time"
         )
-        what, peer = f"commands, {drivers} drivers at once{where}", f"{claiming:.1f} a second"
+        what, peer = f"commands, {drivers} concurrent drivers{where}", f"{claiming:.1f} a second"
         lines.append(Line(what, ours, peer, rate / claiming, Limit(0.5), note))
     return lines
 

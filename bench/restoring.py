@@ -39,7 +39,7 @@ TRIED_EVERY_S = 0.2
 NOTE = (
     "Seconds since the command started. Requests: calls to brokers and the remote tier (listing a folder counts "
     "as two). The S3 server runs on the same machine and shares its cores. With a more distant bucket, 16 "
-    "requests are in flight at once, so the time is about requests x latency / 16."
+    "requests are in flight at the same time, so the time is about requests x latency / 16."
 )
 
 
@@ -49,7 +49,7 @@ class RestoreLine:
 
     headings: ClassVar[tuple[str, ...]] = (
         *("partitions", "first acknowledged append", "all replicas in the ISR", "CPU"),
-        *("requests", "a partition"),
+        *("requests", "requests per partition"),
     )
     note: ClassVar[str] = NOTE
 

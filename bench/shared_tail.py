@@ -292,7 +292,7 @@ def figures() -> Iterator[Figure]:
         )
         yield Figure(heads, (f"{partitions:,}", *(f"{n:,.0f}" for r in asked for n in (r.puts, r.gets))))
     for drivers in (1, 2, 4, 8, 16):
-        yield Figure(("drivers at once", "objects written for each run"), (str(drivers), f"{raced(drivers):.1f}"))
+        yield Figure(("concurrent drivers", "objects written per run"), (str(drivers), f"{raced(drivers):.1f}"))
     for runs in (1, 16, 60):
         read, split = of_tail(runs, SPLIT)
         cells = (

@@ -46,7 +46,7 @@ class Limit:
 class Line:
     """One comparison. A line without a limit is only reported."""
 
-    headings: ClassVar[tuple[str, ...]] = ("what", "ours", "peer", "ratio", "to reach", "")
+    headings: ClassVar[tuple[str, ...]] = ("what", "ours", "peer", "ratio", "target", "")
 
     what: str
     ours: str

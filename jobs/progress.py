@@ -1,5 +1,5 @@
-"""A progress bar on a terminal: partitions done, bytes so far, bytes per second. Elsewhere it prints plain lines
-about long work, so that a scheduler's log is not silent for hours. Short jobs print nothing.
+"""Progress of a job: on a terminal, a bar with partitions done, bytes so far and bytes per second; elsewhere,
+plain lines about long work, so that a scheduler's log is not silent for hours. Short jobs print nothing.
 
 Only the tasks know how many bytes there will be, because they list the logs. So the bar counts partitions, and
 shows the bytes moved so far.
@@ -76,7 +76,7 @@ class TerminalProgress:
                 return Text(f"{decimal(done)}{rate}")
 
         self.finish()
-        if items == 0:  # no items, so no bar
+        if items == 0:  # nothing to do, so show no bar
             return
         self._bytes = 0
         self._bars = Bars(

@@ -1,8 +1,8 @@
 """List, describe, create, alter, configure and delete topics.
 
-stratalog topics create flights --value "carrier STRING, distance INT" --config retention.ms=-1 stratalog topics
-describe flights the types, and every config with its source stratalog topics list --under-replicated partitions
-with a replica outside the ISR; reads only the metadata
+stratalog topics create flights --value "carrier STRING, distance INT" --config retention.ms=-1
+stratalog topics describe flights           the types, and every config with its source
+stratalog topics list --under-replicated    partitions with a replica outside the ISR; reads only the metadata
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from stratalog.partitions.store import Store, StoredObject
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _MOST_DAYS = 36_525
-"""A century: a longer protection is probably a mistake, and it could not be undone."""
+"""A century. A longer protection is probably a mistake, and could not be undone."""
 
 
 class DeletedRow(Row, frozen=True, kw_only=True):
@@ -108,8 +108,8 @@ def alter_topic(
     value_schema: str | None = None,
     dry_run: bool = False,
 ) -> tuple[str, ...]:
-    """Grow the declared schemas of a topic by nullable fields and wider types; returns the added and widened
-    fields. None: unchanged. ``dry_run`` only checks.
+    """Extend the declared schemas of a topic by nullable fields and wider types. Returns the added and widened
+    fields. A schema of None is unchanged. ``dry_run`` only checks.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidConfigError; InvalidCallError, also for any
         other change of a schema.
@@ -123,8 +123,8 @@ def alter_topic(
 def create_partitions(
     metadata: MetadataClient, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
 ) -> PartitionsCreated:
-    """Grow a topic to ``partitions`` partitions; with ``if_not_exists`` a topic that already has as many or more
-    is unchanged. ``dry_run`` only reports the brokers of the new partitions.
+    """Add partitions to a topic, up to ``partitions``. With ``if_not_exists`` a topic that already has as many or
+    more is unchanged. ``dry_run`` only reports the brokers of the new partitions.
 
     Raises: see ``CreatePartitions.decide``.
     """
@@ -168,8 +168,8 @@ def protect(
     """Protect the records of a topic until a time (a datetime with a zone, or ISO 8601 text), or for a number of
     days from now; returns the time. ``dry_run`` only checks.
 
-    Raises: PolicyViolationError for an earlier time than that of the current protection; InvalidCallError, also
-        for a past time; UnknownTopicOrPartitionError, InvalidTopicError.
+    Raises: PolicyViolationError for a time before the end of the current protection; InvalidCallError, also for a
+        past time; UnknownTopicOrPartitionError, InvalidTopicError.
     """
     now_ms = compared_clocks(storage, clock, metadata.image()).stamp_ms
     if (until is None) == (days is None):
@@ -187,7 +187,7 @@ def protect(
 
 
 def _check_remote(storage: Storage, texts: Mapping[str, str | None]) -> None:
-    """Check that configs require no remote tier that the cluster does not have. Raises: InvalidCallError."""
+    """Refuse configs that need a remote tier if the cluster has none. Raises: InvalidCallError."""
     for name in ("remote.storage.enable", "remote.snapshot.table.enable"):
         if (texts.get(name) or "false").lower() == "true":
             storage.remote_store(f"{name} is to be set")
@@ -204,11 +204,11 @@ def delete_topic(
     dry_run: bool = False,
 ) -> Report:
     """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
-    remote tables. The tables are marked first with that choice; after a crash ``vacuum`` finds the rest. With
-    ``if_exists`` a missing topic is a note.
+    remote tables. Before that, the tables are marked with the choice, so that after a crash ``vacuum`` finds the
+    rest. With ``if_exists`` a missing topic is a note.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log;
-        StorageError when the remote tables cannot be marked: nothing was changed.
+        StorageError if the remote tables cannot be marked: nothing was changed.
     """
     if name == paths.METADATA_TOPIC:
         raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")
@@ -221,7 +221,7 @@ def delete_topic(
         topic = image.topic(name)
         metadata.submit(DeleteTopic(name), dry_run=True)  # before any table is marked
         if not dry_run:
-            if storage.remote is not None:  # also when the topic is no longer tiered
+            if storage.remote is not None:  # even if the topic is no longer tiered
                 _mark_remote(storage, topic, not keep_remote)
             metadata.submit(DeleteTopic(name))
         for broker_id, broker in sorted(image.brokers.items()):
@@ -266,8 +266,8 @@ def _mark_remote(storage: Storage, topic: TopicImage, deleted: bool) -> None:
         raise StorageAuthorizationError(what, error.right, error.path) from error
     except RetriableError as error:
         raise StorageError(
-            f"topic {topic.name!r} was not deleted: {error}; its remote table must be marked as deleted first, "
-            "or it would never be deleted. Try again when the remote tier is back"
+            f"topic {topic.name!r} was not deleted: {error}. Its remote table must be marked as deleted first; "
+            "otherwise it would never be deleted. Try again when the remote tier is back"
         ) from error
 
 
@@ -276,7 +276,7 @@ def _has_replica(topic: TopicImage, broker_id: int) -> bool:
 
 
 def _delete(store: Store, found: Sequence[StoredObject], dry_run: bool) -> tuple[int, int]:
-    """Delete the files of a folder; returns their number and bytes. Special files stay."""
+    """Delete the regular files of a folder. Returns their number and bytes."""
     objects = [stored for stored in found if not stored.special]
     if objects and not dry_run:
         store.delete([stored.name for stored in objects])

@@ -34,7 +34,7 @@ class Topics:
         self._ports = ports
 
     def __repr__(self) -> str:
-        return "The topics of a cluster: list() shows them, create(...) makes one"
+        return "The topics of a cluster: list() shows them, create(...) creates one"
 
     def list(self, *, exclude_internal: bool = False) -> Report:
         """List topics with partitions, types and configs.
@@ -197,7 +197,7 @@ class Topics:
         self, topic: str, before: Mapping[int, int | str], *, dry_run: bool = False, check: bool = True
     ) -> Report:
         """Delete the records of a topic below these offsets. The report has each partition's new low watermark.
-        The job ``retain`` later deletes the files.
+        The job ``retain`` deletes the files later.
 
         Args:
             before: the first offset to keep, by partition; latest means the high watermark

@@ -42,6 +42,7 @@ from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.sql import identifier
 from stratalog.engine.spark.unknown_columns import without_unknown
 from stratalog.engine.spark.versions import repartition_by_id
+from stratalog.engine.spark.worker_garbage import in_worker
 from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError
 from stratalog.partitions.growth import ADDED, widened
 from stratalog.partitions.records import columns_of_records, type_from_json
@@ -363,6 +364,7 @@ def run_appends(
     any number of tasks may have appended. ``task`` returns its own errors.
     """
 
+    @in_worker
     def per_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         full = (batch for batch in batches if batch.num_rows)
         first = next(full, None)

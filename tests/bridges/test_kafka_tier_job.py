@@ -115,7 +115,10 @@ def test_epochs_and_log_starts_are_given_by_hand(capsys: pytest.CaptureFixture[s
             ["read", "/t", "x", "--layout", "local", "--metadata", "/m", "--format", "json"],
             "--format needs --schema",
         ),
-        (["topics", "/t", "--layout", "local", "--metadata", "/m", "--bootstrap", "h:1"], "do not go together"),
+        (
+            ["topics", "/t", "--layout", "local", "--metadata", "/m", "--bootstrap", "h:1"],
+            "cannot be used together",
+        ),
         (["topics", "/t"], "--layout"),
     ],
 )

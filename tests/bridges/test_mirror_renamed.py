@@ -171,4 +171,4 @@ def test_the_job_takes_one_name_for_a_topic(tmp_path: Path, capsys: pytest.Captu
     assert job([*asked, "--from", "localhost:1", "--as", "a=x", "--as", "a=y"]) == 2
     assert "--as: a is given twice" in capsys.readouterr().err
     assert job([*asked, "--end", "--as", "a=x", "--yes"]) == 2
-    assert "--end and --as do not go together" in capsys.readouterr().err
+    assert "--end and --as cannot be used together" in capsys.readouterr().err

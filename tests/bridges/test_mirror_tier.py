@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.source import MirrorSource, SourceRange, SourceRead, SourceRecord
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.tasks import LocalTasks
+from stratalog.engine.replication import append as replication_append
 from stratalog.partitions.errors import UnknownTopicOrPartitionError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.store import open_store
@@ -181,12 +184,36 @@ def test_a_mirror_of_another_history_is_refused_as_by_the_brokers(tmp_path: Path
     assert [failure.code for failure in report.failures] == ["LOG_TRUNCATION"]
 
 
+class AtOnce(LocalTasks):
+    processes = 3
+
+
+@pytest.mark.parametrize("topic", ["plain", "epochs"])
+def test_a_task_counts_what_it_has_appended_if_the_next_one_is_faster(
+    topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next task appends before this one looks at the log again, which then knows only the later append.
+    Records of ``epochs`` may have a later leader epoch, too."""
+    monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
+    commit = replication_append._commit
+
+    def slow(staged: Any, name: Any, attempt: Any) -> bool:
+        done = commit(staged, name, attempt)
+        sleep(0.1)  # the others look every 0.05 s
+        return done
+
+    monkeypatch.setattr(replication_append, "_commit", slow)
+    live, source = LiveCluster(tmp_path), whole(topic)
+    ports = ports_of(live.cluster).with_tasks(AtOnce(24))
+    report = with_ports(mirror, ports)(source, [topic], BULK).raise_for_failures()
+    records = sum(len(log.records) for log in Brokers(topic).logs)
+    assert report.totals["records"] == records
+    assert not [note for note in report.notes if "counts" in note]
+    with_ports(compare, ports_of(live.cluster))(Brokers(topic), [topic]).raise_for_failures()
+
+
 def test_tasks_that_run_at_once_append_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tier_tasks, "TASK_BYTES", 8000)
-
-    class AtOnce(LocalTasks):
-        processes = 3
-
     live = LiveCluster(tmp_path)
     ports = ports_of(live.cluster).with_tasks(AtOnce(24))
     report = with_ports(mirror, ports)(whole("plain"), ["plain"], BULK).raise_for_failures()
@@ -229,8 +256,9 @@ def test_a_tier_has_no_more_readers_than_cores(
     assert catch_up._readers(MirrorOptions(tier=tier)) == readers
 
 
-def test_a_task_whose_turn_never_comes_gives_up_and_the_driver_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("appended", [False, True])
+def test_the_driver_goes_on_after_a_lost_task_and_names_what_it_does_not_count(
+    appended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tier_tasks, "TASK_BYTES", 16_000)
     live, read = LiveCluster(tmp_path), side_by_side.mirror_part
@@ -238,12 +266,25 @@ def test_a_task_whose_turn_never_comes_gives_up_and_the_driver_goes_on(
 
     def second_fails(work: Any) -> Any:
         if next(calls) == 2:
+            if appended:
+                read(work)
             raise side_by_side.RetriableError("the executor is gone")
         return read(work)
 
     monkeypatch.setattr(side_by_side, "mirror_part", second_fails)
     report = run(live, whole("plain"), "plain")
     assert report.totals["lag"] == 0
+    found = [
+        int(said[2]) - int(said[1])
+        for note in report.notes
+        if (
+            said := re.match(
+                r"plain-0: offsets \[(\d+), (\d+)\) are in the log, but not in the counts.*gone", note
+            )
+        )
+    ]
+    assert (len(found) == 1) == appended
+    assert int(report.totals["from_tier"] or 0) + sum(found) == 2430 + 2040
 
 
 def test_two_mirrors_at_once_make_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +462,7 @@ def test_a_source_travels_to_a_task_without_the_metadata() -> None:
         (["--from", "h:1", "--tier", "/t"], "--tier needs --layout"),
         (["--offline", "/m"], "--offline needs --tier"),
         (["--from", "h:1", "--offline", "/m"], "not allowed with"),
-        (["--end", "--tier", "/t", "--layout", "local"], "do not go together"),
+        (["--end", "--tier", "/t", "--layout", "local"], "cannot be used together"),
         (["--from", "h:1", "--tier", "/t", "--layout", "local", "--tier-epochs", "t-0=f"], "needs --offline"),
         (["--from", "h:1", "--tier", "/t", "--layout", "local", "--tier-log-start", "t-0=1"], "needs --offline"),
     ],

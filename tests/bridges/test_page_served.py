@@ -91,7 +91,7 @@ def test_records_are_found_by_time_in_both_tiers_and_cut_where_they_are_long(liv
         ({"topic": "t", "partition": "0", "offset": "x"}, "give a number"),
         ({"topic": "t", "partition": "0", "offset": "9" * 30}, "give a number"),
         ({"topic": "t", "partition": "0", "offset": "99"}, "99 is not in"),
-        ({"topic": "t", "partition": "0", "offset": "1", "time": "2020-01-01"}, "do not go together"),
+        ({"topic": "t", "partition": "0", "offset": "1", "time": "2020-01-01"}, "cannot be used together"),
         ({"topic": "t", "partition": "0", "time": "soon"}, "soon"),
         ({"topic": "no", "partition": "0"}, "no"),
         ({"topic": "../t", "partition": "0"}, "t"),

@@ -195,10 +195,14 @@ def test_groups_go_on_where_they_were_here_and_there(tmp_path: Path) -> None:
         asked = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)]
         found = made.committed(asked, timeout=TIMEOUT_S)
         assert [one.offset for one in found] == [2, 1, -1001]
-        with pytest.raises(KafkaException):
-            made.commit(offsets=[TopicPartition("t", 0, 99)], asynchronous=False)
+        made.commit(offsets=[TopicPartition("t", 0, 99)], asynchronous=False)
+        assert [one.offset for one in made.committed(asked[:1], timeout=TIMEOUT_S)] == [99]
     committed = live.cluster.groups.committed("g")
-    assert {key: one.offset for key, one in committed.items()} == {("t", 0): 2, ("t", 1): 1}
+    assert {key: one.offset for key, one in committed.items()} == {("t", 0): 99, ("t", 1): 1}
+    report = live.cluster.groups.lag("g")
+    assert [(row["lag"], row["beyond_end"]) for row in report.rows] == [(None, 97), (0, None)]
+    (note,) = report.notes
+    assert note.startswith("t-0: the committed offset 99 is beyond the log end 2")
 
 
 def test_producers_are_refused_in_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.bridges.serve.codes import ErrorCode
 from stratalog.bridges.serve.endpoint import MOST_REQUEST_BYTES
 from stratalog.bridges.serve.fetching import MOST_BYTES
 from stratalog.bridges.serve.protocol import REQUESTS, ApiKey
@@ -221,6 +222,45 @@ def test_commits_of_strangers_to_the_group_are_refused_and_change_nothing(live: 
         of_all = client.ask(ApiKey.OFFSET_FETCH, 3, consumer_group="g", topics=None)
         assert [(one["offset"], one["metadata"]) for one in parts(of_all)] == [(2, "so far")]
         assert client.ask(ApiKey.OFFSET_FETCH, 3, consumer_group="", topics=None)["error_code"] == 24
+
+
+TOO_LARGE = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+LONGEST = "m" * 4096
+COMMITS: dict[str, tuple[list[tuple[int, int, str]], list[int], dict[int, int]]] = {
+    "at the log end": ([(0, 3, "")], [OK], {0: 3}),
+    "beyond the log end": ([(0, 4, "")], [OK], {0: 4}),
+    "the largest offset": ([(0, (1 << 63) - 1, ""), (1, 0, "")], [OK, OK], {0: (1 << 63) - 1, 1: 0}),
+    "the longest metadata": ([(0, 1, LONGEST)], [OK], {0: 1}),
+    "metadata too large for one": ([(0, 1, LONGEST + "m"), (1, 0, "")], [TOO_LARGE, OK], {1: 0}),
+    "too large in bytes": ([(0, 1, LONGEST[1:] + "\xe9")], [TOO_LARGE], {}),
+    "too large, and no commit": ([(0, -1, LONGEST + "m")], [TOO_LARGE], {}),
+    "each of its own": ([(0, 9, LONGEST + "m"), (1, 9, ""), (7, 9, "")], [TOO_LARGE, OK, UNKNOWN_TOPIC], {1: 9}),
+}
+"""By case: partitions with offset and metadata, the answers, and what the group then has."""
+
+
+@pytest.mark.parametrize("case", COMMITS)
+def test_each_partition_of_a_commit_has_its_own_answer(live: LiveCluster, case: str) -> None:
+    asked, told, held = COMMITS[case]
+    places = [{"partition": number, "offset": offset, "metadata": text} for number, offset, text in asked]
+    commit = {**REQUESTED[ApiKey.OFFSET_COMMIT], "topics": [{"topic": "t", "partitions": places}]}
+    with served(live.cluster) as address, wire(address) as client:
+        answer = client.ask(ApiKey.OFFSET_COMMIT, 3, **{**commit, "consumer_group": case.replace(" ", "-")[:20]})
+    assert [one["error_code"] for one in parts(answer)] == told
+    found = live.cluster.groups.committed(case.replace(" ", "-")[:20])
+    assert {number: one.offset for (_, number), one in found.items()} == held
+
+
+def test_a_commit_keeps_its_leader_epoch(live: LiveCluster) -> None:
+    """From the versions on that have one, as Kafka does; -1 is none."""
+    commit = REQUESTED[ApiKey.OFFSET_COMMIT]
+    with served(live.cluster) as address, wire(address) as client:
+        for version, held, told in ((6, 5, 5), (5, None, -1)):
+            client.ask(ApiKey.OFFSET_COMMIT, version, **commit)
+            assert live.cluster.groups.committed("g")["t", 0].leader_epoch == held
+            for with_epoch in (False, True):
+                (one,) = parts(client.ask(ApiKey.OFFSET_FETCH, 4 + with_epoch, consumer_group="g", topics=None))
+                assert one.get("leader_epoch") == (told if with_epoch else None)
 
 
 def test_a_fetch_waits_for_what_is_appended(live: LiveCluster) -> None:

@@ -165,6 +165,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         topic_configs |= _compacted(random.Random(f"compacted {seed}"))
     if theme.tiered:
         topic_configs |= _tiered(rng)
+        if theme.name == "tier" and random.Random(f"left to tier {seed}").random() < 0.3:
+            topic_configs |= LEFT_TO_TIER
     if "retention.bytes" in topic_configs and random.Random(f"all expires {seed}").random() < 0.2:
         topic_configs |= {"retention.bytes": "0", "local.retention.bytes": "-2"}  # the last file of a log, too
     if theme.unclean:
@@ -260,6 +262,9 @@ def _with_flips(
         slot.insert(rng.randint(0, len(slot)), Operation(rng.choice(("verify", "look", "heal", "heal"))))
     return tuple(sorted((*events, *flips))), tuple(map(tuple, slots))
 
+
+LEFT_TO_TIER = {"segment.bytes": "9000", "segment.merge.inline.bytes": "0"}
+"""``merge`` leaves sealed runs of several files to ``tier``, which writes each segment straight from the files."""
 
 _FLIPPED = 0.25
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import stratalog.engine.metadata.image
+import stratalog.engine.records.acknowledge
 import stratalog.engine.replication.damage
 import stratalog.engine.replication.sync
 import stratalog.engine.upkeep.healing.plan
@@ -156,6 +157,12 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         "a leader that takes over gives up the end of the epochs before it, which nobody has acknowledged",
         patched(stratalog.engine.replication.damage, "claimed_high_watermark_of", variants.all_of_it),
         first=62,
+    ),
+    _untrue(
+        "high watermarks on followers first",
+        "append 7: the high watermark is on the leader before the followers get it",
+        patched(stratalog.engine.records.acknowledge, "advance_high_watermark", variants.followers_first),
+        first=133,
     ),
     Mutation(
         "committed below min.insync.replicas",

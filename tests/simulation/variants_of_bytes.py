@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from stratalog.engine.replicas.repair import Repair
 from stratalog.engine.replicas.topic_walk import NOT_WALKED, Walked
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.watermark import record_high_watermark
 from stratalog.engine.upkeep.verification.structure import ReplicaStructure, _SeenReplica
+from stratalog.partitions.errors import OutcomeUnknownError, RetriableError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing
+from stratalog.partitions.runner import Runner
 from stratalog.partitions.segment_check import CheckedSegment, check_segment
 from stratalog.partitions.store import Store
 
@@ -50,6 +54,13 @@ def known_of_any_epoch(
     for other in looks:
         if other is not leader and other.joined_epoch == leader.joined_epoch:
             yield other.end, f"broker {other.broker_id} has copied it up to"
+
+
+def followers_first(replicas: PartitionReplicas, offset: int, _copies: Runner) -> None:
+    """As when all replicas get the file at once, and the leader's is the slowest."""
+    for broker in (*replicas.acknowledging, replicas.leader.broker_id):
+        with suppress(RetriableError, OutcomeUnknownError):
+            record_high_watermark(replicas.replica(broker), replicas.epoch, offset)
 
 
 def all_of_it(listing: Listing, lineage: Lineage) -> int:

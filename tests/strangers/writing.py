@@ -186,6 +186,7 @@ def main() -> None:
         for name in ("b1", "remote"):
             Path(folder, name).mkdir()
         cluster = Cluster.format(Path(folder, "cluster.toml"))
+        cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})  # as Java's tests want it
         cluster.topics.create("used", partitions=1)
         cluster.groups.commit("used", {("used", 0): 0})  # Kafka has __consumer_offsets from the first look for one
         with cluster.serve(f"127.0.0.1:{given.port}", poll_s=0.05, max_connections=1000) as endpoint:

@@ -76,6 +76,27 @@ class Looking(Honest):
         super().pipe_file(path, value)
 
 
+class Losing(Honest):
+    """Creates, and loses the answers of so many creates."""
+
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    to_lose: ClassVar[int] = 0
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        lost = Losing.to_lose > 0
+        Losing.to_lose -= 1
+        try:
+            super().pipe_file(path, value, mode)
+        finally:
+            if lost:
+                raise ConnectionResetError("no answer")
+
+
+def losing(root: str, endpoint_url: str | None) -> AbstractFileSystem:
+    return _in_memory(Losing, endpoint_url)
+
+
 def honest(root: str, endpoint_url: str | None) -> AbstractFileSystem:
     return _in_memory(Honest, endpoint_url)
 

@@ -13,12 +13,14 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from stratalog.engine.health import sight
+from stratalog.engine.records.groups import commit
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.local_space import FolderSpace
 from stratalog.partitions.unwritable import UnwritableStorageError
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.health_harness import HOUR_MS, Patient, files
 from tests.unit.snapshot_harness import keyed
@@ -320,6 +322,12 @@ def late_group(patient: Patient) -> Callable[[], object]:
     groups = patient.live.cluster.groups
     groups.commit("g", {("t", 0): 1}).raise_for_failures()
     patient.live.cluster.topics.alter_configs(None, {"health.consumer.max.lag.records": "1"})
+    return lambda: groups.commit("g", {("t", 0): 3}).raise_for_failures()
+
+
+def beyond_group(patient: Patient) -> Callable[[], object]:
+    groups = patient.live.cluster.groups
+    with_ports(commit, ports_of(patient.live.cluster))("g", {("t", 0): 99}, beyond_end=True).raise_for_failures()
     return lambda: groups.commit("g", {("t", 0): 3}).raise_for_failures()
 
 

@@ -149,11 +149,11 @@ def test_the_table_is_markdown_with_notes_below_it() -> None:
         Line("three", "3 s", "2 s", note="The disk."),
     ]
     assert render(lines).splitlines() == [
-        "| what      | ours | peer | ratio | to reach |       |",
-        "| --------- | ---- | ---- | ----- | -------- | ----- |",
-        "| one       | 1 s  | 2 s  | 2.00  | >= 0.8   | ok    |",
-        "| two [1]   | 3 s  | 2 s  | 0.67  | >= 0.8   | below |",
-        "| three [1] | 3 s  | 2 s  |       |          |       |",
+        "| what      | ours | peer | ratio | target |       |",
+        "| --------- | ---- | ---- | ----- | ------ | ----- |",
+        "| one       | 1 s  | 2 s  | 2.00  | >= 0.8 | ok    |",
+        "| two [1]   | 3 s  | 2 s  | 0.67  | >= 0.8 | below |",
+        "| three [1] | 3 s  | 2 s  |       |        |       |",
         "",
         "[1] The disk.",
     ]

@@ -363,7 +363,7 @@ def test_brokers_that_only_the_metadata_or_only_the_file_knows_are_left_alone(li
     with live.unchanged():
         probed = with_ports(probe_brokers, context(driver))()
     assert probed.notes == (
-        f"broker 3 is registered but not in {live.file}: it is left unchanged",
+        f"broker 3 is registered but not in {live.file}: its state is not changed",
         f"broker 4 of {live.file} was never registered: format it, or remove it from the file",
     )
     assert live.cluster.image.brokers.keys() == {1, 2, 3}

@@ -82,7 +82,7 @@ def test_a_call_with_the_data_before_the_topic_is_told_the_order(tmp_path: Path,
     with cluster.transactions.begin("x") as transaction, pytest.raises(InvalidCallError) as refused:
         getattr(transaction if door else cluster, name)({0: []}, "t")
     assert str(refused.value) == (
-        f"{name} takes the topic first, then the data: {name}('t', ...); its first argument is a dict"
+        f"{name} takes the topic first, then the data: {name}('t', ...); the first argument here is a dict"
     )
 
 

@@ -112,7 +112,7 @@ def test_a_file_in_a_bucket_with_roots_beside_it_and_a_named_provider(
 def test_a_file_in_a_bucket_that_is_not_there_or_names_code_is_refused(
     nobody: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InvalidCallError, match=r"none\.toml cannot be read: nothing has this name"):
+    with pytest.raises(InvalidCallError, match=r"none\.toml cannot be read: no object has this name"):
         load_cluster_file(f"s3://{nobody.bucket}/{tmp_path.name}/none.toml", named)
     roots = {"1": "one", "remote": "tier"}
     address = put_file(nobody, tmp_path.name, roots, 'credentials = "os:getcwd"\n')

@@ -48,7 +48,7 @@ def test_a_follower_that_is_gone(patient: Patient, noticed: bool) -> None:
         assert [*found] == ["OfflineLogDirectoryCount"], "one cause is one finding"
         assert found["OfflineLogDirectoryCount"]["subjects"] == f"broker {gone}"
         assert found["OfflineLogDirectoryCount"]["affected"] == "UnderReplicatedPartitions 1"
-        assert "1 partition lacks its copies" in found["OfflineLogDirectoryCount"]["what"]
+        assert "1 partition lacks the broker's copies" in found["OfflineLogDirectoryCount"]["what"]
         assert {row["severity"] for row in found.values()} == {"error"}
         figures = patient.figures()
     assert (figures["UnderReplicatedPartitions"], figures["OfflinePartitionsCount"]) == (1, 0)

@@ -259,11 +259,11 @@ def test_a_history_that_cannot_be_written_is_a_note(live: LiveCluster, caplog: p
         folder.write_text("")
     report = live.cluster.topics.delete("t")
     assert report.ok
-    lacking = [note.partition(":")[0] for note in report.notes if note.startswith("the history has no event")]
-    assert lacking == [f"the history has no event that it has {phase}" for phase in ("started", "ended")]
+    lacking = [note.partition(":")[0] for note in report.notes if note.startswith("the history has no ")]
+    assert lacking == [f"the history has no {phase!r} event of this operation" for phase in ("started", "ended")]
     assert caplog.text == ""
     live.topic("u")
-    assert "topics create: the history has no event that it has ended: " in caplog.text
+    assert "topics create: the history has no 'ended' event of this operation: " in caplog.text
 
 
 def test_nobody_but_the_engine_writes_to_it_and_its_configs_may_be_altered(live: LiveCluster) -> None:

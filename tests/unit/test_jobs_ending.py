@@ -18,7 +18,7 @@ import pytest
 from stratalog.jobs.topics import main as topics
 from tests.unit.cluster_harness import LiveCluster
 
-AFTER = "ending after the work in progress; a second signal ends at once\n"
+AFTER = "ending after the work in progress; a second signal ends immediately\n"
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00 tier: done, next_ms 60,000")
 SLOW = """
 import signal, sys, time

@@ -34,8 +34,8 @@ def test_list_and_describe(shared: LiveCluster, capsys: pytest.CaptureFixture[st
         assert run(shared, "describe", "g") == 0
     (row,) = rows(capsys)
     assert list(row) == [
-        *("topic", "partition", "committed", "log_end", "high_watermark", "lag", "leader_epoch", "metadata"),
-        "expires",
+        *("topic", "partition", "committed", "log_end", "high_watermark", "lag", "beyond_end"),
+        *("leader_epoch", "metadata", "expires"),
     ]
     assert (row["committed"], row["log_end"], row["lag"]) == (1, 3, 2)
 

@@ -143,8 +143,8 @@ def test_usage_says_how_the_job_was_called(tmp_path: Path) -> None:
             "required: COMMAND; it is one of list, describe, create, create-partitions, alter, alter-configs,",
         ),
         (["quorum", "--json"], "required: COMMAND; it is one of "),
-        (["read", "--topic", "t"], "give TOPICS without an option"),
-        (["offsets", "--topic=t"], "give TOPICS without an option"),
+        (["read", "--topic", "t"], "give TOPICS as an argument, without an option"),
+        (["offsets", "--topic=t"], "give TOPICS as an argument, without an option"),
     ],
 )
 def test_a_call_that_lacks_something_is_answered_with_what_it_takes(

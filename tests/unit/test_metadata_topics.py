@@ -316,7 +316,7 @@ def test_one_bad_config_of_several_changes_nothing() -> None:
 def test_a_cluster_default_that_contradicts_a_topic_is_refused_naming_it() -> None:
     metadata = Metadata()
     metadata.do(AlterConfigs("t", {"local.retention.ms": "1000"}))
-    with pytest.raises(InvalidConfigError, match=r"topic 't': local.retention.ms = 1000 keeps more than"):
+    with pytest.raises(InvalidConfigError, match=r"topic 't': local.retention.ms = 1000 is above"):
         metadata.do(AlterConfigs(None, {"retention.ms": "10"}))
 
 

@@ -119,7 +119,10 @@ def test_a_deleted_topic_is_an_unknown_one(live: LiveCluster) -> None:
         ({"segment.bytes": "0"}, "segment.bytes = '0' is not valid: it takes at least 1"),
         ({"compression.type": "brotli"}, "it takes one of zstd"),
         ({"num.partitions": "3"}, "num.partitions is a config of the cluster, not of a topic"),
-        ({"retention.ms": "5", "local.retention.ms": "9"}, "brokers cannot keep records that the log drops"),
+        (
+            {"retention.ms": "5", "local.retention.ms": "9"},
+            "brokers cannot keep records that the log has already deleted",
+        ),
     ],
 )
 def test_a_config_that_is_wrong_is_named_with_the_nearest_right_one(

@@ -132,10 +132,10 @@ def test_a_topic_keeps_its_partitioner() -> None:
     metadata.do(CreateTopic(name="u", topic_id=an_id(5), configs={"partitioner": MURMUR2}))
     metadata.do(CreateTopic(name="__consumer_offsets", topic_id=an_id(6), internal=True))
     refusals: list[tuple[str | None, str | None, str]] = [
-        ("u", SPARK_HASH, "topic 'u': its partitioner is murmur2, and cannot become spark_hash: records of a key"),
-        ("u", None, "topic 'u': its partitioner is murmur2, and cannot become spark_hash"),
-        ("t", MURMUR2, "topic 't': its partitioner is spark_hash, and cannot become murmur2"),
-        (None, MURMUR2, "cluster: topic 't': its partitioner is spark_hash, and cannot become murmur2"),
+        ("u", SPARK_HASH, "topic 'u': partitioner cannot change from murmur2 to spark_hash: records of a key"),
+        ("u", None, "topic 'u': partitioner cannot change from murmur2 to spark_hash"),
+        ("t", MURMUR2, "topic 't': partitioner cannot change from spark_hash to murmur2"),
+        (None, MURMUR2, "cluster: topic 't': partitioner cannot change from spark_hash to murmur2"),
     ]
     for topic, value, said in refusals:
         with pytest.raises(InvalidConfigError, match=said):

@@ -10,6 +10,7 @@ import pytest
 
 from stratalog import Cluster, OffsetAndMetadata
 from stratalog.engine.driver.report import utc_text
+from stratalog.engine.records.groups import commit
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, partition_for
 from stratalog.partitions.errors import (
     GroupIdNotFoundError,
@@ -23,6 +24,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.paths import METADATA_TOPIC
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of
 from tests.unit.groups_harness import DAY_MS, in_memory, on_disk
 
@@ -87,6 +89,22 @@ def test_lag_is_what_lies_between_the_commit_and_the_high_watermark(live: LiveCl
     columns = ("topic", "partition", "committed", "log_end", "high_watermark", "lag")
     assert rows_of(live.cluster.groups.lag("g"), *columns) == [("t", 0, 1, 3, 3, 2), ("t", 1, None, 2, 1, 1)]
     assert live.cluster.groups.lag("g").totals == {"group": "g", "lag": 3}
+
+
+@pytest.mark.parametrize(
+    ("offset", "lag", "beyond"),
+    [(1, 2, None), (3, 0, None), (4, None, 1), (1 << 40, None, (1 << 40) - 3)],
+)
+def test_a_commit_beyond_the_log_end_has_no_lag(
+    offset: int, lag: int | None, beyond: int | None, live: LiveCluster
+) -> None:
+    """The engine refuses it, but Kafka's clients may commit it."""
+    with_ports(commit, ports_of(live.cluster))("far", {("t", 0): offset}, beyond_end=True).raise_for_failures()
+    report = live.cluster.groups.lag("far")
+    assert rows_of(report, "lag", "beyond_end")[0] == (lag, beyond)
+    assert len(report.notes) == (beyond is not None)
+    values = {(row["partition"]): row["value"] for row in live.cluster.groups.lag_metrics().rows}
+    assert values.get(0) == lag
 
 
 def test_lag_tells_all_that_was_committed(live: LiveCluster) -> None:

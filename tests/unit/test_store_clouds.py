@@ -292,8 +292,9 @@ class TestOnServers:
         return f"{endpoint.root}/{request.node.originalname}"
 
     @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-    def test_a_forked_child_has_connections_of_its_own_and_ends(self, root: str) -> None:
-        store = open_store(root)
+    @pytest.mark.parametrize("driver", [None, "fsspec"], ids=["requests", "calls"])
+    def test_a_forked_child_has_connections_of_its_own_and_ends(self, root: str, driver: str | None) -> None:
+        store = open_store(f"{root}-{driver}", StoreOptions(driver=driver))
         assert store.create("name", b"data")
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()

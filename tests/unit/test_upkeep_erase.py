@@ -242,7 +242,7 @@ def test_a_protected_topic_keeps_its_records(tmp_path: Path) -> None:
 def test_what_an_erased_topic_cannot_become_is_refused(tmp_path: Path) -> None:
     live = Erasable(tmp_path)
     live.erase(KEY).raise_for_failures()
-    with pytest.raises(InvalidConfigError, match="records of this topic were erased"):
+    with pytest.raises(InvalidConfigError, match="records were erased from this topic"):
         live.cluster.topics.alter_configs("t", {"cleanup.policy": "snapshot"})
     live.cluster.topics.alter_configs("t", {"unclean.leader.election.enable": "true"})
     live.cluster.topics.alter_configs("t", {"cleanup.policy": "compact", "unclean.leader.election.enable": None})
