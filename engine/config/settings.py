@@ -108,19 +108,15 @@ def _check_compacting(config: TopicConfig, what: str) -> None:
         )
 
 
-def check_removed(before: TopicConfig, after: TopicConfig, what: str, *, compacted: bool, erased: bool) -> None:
+def check_removed(config: TopicConfig, what: str, *, compacted: bool, erased: bool) -> None:
     """Check new configs of a topic from which records were compacted or erased.
 
     Raises: InvalidConfigError.
     """
     removed, gone = "compaction has removed records from this topic", "records were erased from this topic"
     reasons = {
-        f"cleanup.policy = {SNAPSHOT}": (after.snapshots and compacted, after.snapshots and erased),
-        "unclean.leader.election.enable = true": (compacted and after.unclean_leader_election_enable, False),
-        "remote.storage.enable = true": (
-            False,
-            erased and after.remote_storage_enable and not before.remote_storage_enable,
-        ),
+        f"cleanup.policy = {SNAPSHOT}": (config.snapshots and compacted, config.snapshots and erased),
+        "unclean.leader.election.enable = true": (compacted and config.unclean_leader_election_enable, False),
     }
     for setting, (by_compaction, by_erasure) in reasons.items():
         if by_compaction or by_erasure:

@@ -15,8 +15,6 @@ from stratalog.engine.metadata.commands import FenceBroker
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.records.append import append_batches
 from stratalog.engine.replicas.in_sync import without
-from stratalog.engine.upkeep.erasing.erase import erase
-from stratalog.engine.upkeep.erasing.plan import WantedRecords
 from stratalog.engine.upkeep.healing.heal import heal
 from stratalog.engine.upkeep.healing.keep import keep_one
 from stratalog.engine.upkeep.maintenance.budget import Budget
@@ -39,6 +37,7 @@ from tests.simulation import mirroring, reading, transacting
 from tests.simulation.actor import CORRUPT, Actor, batch, check_report
 from tests.simulation.appending import append, append_again, append_once, append_other_records
 from tests.simulation.configuration import Operation, Shape
+from tests.simulation.erasing import erase_key, look_for_erased
 from tests.simulation.oracle import Key
 from tests.simulation.remote import uncommitted
 from tests.simulation.scheduler import Violation
@@ -212,6 +211,12 @@ def reseal(actor: Actor, segment_bytes: int) -> str:
     return "ok"
 
 
+def begin_tiering(actor: Actor) -> str:
+    """Make the topic tiered."""
+    topics.alter_configs(*actor.ports.all, TOPIC, {"remote.storage.enable": "true"})
+    return "ok"
+
+
 def reassign_one(actor: Actor, partition: int, *brokers: int) -> str:
     """Reassign the replicas of a partition."""
     return check_report(
@@ -290,25 +295,6 @@ def _a_transaction(rng: random.Random, shape: Shape, slot: int, index: int) -> t
     return f"x{slot % 2}", index, how, rng.choice((60, 100_000)), *appends
 
 
-def erase_key(actor: Actor, key: int, how: str) -> str:
-    """Erase all records of a key so far; ``again``: continue the erasure of another run. Erased records must stay
-    erased (E1)."""
-    wanted = WantedRecords(None if how == "again" else [b"k%d" % key])
-    ports = actor.ports
-    report = erase(ports.metadata, ports.storage, ports.execution, [TOPIC], wanted, now=how == "now")
-    assert report.certificate is not None
-    failed = {failure.item for failure in report.failures}
-    for topic in report.certificate.topics:
-        for one in topic.partitions:
-            lasting = any(not left.waits for left in one.not_erased)
-            if not lasting and f"{TOPIC}-{one.partition}" not in failed:
-                history = actor.world.oracle.history((topic.topic_id, one.partition))
-                history.reported |= {at for start, end in one.offsets for at in range(start, end)}
-                actor.world.ledger.count("erased" if one.offsets else "nothing to erase")
-    actor.world.ledger.count("erased wholly" if report.whole else "erased in part")
-    return check_report(actor, report)
-
-
 def _an_erasure(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int | str, ...]:
     return rng.randrange(3), rng.choice(("keys", "now", "now", "again"))
 
@@ -326,6 +312,8 @@ ACTIONS: dict[str, Action] = {
     "compact": Action(_nothing, _reported(compact)),
     "compact_some": Action(_nothing, _reported(compact, over=lambda: True)),
     "erase": Action(_an_erasure, erase_key),
+    "begin_tiering": Action(_nothing, begin_tiering),
+    "look_for_erased": Action(_nothing, look_for_erased),
     "shorten": Action(_a_partition, shorten_one),
     "retain": Action(_nothing, _reported(retain)),
     "maintain": Action(lambda rng, s, slot, i: (rng.choice((1, 1, 200, 5000)),), maintain_within),

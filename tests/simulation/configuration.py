@@ -12,6 +12,7 @@ from tests.simulation.themes import (
     COMPACT_TIERED,
     EARLIER,
     ERASE,
+    ERASE_COMPACT_TIERED,
     ERASE_TIERED,
     LOST,
     MAINTAIN,
@@ -161,7 +162,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if "tidy" in dict(theme.weights):
         topic_configs["retention.bytes"] = rng.choice(("-1", "2500", "6000"))
         topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
-    if theme in (*COMPACT, COMPACT_TIERED, ERASE[-1]):
+    if theme in (*COMPACT, COMPACT_TIERED, ERASE[-1], ERASE_COMPACT_TIERED):
         topic_configs |= _compacted(random.Random(f"compacted {seed}"))
     if theme.tiered:
         topic_configs |= _tiered(rng)
@@ -196,15 +197,18 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if "transact" in dict(theme.weights):
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
+    if theme is ERASE_COMPACT_TIERED:
+        shape, operations = _tiered_later(seed, shape, operations)
     operations = _with_replays(seed, shape, operations)
     if theme is not EARLIER and theme not in (
         *COMPACT,
         *ERASE,
         ERASE_TIERED,
+        ERASE_COMPACT_TIERED,
     ):  # the state of a mirror is not restored
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
-    if theme in ERASE:  # ``ERASE_TIERED`` has the remote tier
+    if theme in ERASE:  # the others have the remote tier
         local = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
         shape = replace(shape, topic_configs=local)
     shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
@@ -223,7 +227,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     elif theme is LOST:
         lost = rng.randrange(horizon // 2, 2 * horizon), "lose_all", rng.randrange(8)
         events = tuple(sorted((*events, lost)))
-    elif not theme.unclean and theme not in (*COMPACT, *ERASE, ERASE_TIERED):
+    elif not theme.unclean and theme not in (*COMPACT, *ERASE, ERASE_TIERED, ERASE_COMPACT_TIERED):
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,
@@ -314,6 +318,23 @@ def _with_transactions(
     )
     shape, operations = _with_tiering(seed, shape, operations)
     return replace(shape, cluster_configs=configs), operations
+
+
+def _tiered_later(
+    seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
+) -> tuple[Shape, tuple[tuple[Operation, ...], ...]]:
+    """In some of these runs the topic becomes tiered in the middle: its table begins after rules of both kinds."""
+    rng = random.Random(f"tiered later {seed}")
+    if rng.random() >= _TIERED_LATER:
+        return shape, operations
+    slots = [list(slot) for slot in operations]
+    slot = rng.choice(slots)
+    slot.insert(rng.randint(0, len(slot)), Operation("begin_tiering"))
+    configs = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
+    return replace(shape, topic_configs=configs), tuple(map(tuple, slots))
+
+
+_TIERED_LATER = 0.3
 
 
 def _with_litter(

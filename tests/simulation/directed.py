@@ -94,6 +94,43 @@ ERASED_LATE = (
     ("d1", ""),  # an erasure rewrites some of them
     ("d0", ""),
 )
+BEFORE = "; ".join(f"append p9 {number} 0 1" for number in range(6))
+KEPT = {name: text for name, text in REMOTE.items() if name != "cleanup_policy"}
+UPLOADED_MEANWHILE = replace(small("tier", "erase 0 now", setup=BEFORE, **KEPT), tags=frozenset({"erase tiered"}))
+LISTED_MEANWHILE = (
+    ("d0", "commit table remote"),  # d0 has read the metadata, and is about to list what it has uploaded
+    ("d1", "commit table remote"),  # d1 has committed the erasure, and saw no segment: it is about to record it
+    ("d0", ""),
+    ("d1", ""),
+)
+LISTED_AFTERWARDS = (
+    ("d0", "commit table remote"),
+    ("d1", ""),  # d1 has nothing to rewrite in the table
+    ("d0", ""),
+)
+ERASED_TOO_EARLY = replace(
+    small(
+        "compact",
+        "erase 0 now",
+        setup="; ".join(f"append p9 {number} 0 3" for number in range(4)) + "; tier; retain; retain",
+        **{**REMOTE, "local_retention_bytes": "0"},
+    ),
+    tags=frozenset({"erase compact tiered"}),
+)
+NOT_COMPACTED = (
+    ("d0", "commit table remote"),  # d0 has committed a rule, and is about to replace segments by it
+    ("d1", ""),  # no broker has an offset below its bound
+    ("d0", ""),
+)
+STAGED = replace(
+    small("tier", "erase 0 now", "look_for_erased", setup=BEFORE, **KEPT), tags=frozenset({"erase tiered"})
+)
+STAGED_BEFORE = (
+    ("d0", "commit 0.1 bremote"),  # d0 has staged the first upload, and is about to name it
+    ("d1", ""),
+    ("d0", ""),
+    ("d2", ""),
+)
 UNSEEN = small(
     "replicate",
     "unfence 3; replicate",

@@ -29,11 +29,12 @@ from tests.simulation.actions import named_by
 from tests.simulation.actor import Actor, check_report
 from tests.simulation.appending import append_try
 from tests.simulation.content import content_of
+from tests.simulation.erasing import check_erased, check_remote
 from tests.simulation.mirroring import check_mirrored
-from tests.simulation.oracle import History, Key
-from tests.simulation.roots import Root
+from tests.simulation.oracle import Key
 from tests.simulation.scheduler import Driver, Violation
 from tests.simulation.sweeping import check_sweep
+from tests.simulation.themes import ERASING
 from tests.simulation.world import TOPIC, World
 
 _LONG_MS = 8 * 86_400_000
@@ -104,7 +105,7 @@ class LoneDriver:
         world.time.ms += _LONG_MS
         for operation in (retain, vacuum):  # deletes the files that the last retain released
             check_report(actor, _must(with_ports(operation, ports)()))
-        if {"erase", "erase tiered"} & {*world.configuration.tags}:
+        if ERASING & world.configuration.tags:
             self._erase_the_rest(actor)
             world.time.ms += _LONG_MS
             check_report(actor, _must(vacuum(ports.metadata, ports.storage, ports.execution)))
@@ -127,25 +128,10 @@ class LoneDriver:
                 if (key, broker) not in world.invariants.folders:
                     continue
                 folder = world.invariants.folder(broker, key)
-                self._check_erased(history, root, folder, "E2")
-            for folder in [*world.remote.folders]:
-                table = world.tables.get(world.topic_id)
-                own = folder.startswith(paths.topic_folder(TOPIC, world.topic_id) + f"/{partition}/")
-                if table is not None and own:
-                    self._check_erased(history, world.remote, folder, "E4")
-
-    @staticmethod
-    def _check_erased(history: History, root: Root, folder: str, invariant: str) -> None:
-        """No file of a folder has an erased record. Raises: Violation."""
-        for name, (_, data) in root.folders.get(folder, {}).items():
-            if not name.endswith(".parquet"):
-                continue
-            content = content_of(data)
-            for offset, token in enumerate(content.tokens, content.base_offset):
-                if offset in history.erased and token == history.committed.get(offset) != b"%d:" % offset:
-                    raise Violation(
-                        f"{invariant}: {token!r} at {offset} was erased, and is in {root.place}/{name}"
-                    )
+                check_erased(history, history.erased, root, folder, "E2")
+            check_remote(
+                world.remote, paths.topic_folder(TOPIC, world.topic_id), partition, history, history.erased
+            )
 
     def _delete_later_descriptions(self) -> None:
         """Delete the descriptions that the error names: the metadata were restored from a copy, and a restore

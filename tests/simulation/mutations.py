@@ -236,7 +236,7 @@ MUTATIONS: Sequence[Mutation] = (
         "an end that is known under every view",
         "append 1: an end is known under the view under which it was found",
         variants.ends_of_any_view,
-        first=9,
+        first=17,
     ),
     Mutation(
         "not there is not written",

@@ -73,6 +73,8 @@ class History:
     """Erased offsets, each with the generation of the first erasure."""
     reported: set[int] = field(default_factory=set)
     """Offsets that a run has reported as erased."""
+    whole: set[int] = field(default_factory=set)
+    """Offsets that a run has reported as wholly erased."""
 
     def is_superseded(self, offset: int, rule: Rule) -> bool:
         """Whether the rule removes the committed record at an offset."""

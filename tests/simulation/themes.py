@@ -170,6 +170,9 @@ ERASE = (
 )
 """Erasing keys beside all operations that change a log; in the last one the log is compacted, too."""
 
+ERASING = frozenset({"erase", "erase tiered", "erase compact tiered"})
+"""The names of the themes that erase keys."""
+
 ERASE_TIERED = Theme(
     "erase tiered",
     (
@@ -183,6 +186,19 @@ ERASE_TIERED = Theme(
 )
 """Erasing keys from both tiers."""
 
+ERASE_COMPACT_TIERED = Theme(
+    "erase compact tiered",
+    (
+        *(("append", 18), ("tier", 9), ("compact", 5), ("compact_some", 3), ("erase", 9), ("retain", 6)),
+        *(("vacuum", 2), ("merge", 2), ("replicate", 2), ("elect", 4), ("shrink", 2), ("fence", 1), ("read", 5)),
+        *(("read_replica", 1), ("look", 1), ("heal", 1), ("bootstrap", 1), ("reassign", 1)),
+    ),
+    ("cut", "double"),
+    length=(7, 12),
+    tiered=True,
+)
+"""Erasing keys from both tiers, which are compacted, too. In some runs the topic becomes tiered in the middle."""
+
 MIXED_IN = (
     ("in transactions", 0.12, (TRANSACTIONS,)),
     ("checks", 0.1, CHECKS),
@@ -192,6 +208,7 @@ MIXED_IN = (
     ("compact tiered", 0.05, (COMPACT_TIERED,)),
     ("erase", 0.08, ERASE),
     ("erase tiered", 0.04, (ERASE_TIERED,)),
+    ("erase compact tiered", 0.04, (ERASE_COMPACT_TIERED,)),
 )
 """The share of all runs that have one of these themes; the last applicable one wins. Other runs are as without the
 table."""

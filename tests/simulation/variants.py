@@ -48,25 +48,21 @@ from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.replication.sync import Synced, SyncOptions, _done
 from stratalog.engine.state.transaction_state import Transaction, TransactionStates
 from stratalog.engine.upkeep.maintenance.maintain import _Maintenance
-from stratalog.engine.upkeep.replication.compact_remote import RemoteRemovalWork, RemoteTables
 from stratalog.partitions.clock import Clock
-from stratalog.partitions.erasure import Erasure, within
 from stratalog.partitions.errors import (
     OutcomeUnknownError,
     OutOfOrderSequenceNumberError,
     RetriableError,
     SourceChangedError,
     StorageError,
-    StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog
+from stratalog.partitions.listing import DataFile, Listing, ReplicaLog
 from stratalog.partitions.merge import Run
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producer_changes import Level, Levels, applied, next_level
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry, earlier_attempt
-from stratalog.partitions.removal import Rule
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.runner import Runner
 from stratalog.partitions.segment_check import verify_bytes
@@ -75,11 +71,7 @@ from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.partitions.transactions import LogTransactions
 from stratalog.tiering.copier import segment_of
-from stratalog.tiering.remote_change import CommittedBatch, TableChange, committed
-from stratalog.tiering.remote_log import RemoteLog
-from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles, TopicLitter, find_litter
 from stratalog.tiering.remote_segment import Uploaded
-from stratalog.tiering.removal import Replaced
 from stratalog.tiering.statistics import statistics_json
 
 
@@ -108,50 +100,6 @@ def all_of(*patches: Callable[[], AbstractContextManager[object]]) -> Callable[[
 
 _resolve = stratalog.partitions.listing.resolve
 RESOLVERS = (stratalog.partitions.listing, stratalog.partitions.known_log, stratalog.engine.replication.sync)
-
-
-def merged_over_any_generation(mine: ReplicaLog, link: Link) -> bool:
-    """A merged segment of the follower replaces the leader's file, whatever rule it follows."""
-    return any(own.name.merged and own.start <= link.start and link.end <= own.end for own in mine.chain)
-
-
-def nothing_remote(
-    tables: RemoteTables, works: Sequence[RemoteRemovalWork], over: object
-) -> set[TopicIdPartition]:
-    """The leaders follow a rule, the remote log does not."""
-    return {work.replicas.view.key for work in works}
-
-
-def removed_whatever_is_listed(
-    log: RemoteLog, replaced: Sequence[Replaced], _operation: str = "compact"
-) -> TableChange | CommittedBatch:
-    """Adds rewritten segments once, even if the replaced ones are not listed."""
-    listed = {segment.path for segment in log.all_segments()}
-    new = [each for each in replaced if each.upload.segment.path not in listed]
-    if not new:
-        return committed(log, [each.upload for each in replaced], ())
-    gone = [former for each in new for former in each.former if former.path in listed]
-    log.after([each.upload.segment for each in new], gone, log.version + 1)
-    return TableChange(tuple(each.upload for each in new), tuple(gone))
-
-
-def nothing_refused(*_: object) -> dict[TopicIdPartition, StratalogError]:
-    """The remote logs do not follow an erasure, and the leaders do."""
-    return {}
-
-
-def litter_of_any_rule(
-    objects: RemoteObjects, log: RemoteLog, removed: RemovedFiles, **others: Any
-) -> TopicLitter:
-    """Also counts litter of a rule that is not carried out."""
-    rules = {partition: Rule(1_000_000, 0) for partition in range(100)}
-    return find_litter(objects, replace(log, rules=rules), removed, **others)
-
-
-def named_in_the_log(link: Link, erasures: Sequence[Erasure]) -> int:
-    """Only the part of a file in the log counts."""
-    later = (one for one in reversed(erasures) if one.generation > link.name.generation)
-    return next((one.generation for one in later if within(one.offsets, link.start, link.end)), 0)
 
 
 def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int) -> list[str]:

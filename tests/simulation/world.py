@@ -44,6 +44,7 @@ from tests.simulation.remote import MemoryTopicTable, Table
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Scheduler, Verdict
 from tests.simulation.stores import Note, SimStore
+from tests.simulation.themes import ERASING
 from tests.simulation.transacting import TransactionOracle
 
 CLUSTER = "c"
@@ -177,7 +178,12 @@ class World:
             self.damage.intended,
             self._min_insync_replicas,
         )
-        self.both_tiers = BothTiers(self.invariants, self.tables, self.remote)
+        self.both_tiers = BothTiers(
+            self.invariants,
+            self.tables,
+            self.remote,
+            tiered_later=any(one.action == "begin_tiering" for slot in configuration.operations for one in slot),
+        )
         self.copies = Copies(self)
         self.abandoned = False
         self.events = Events(self)
@@ -186,13 +192,13 @@ class World:
         self._ids = 0
         self.compacted = "compact" in dict(self.shape.topic_configs).get("cleanup.policy", "")
         """Whether the topic keeps the last record of each key."""
-        self.keyed = self.compacted or bool({"erase", "erase tiered"} & {*configuration.tags})
+        self.keyed = self.compacted or bool(ERASING & configuration.tags)
         """Whether its records have keys."""
 
     def _after_step(self) -> None:
         self.time.ms += self.configuration.tick_ms
         self.invariants.check()
-        if self.compacted:
+        if self.keyed:
             self.both_tiers.check()
         for key in self.damage.partitions:
             self.copies.check(key)

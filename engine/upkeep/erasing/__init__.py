@@ -1,6 +1,7 @@
 """Erasing the records of keys for good.
 
 plan           the partitions and keys of an erasure, and the topics that are refused
+former_tier    the topics that are no longer tiered, with what is left in the remote tier
 tasks          find the records, remove them, delete the files that had them
 erase          the operation
 partition      one partition in a run of it

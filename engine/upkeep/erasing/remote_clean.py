@@ -173,7 +173,7 @@ class _CleaningTopic:
     def _may_hold(self, part: ErasingPartition, found: RemoteObject) -> bool:
         table = self.erasing.tables[self.topic_id]
         file = DataFile(found.name, found.object)
-        return may_hold(table.remote, file, part.view.erasures, part.keys, part.looked_to)
+        return may_hold(table.remote, file, part.view, part.keys, part.looked_to)
 
     def _is_due(
         self, path: str, stored: StoredObject, removed: RemovedFiles, delay_ms: int, time_ms: int | None

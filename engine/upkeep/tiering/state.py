@@ -63,6 +63,21 @@ class TopicTiering:
             remote = remote if dry_run else table.undo_rewrites()
         self.table, self.remote = table, remote
 
+    def record_beginning(self, parts: Iterable[PartitionTiering]) -> None:
+        """Record the last erasures of these partitions in the table, and the last compactions, where it lists no
+        segment and lacks them: tiering began later (``stratalog.tiering.erasure``).
+
+        Raises: see ``DeltaTopicTable.record_beginning``.
+        """
+        assert self.table is not None
+        assert self.remote is not None
+        views = {part.replicas.view.partition: part.replicas.view for part in parts}
+        lacking = {p: view for p, view in views.items() if self.remote.lacks_erasure(p, view.last_erasure)}
+        if any(not self.remote.of_partition(partition) for partition in lacking):
+            erasures = {partition: view.erasures for partition, view in lacking.items()}
+            compacted = {p: view.compaction for p, view in lacking.items() if view.compaction is not None}
+            self.remote = self.table.record_beginning(erasures, compacted)
+
     def make_ready(self, metadata: MetadataClient) -> None:
         """Make sure, once per run with uploads, that the table accepts this topic's segments. Uses the current
         schema, as it may have grown since the run began, and uploads may have the wider schema.

@@ -199,6 +199,7 @@ class Uploads:
         assert topic.table is not None
         assert topic.remote is not None
         parts = {part.key: part for part, _ in batch}.values()
+        topic.record_beginning(parts)
         passed = {part.replicas.view.partition: part.replicas.view.log_start_offset for part in parts}
         done = topic.table.commit(
             [upload for _, upload in batch],
