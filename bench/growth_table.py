@@ -10,17 +10,17 @@ from typing import ClassVar
 from bench.options import size_text
 
 FLAT = 0.15
-"""Up to this exponent of the last two sizes a cost is called flat: 1.4 times for ten times the size."""
+"""Up to this exponent between the last two sizes, a cost is called flat: 1.4 times for ten times the size."""
 LINEAR = 1.2
-"""Up to this exponent it is called linear, from ``SLOWER`` on."""
+"""Up to this exponent a cost is called linear, from ``SLOWER`` on slower."""
 SLOWER = 0.8
 NOTE = (
     "Three replicas on a file system in memory, no Spark. CPU: process CPU time per operation. Requests: calls "
     "to the brokers and the remote tier (listing a folder counts as two). Bytes: read and written by the "
     "process. k: cost grows as size^k, fitted over all sizes (in brackets: over the last two); 0 is flat, 1 is "
-    "linear. Times: growth of the CPU time from the smallest to the largest size, and growth of the size. Does: "
-    "the verdict by the largest k over the last two sizes; flat is a k of at most 0.15, or 1.4 times the cost at "
-    "ten times the size."
+    "linear. Times: growth of the CPU time from the smallest to the largest size, and growth of the size. "
+    "Growth: the verdict, based on the largest k over the last two sizes. Flat means a k of at most 0.15, that "
+    "is, at most 1.4 times the cost at ten times the size."
 )
 
 
@@ -31,20 +31,20 @@ class Cost:
     cpu_s: float
     requests: int
     bytes: int
-    """Read and written by this process."""
+    """Bytes read and written by this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthLine:
-    """The costs of one operation by the size of the existing data, or of the data that it moves."""
+    """The costs of one operation, by the size of the existing data or of the moved data."""
 
     headings: ClassVar[tuple[str, ...]] = (
-        *("operation", "size", "CPU", "k", "requests", "k", "bytes", "k", "times", "does"),
+        *("operation", "size", "CPU", "k", "requests", "k", "bytes", "k", "times", "growth"),
     )
 
     what: str
     costs: Mapping[int, Cost]
-    """By size; at least two, ascending."""
+    """Costs, keyed by size; at least two, ascending."""
     note: str = ""
 
     @property

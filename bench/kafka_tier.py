@@ -1,13 +1,13 @@
-"""A topic of a real Kafka with tiered storage: mirrored through the broker, and from its tier beside the broker.
+"""Topics of a real Kafka with tiered storage: mirrored through the broker, and from their tier beside the broker.
 
-    python -m bench.kafka_tier --bytes 1GB --partitions 8
+    python -m bench.kafka_tier --bytes 1GB --partitions 8 --topics 3
 
-It starts a broker with ``LocalTieredStorage``, fills a topic, and waits until the broker has uploaded all but the
-active segments, and deleted them from its own disk. It prints records a second of both mirrors, the bytes that the
-broker sent for the second one, the bytes that a read of 1 % by time touches, and the memory of a task. The second
-mirror reaches the broker through a proxy of this process that counts. With ``--mirror-maker``, Kafka's MirrorMaker
-then copies the topic into another broker, as in ``bench.mirroring``: the time of the second half of its records
-counts, as if all had gone so fast.
+It starts a broker with ``LocalTieredStorage``, fills the topics, and waits until the broker has uploaded all but
+the active segments, and deleted them from its own disk. It prints the records per second of both mirrors, the
+bytes that the broker sent for the second one, the bytes that a read of 1 % by time reads, and a task's memory.
+The second mirror reaches the broker through a counting proxy in this process. With ``--mirror-maker``, Kafka's
+MirrorMaker then copies the first topic into another broker, as in ``bench.mirroring``: its rate is that of the
+second half of its records.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -114,11 +115,14 @@ def tiered_broker(folder: Path) -> Iterator[tuple[str, str, Counted]]:
             node.kill()
 
 
-def fill(server: str, partitions: int, records: int) -> None:
-    """All records, in batches of 16 KiB, as Java's producer makes them, and one that begins another segment."""
+def fill(server: str, topics: Sequence[str], partitions: int, records: int) -> None:
+    """Write this number of records to each topic, in batches of 16 KiB, as Java's producer makes them, and one
+    more to each partition, which begins another segment."""
     admin = AdminClient({"bootstrap.servers": server})
-    (made,) = admin.create_topics([NewTopic(TOPIC, partitions, 1, config=_CONFIGS)]).values()
-    made.result(60)
+    for made in admin.create_topics(
+        [NewTopic(topic, partitions, 1, config=_CONFIGS) for topic in topics]
+    ).values():
+        made.result(60)
     producer = Producer(
         {
             "bootstrap.servers": server,
@@ -128,23 +132,24 @@ def fill(server: str, partitions: int, records: int) -> None:
         }
     )
 
-    def send(partition: int, key: bytes, value: bytes) -> None:
+    def send(topic: str, partition: int, key: bytes, value: bytes) -> None:
         while True:
             try:
-                producer.produce(TOPIC, value, key, partition=partition)
+                producer.produce(topic, value, key, partition=partition)
                 return
             except BufferError:
                 producer.poll(0.1)
 
-    number = 0
-    for batch in slice_of_records(0, records, 382):
-        for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            send(number % partitions, key, value)
-            number += 1
-    producer.flush(600)
+    for topic in topics:
+        number = 0
+        for batch in slice_of_records(0, records, 382):
+            for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                send(topic, number % partitions, key, value)
+                number += 1
+        producer.flush(600)
     time.sleep(SEGMENT_MS / 1000 + 1)
-    for partition in range(partitions):
-        send(partition, b"last", b"last")
+    for topic, partition in product(topics, range(partitions)):
+        send(topic, partition, b"last", b"last")
     producer.flush(600)
 
 
@@ -163,29 +168,31 @@ def wait_for_tier(open_tier: str, server: str, ends: list[int]) -> KafkaTier:
     raise SystemExit("the broker does not upload its segments")
 
 
-def mirrored(folder: Path, server: str, tier: str | None) -> tuple[float, float, int, int]:
-    """Seconds, seconds of a core, records, and how many of them came from the tier."""
+def mirrored(folder: Path, server: str, topics: Sequence[str], tier: str | None) -> tuple[float, float, int, int]:
+    """The seconds, the seconds of a core, the records, and the number of records that came from the tier."""
     (folder / "remote").mkdir(parents=True)
     (folder / "broker-1").mkdir()
     with closing(Cluster.format(cluster_file(folder, folder.name, 1, str(folder / "remote")))) as cluster:
         began, processor = time.monotonic(), time.process_time()
         report = cluster.mirror(
-            TOPIC, server, tier=KafkaTierOptions(tier, "local") if tier else None, replication_factor=1
+            list(topics), server, tier=KafkaTierOptions(tier, "local") if tier else None, replication_factor=1
         ).raise_for_failures()
         spent = time.monotonic() - began, time.process_time() - processor
         cluster_records = int(report.totals["records"] or 0)
         for note in report.notes:
             print(f"  note: {note}")
-    shutil.rmtree(folder)
+    while folder.exists():  # a merge in the background may still write
+        shutil.rmtree(folder, ignore_errors=True)
     return *spent, cluster_records, int(report.totals.get("from_tier") or 0)
 
 
-def by_mirror_maker(folder: Path, server: str, partitions: int, records: int) -> tuple[float, float]:
-    """Seconds, and seconds of a core of MirrorMaker's process, which copies from the broker into another one."""
+def by_mirror_maker(folder: Path, server: str, topic: str, partitions: int, records: int) -> tuple[float, float]:
+    """The seconds, and the seconds of a core, of MirrorMaker's process, which copies from the broker into another
+    one."""
     folder.mkdir()
     with running_kafka(folder) as target:
-        # The target has no tier, and refuses the configs of one.
-        maker = MirrorMaker(folder / "maker", server, target, "source", TOPIC, "config.properties.exclude = .*\n")
+        # The target has no tier, and refuses the configs of a tier.
+        maker = MirrorMaker(folder / "maker", server, target, "source", topic, "config.properties.exclude = .*\n")
         maker.start()
         try:
             half, half_s, half_core = _copied(maker, target, partitions, records // 2)
@@ -233,9 +240,9 @@ def task_memory(task: TierTask) -> tuple[int, int, int]:
     return found
 
 
-def one_percent(tier: KafkaTier) -> tuple[int, int]:
-    """Records and bytes of a read of 1 % of the topic's time, by ``FirstAt``."""
-    whole = tier.plan(TOPIC)
+def one_percent(tier: KafkaTier, topic: str) -> tuple[int, int]:
+    """Records and bytes of a read of 1 % of a topic's time, by ``FirstAt``."""
+    whole = tier.plan(topic)
     first = min(
         pc.min(next(read_task(task)).column("timestamp")).as_py() for task in whole.tasks if not task.piece.start
     )
@@ -243,37 +250,43 @@ def one_percent(tier: KafkaTier) -> tuple[int, int]:
     end = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=last)
     start = first + (end - first) / 2
     before = tier.store.counts.snapshot()
-    rows = tier.read_arrow(TOPIC, start=FirstAt(start), end=FirstAt(start + (end - first) / 100)).read_all()
+    rows = tier.read_arrow(topic, start=FirstAt(start), end=FirstAt(start + (end - first) / 100)).read_all()
     return rows.num_rows, (tier.store.counts - before).read_bytes
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=size, default=size("1GB"), metavar="SIZE", help="of the topic's values")
-    parser.add_argument("--partitions", type=int, default=8, metavar="N")
+    parser.add_argument("--bytes", type=size, default=size("1GB"), metavar="SIZE", help="of a topic's values")
+    parser.add_argument("--partitions", type=int, default=8, metavar="N", help="of each topic")
+    parser.add_argument("--topics", type=int, default=1, metavar="N")
     parser.add_argument("--turns", type=int, default=2, metavar="N", help="how often each mirror runs")
     parser.add_argument("--mirror-maker", action="store_true", help="measure Kafka's MirrorMaker as well")
     given = parser.parse_args()
     records = given.bytes // RECORD_BYTES
+    topics = [f"{TOPIC}-{number}" for number in range(given.topics)]
     with tempfile.TemporaryDirectory(prefix="stratalog-bench-") as named:
         folder = Path(named)
         (folder / "kafka").mkdir()
         with tiered_broker(folder / "kafka") as (server, through, proxy):
-            fill(server, given.partitions, records)
-            ends = kafka_topics.log_ends(server, TOPIC, given.partitions)
+            fill(server, topics, given.partitions, records)
+            ends = [end for topic in topics for end in kafka_topics.log_ends(server, topic, given.partitions)]
             address = str(folder / "kafka" / "remote" / "kafka-tiered-storage")
             tier = wait_for_tier(address, server, ends)
             rows = tier.describe().rows
-            topic_bytes = sum(int(row["bytes"] or 0) for row in rows)
+            all_bytes = sum(int(row["bytes"] or 0) for row in rows)
             tiered = sum(int(row["end"] or 0) for row in rows)
             print(
-                f"{sum(ends):,} records, {given.partitions} partitions; tiered: {tiered:,}, {topic_bytes:,} bytes"
+                f"{sum(ends):,} records, {given.topics} topics, {given.partitions} partitions of each; tiered: "
+                f"{tiered:,}, {all_bytes:,} bytes",
+                flush=True,
             )
             for turn in range(given.turns):
                 for what, of, at in (("through the broker", None, server), ("from the tier", address, through)):
                     before = proxy.sent
-                    spent, core, copied, from_tier = mirrored(folder / f"{turn}-{at.rpartition(':')[2]}", at, of)
+                    spent, core, copied, from_tier = mirrored(
+                        folder / f"{turn}-{at.rpartition(':')[2]}", at, topics, of
+                    )
                     sent = f", broker sent {proxy.sent - before:,} bytes" if of else ""
                     print(
                         f"mirror {what}: {spent:.1f} s, {copied / spent:,.0f} records/s, {copied / core:,.0f} a "
@@ -281,17 +294,21 @@ def main() -> None:
                         flush=True,
                     )
             if given.mirror_maker:
-                spent_s, core_s = by_mirror_maker(folder / "target", server, given.partitions, sum(ends))
+                held = sum(ends[: given.partitions])
+                spent_s, core_s = by_mirror_maker(folder / "target", server, topics[0], given.partitions, held)
                 print(
-                    f"MirrorMaker: {spent_s:.1f} s, {sum(ends) / spent_s:,.0f} records/s, "
-                    f"{sum(ends) / core_s:,.0f} a second of a core",
+                    f"MirrorMaker: {spent_s:.1f} s, {held / spent_s:,.0f} records/s, "
+                    f"{held / core_s:,.0f} a second of a core",
                     flush=True,
                 )
-            rows_read, touched = one_percent(tier)
-            share = touched / topic_bytes
-            print(f"1 % by time: {rows_read:,} records, {touched:,} bytes touched, {share:.2%} of all")
+            rows_read, touched = one_percent(tier, topics[0])
+            topic_bytes = sum(int(row["bytes"] or 0) for row in rows if row["topic"] == topics[0])
+            print(
+                f"1 % of a topic by time: {rows_read:,} records, {touched:,} bytes touched, "
+                f"{touched / topic_bytes:.2%} of all"
+            )
             task = max(
-                tier.plan_all(TOPIC, 0, None, Isolation.READ_COMMITTED).tasks,
+                tier.plan_all(topics[0], 0, None, Isolation.READ_COMMITTED).tasks,
                 key=lambda one: one.piece.segment.size_bytes,
             )
             base, peak, in_task = task_memory(task)

@@ -49,7 +49,7 @@ _COLUMNS = ("key", "value", "partition", "headers", "timestamp")
 _TOGETHER = ("topic", "frame", "order_by", "dry_run")
 _FILES = frozenset({"parquet", "delta", "csv", "json", "orc", "text", "avro"})
 _ELSEWHERE = frozenset({"SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"})
-"""Environment variables that show a Spark whose file system may not be that of this machine."""
+"""Environment variables whose presence means that Spark may use another file system than this machine's."""
 _GLOB = frozenset("*?[{")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
@@ -61,10 +61,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         metavar="PATH",
         required=True,
-        help="path of the input, or with --format stratalog the name of a topic",
+        help="path of the input; with --format stratalog, the name of a topic",
     )
     source.add_argument(
-        "--format", metavar="NAME", default="parquet", help="parquet (default), delta, csv, json, stratalog ..."
+        "--format",
+        metavar="NAME",
+        default="parquet",
+        help="format of the input: parquet (default), delta, csv, json, stratalog ...",
     )
     source.add_argument(
         "--option",
@@ -75,7 +78,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="an option of Spark's reader; repeatable",
     )
     source.add_argument(
-        "--schema", metavar="DDL", help="schema of the input, for formats that have none (csv, json)"
+        "--schema", metavar="DDL", help="schema of the input, for formats without a schema (csv, json)"
     )
     source.add_argument("--where", metavar="EXPR", help="append only the rows that match")
     source.add_argument(
@@ -111,8 +114,8 @@ def append(job: Job) -> Report:
 
 
 def _check_exists(given: argparse.Namespace) -> None:
-    """Check, before Spark starts, that files of this machine exist. Other paths, and the paths of a Spark that was
-    configured elsewhere, are left to Spark.
+    """Check, before Spark starts, that files of this machine exist. Spark itself checks other paths, and the paths
+    of a Spark that was configured elsewhere.
 
     Raises: InvalidCallError.
     """

@@ -1,6 +1,6 @@
-"""The command line of jobs, and the errors of an invalid call (exit status 2).
+"""The command-line arguments of jobs, and the errors of an invalid call (exit status 2).
 
-This module only converts words to values; it opens nothing. Types raise ``argparse.ArgumentTypeError``, which
+This module only converts texts to values; it opens nothing. The types raise ``argparse.ArgumentTypeError``, which
 argparse prints on one line.
 """
 
@@ -32,7 +32,7 @@ _CHOICE = re.compile(r"invalid choice: '(?P<given>.*)' \(choose from (?P<known>.
 """A message of argparse."""
 
 _PATH = re.compile(r"/|\.\w+$")
-"""Matches the end of a file name, or a slash in a path; the names of most topics have neither."""
+"""Matches a file name's ending, or a slash in a path; the names of most topics have neither."""
 
 _COMMAND = "COMMAND"
 _COMMON = "common options"
@@ -44,11 +44,11 @@ On a Spark cluster, or with all of Spark's settings:
   spark-submit --properties-file {conf} {script} ...
 On this machine, {here}:
   stratalog {name} ...
-Exit status: 0 success, 1 something failed (see the report), 2 the call was wrong and changed nothing."""
+Exit status: 0 success, 1 something failed (see the report), 2 the call was wrong, and nothing was changed."""
 
 _HERE = {
     "threads": "in threads of this process and without a JVM (--master local[*]: on Spark)",
-    "session": "in a Spark session of its own",
+    "session": "in its own Spark session",
     "driver": "without a JVM",
 }
 
@@ -79,7 +79,7 @@ class _JobParser(argparse.ArgumentParser):
         return super().format_usage()
 
     def _common_last(self) -> None:
-        """Move the common options behind the job's own."""
+        """Move the common options after the job's own."""
         common = common_of(self)
         self._action_groups.sort(key=lambda group: group is common)
         self._actions.sort(key=lambda action: action in common._group_actions)
@@ -111,10 +111,10 @@ class _JobParser(argparse.ArgumentParser):
         """The hint for ``--topic t``, if the parser takes the topic as a positional argument."""
         positional = {action.dest.rstrip("s"): action for action in self._actions if not action.option_strings}
         action = positional.get(word.removeprefix("--").rstrip("s"))
-        return "" if action is None else f"; give {action.metavar} without an option"
+        return "" if action is None else f"; give {action.metavar} as an argument, without an option"
 
     def _path_of_input(self, message: str) -> str:
-        """The hint for the path of the input without its option."""
+        """The hint for an input path that was given without ``--input``."""
         path = next((word for word in self._words if not word.startswith("-") and _PATH.search(word)), None)
         return f"; did you mean --input {path}?" if message.endswith("required: --input") and path else ""
 
@@ -130,8 +130,8 @@ class _JobParser(argparse.ArgumentParser):
 
 def job_parser(name: str, description: str, runs: str = "threads") -> argparse.ArgumentParser:
     """A parser with the options of every job: ``--cluster``, ``--cluster-key-file``, ``--credentials``,
-    ``--json``. ``runs`` names where the work runs if spark-submit did not start the job: in ``threads``, in a
-    Spark ``session``, or in the ``driver``.
+    ``--json``. ``runs`` says where the work runs if spark-submit did not start the job: in ``threads``, in a Spark
+    ``session``, or in the ``driver``.
     """
     parser = _JobParser(
         prog=called(name),
@@ -224,9 +224,9 @@ def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] |
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
-    """A function that adds a subcommand by name and description, and returns its parser (``reads``: the subcommand
-    changes nothing, and has ``--sort``). Each subcommand has the options of every job and ``--dry-run``. The
-    namespace holds the name as ``command``.
+    """A function that adds a subcommand, given its name and description, and returns its parser (``reads``: the
+    subcommand changes nothing, and has ``--sort``). Each subcommand has the options of every job and
+    ``--dry-run``. ``command`` in the namespace is the subcommand's name.
     """
     commands = parser.add_subparsers(dest="command", required=True, metavar=_COMMAND)
 
@@ -268,8 +268,8 @@ def add_yes(parser: argparse._ActionsContainer) -> None:
 # --------------------------------------------------------------- options that do not go together
 
 Rows = Sequence[tuple[str, ...]]
-"""Options by their names in the namespace; each row is a rule for its first option. ``used`` of the namespace has
-the option strings of those that differ from their defaults.
+"""Options by their names in the namespace; each row is a rule for its first option. The namespace's ``used`` maps
+the options that differ from their defaults to their option strings.
 """
 
 
@@ -286,7 +286,7 @@ def check_options(given: argparse.Namespace, *, needs: Rows = (), bars: Rows = (
     for option, *others in bars:
         for other in others if option in used else ():
             if other in used:
-                raise InvalidCallError(f"{used[option]} and {used[other]} do not go together")
+                raise InvalidCallError(f"{used[option]} and {used[other]} cannot be used together")
 
 
 def option_of(name: str) -> str:
@@ -313,7 +313,7 @@ def separator(text: str) -> str:
 
 
 def names(text: str) -> list[str]:
-    """``a,b`` as a list without empty names."""
+    """``a,b`` as a list of names. An empty name is an error."""
     found = [part.strip() for part in text.split(",")]
     if not all(found):
         raise argparse.ArgumentTypeError(f"{text!r}: give names separated by commas")

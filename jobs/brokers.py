@@ -1,12 +1,12 @@
-"""List and add brokers, take them out of service, bring them back, or remove them from the cluster for good.
+"""List and add brokers, take them out of service, bring them back, or permanently remove them from the cluster.
 
   stratalog brokers list
   stratalog brokers add 4                format and register a broker that is new in the cluster file
   stratalog brokers fence 2,3 --dry-run  print the leader that each partition would get
 
 A fenced broker leads no partition, and is in no ISR except as its last member. Nothing is written to its root
-until unfence brings it back. To decommission a broker, first move its replicas away with reassign. To bring back a
-broker that lost its storage, use the job bootstrap.
+until unfence brings the broker back. To decommission a broker, first move its replicas away with reassign. To
+bring back a broker that lost its storage, use the job bootstrap.
 """
 
 import argparse

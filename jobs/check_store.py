@@ -2,6 +2,7 @@
 
   stratalog check_store s3://bucket/prefix --endpoint-url https://s3.example.org
   stratalog check_store /mnt/nfs/folder
+
 16 processes race to create small and large objects under the same names. The job then checks listings, deletes,
 range reads, copies and the clock of the storage. The exit status is 1 if a guarantee was broken. The job leaves no
 files behind, and needs no cluster.
@@ -40,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--plain-http", action="store_true", help="allow access to a server on another machine without TLS"
     )
     parser.add_argument(
-        "--driver", choices=["fsspec"], help="access the store through fsspec (as driver in the cluster file)"
+        "--driver", choices=["fsspec"], help="access the store through fsspec (same as driver in the cluster file)"
     )
     parser.add_argument("--file-system", metavar="NAME", help="fsspec file system, as package.module:function")
 

@@ -4,11 +4,11 @@ The method's signature and the ``Args:`` of its docstring are the declaration: t
 follow from them. A parameter without a default is a positional word of the command line; every other parameter is
 an option: ``if_exists`` is ``--if-exists``, and ``--no-`` turns off a switch that is on by default. The unit at
 the end of a name says how a value is written, and is not part of the option: ``budget_s`` is ``--budget 5m``,
-``throttle_bytes_per_s`` is ``--throttle 20MB``. A mapping is a repeated ``K=V``. A job has ``special`` option
-names where Kafka's tools have other names. It adds by hand the options that are not parameters of a method: files,
-the input, the output.
+``throttle_bytes_per_s`` is ``--throttle 20MB``. A mapping is a repeated ``K=V``. If Kafka's tools have other names
+for some options, a job declares these names as ``special``. A job adds the options that are not parameters of a
+method (files, the input, the output) itself.
 
-The source of the method is parsed, and its module not imported, so that ``--help`` and completion stay quick.
+The source of the method is parsed, and its module is not imported, so that ``--help`` and completion are fast.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ USUAL: Mapping[str, str] = {
     "budget_s": "start no new work after this time, such as 5m",
     "if_exists": "succeed with an empty report if it does not exist",
 }
-"""The texts of parameters that mean the same in all methods; the ``Args:`` of a method take precedence."""
+"""The help texts of parameters that mean the same in all methods; a method's ``Args:`` take precedence."""
 _REQUIRED: Mapping[str, str] = {
     "topics": "one or more topics: a,b",
     "topic": "the topic",
     "name": "the topic",
     "group": "the group",
 }
-"""The texts of the same parameters without a default."""
+"""The help texts of such parameters when they have no default."""
 
 _PACKAGE = files("stratalog")
-"""Also readable in the zip of ``--py-files``."""
+"""The source files of the package, which may be in the zip of ``--py-files``."""
 _DOOR = "stratalog.engine.cluster"
 _HIDDEN = ("self", "cls", "check")
 
 Special = Mapping[str, Mapping[str, Any]]
-"""By parameter: the settings that only the command line has, as arguments of ``add_argument``. ``flags`` replace
-the name.
+"""Settings of parameters that only the command line has, as arguments of ``add_argument``, by parameter. ``flags``
+replace the option's name.
 """
 
 _NOTHING: Mapping[str, Any] = {}
@@ -154,7 +154,8 @@ def _source(module: str) -> str:
 
 
 def _literal(annotation: str, tree: ast.Module) -> str:
-    """The annotation. If it is the name of a ``Literal`` that the module imports, that Literal."""
+    """The annotation; the ``Literal`` itself if the annotation is the name of a Literal that the module
+    imports."""
     name = annotation.removesuffix(" | None")
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and name in {one.name for one in node.names}:
@@ -179,8 +180,8 @@ def add_declared(
     leave_out: Collection[str] = (),
     special: Special | None = None,
 ) -> None:
-    """Add the parameters of ``method`` (see ``declared``) to a parser or its group: ``only`` these (all when
-    empty), except those in ``leave_out``.
+    """Add the parameters of ``method`` (see ``declared``) to a parser or its group: ``only`` these (all if empty),
+    except the parameters in ``leave_out``.
     """
     found = {one.name: one for one in declared(method).parameters}
     for one in only or found:
@@ -192,7 +193,7 @@ def add_declared(
 def add_parameter(
     parser: argparse._ActionsContainer, one: Parameter, special: Mapping[str, Any] = _NOTHING
 ) -> argparse.Action:
-    """Add a parameter as a word or as an option, under its own name."""
+    """Add a parameter as a positional argument or as an option, under its own name."""
     given = {**_kind(one), "help": one.text.removeprefix("False: "), **special}
     if given.get("action") is _Pairs:
         given["help"] += "; repeatable"
@@ -208,7 +209,7 @@ def option(one: Parameter) -> str:
 
 
 class _Pairs(argparse.Action):
-    """Collects the pairs of a repeated ``K=V`` in a dictionary."""
+    """Collects the values of a repeated ``K=V`` option in a dictionary."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, pair: Any, option: str | None = None) -> None:
         key, value = pair
@@ -306,8 +307,8 @@ def add_command(
     leave_out: Collection[str] = (),
     special: Special | None = None,
 ) -> argparse.ArgumentParser:
-    """Add the command of a method with ``command`` (of ``commands_of``): with the first sentence of the docstring,
-    and the parameters. The default of ``name`` is the method's name.
+    """Add the subcommand of a method by ``command`` (from ``commands_of``), with the first sentence of the
+    docstring and the parameters. ``name`` defaults to the method's name.
     """
     found = declared(method)
     reads = all(parameter.name != "dry_run" for parameter in found.parameters)
@@ -321,8 +322,8 @@ def add_command(
 def group_job(
     name: str, description: str | None, commands: Sequence[str], *, confirm: Mapping[str, Confirm] | None = None
 ) -> JobMain:
-    """The job of ``Cluster.name``, a group of methods: a command for each of ``commands``, some of which ask to
-    ``confirm`` first.
+    """The job of ``Cluster.name``, a group of methods: a subcommand for each of ``commands``. Those in ``confirm``
+    ask for confirmation first.
     """
     asked = confirm or {}
 

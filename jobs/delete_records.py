@@ -5,7 +5,7 @@
 
 The file has Kafka's format: {"partitions": [{"topic": "trips", "partition": 0, "offset": 1000}], "version": 1}.
 latest (-1 in the file) deletes everything that is committed. The report lists the new low watermarks; stratalog
-retain later deletes the files. Topics whose log only snapshots may shorten (cleanup.policy=snapshot,
+retain deletes the files later. Topics whose log only snapshots may shorten (cleanup.policy=snapshot,
 __cluster_metadata) are refused with POLICY_VIOLATION.
 """
 

@@ -4,8 +4,9 @@
   stratalog describe --topics flights  only these topics, which may be internal
   stratalog describe --trouble --sort lag:desc    only partitions whose state is not ok, the largest lag first
   stratalog describe --wide            one row per replica, with all details (also with --json)
-end: the high watermark, up to which records can be read. lag: the number of records by which the slowest available
-replica is behind the leader. tiered: the offset up to which the log is in the remote tier.
+
+end: the high watermark, up to which records can be read. lag: the number of the leader's records that the slowest
+available replica lacks. tiered: the offset up to which the log is in the remote tier.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def describe(job: Job) -> Report:
     given = job.arguments
     report = job.cluster().describe(given.topics)
     if given.exclude_internal:
-        from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # here: --help does without Arrow
+        # imported here, because --help does not need Arrow
+        from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 
         report = replace(report, rows=[row for row in report.rows if row["topic"] not in INTERNAL_TOPICS])
     if given.trouble:

@@ -1,8 +1,9 @@
-"""Elect leaders. By default, elect the preferred replicas where another replica leads, to balance the load again.
+"""Elect leaders. By default, elect the preferred replica of each partition that another replica leads, to balance
+the load again.
 
 --unclean elects, for each partition without a leader, the replica with the most records, even if the topic's
-unclean.leader.election.enable is false. Acknowledged records that exist only on lost storage are then lost for
-good. Read the plan first (--dry-run), and bring the lost storage back if you can.
+unclean.leader.election.enable is false. Acknowledged records that exist only on lost storage are then lost
+permanently. Read the plan first (--dry-run), and bring the lost storage back if you can.
 """
 
 import sys

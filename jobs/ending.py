@@ -1,7 +1,7 @@
 """How SIGTERM and SIGINT (Ctrl-C) end a process that runs a job.
 
-A job ends at once, which harms nothing: finished work stays done. A job that repeats itself (``--every``), or
-appends its input in batches, first finishes the run or batch in progress; a second signal ends it at once.
+A job ends immediately. This does no harm, because finished work is kept. A job that repeats itself (``--every``),
+or appends its input in batches, first finishes the run or batch in progress; a second signal ends it immediately.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Terminated(KeyboardInterrupt):
 class Ending:
     """Whether a signal has asked the process to end.
 
-    Waits also watch a pipe. A signal that arrives just before the system call of a sleep does not interrupt the
-    sleep, but by then Python has written the signal's number to the pipe.
+    Waits also watch a pipe, because a signal that arrives just before the system call of a sleep does not
+    interrupt the sleep. By then, Python has written the signal's number to the pipe.
     """
 
     def __init__(self, pipe: int) -> None:
@@ -70,13 +70,13 @@ class Ending:
         self.requested = True
         if not self._waiting:
             os.write(
-                2, b"ending after the work in progress; a second signal ends at once\n"
-            )  # not print: the signal may have interrupted a print
+                2, b"ending after the work in progress; a second signal ends immediately\n"
+            )  # print is not safe here, because the signal may have interrupted a print
 
 
 @contextmanager
 def after_the_work() -> Iterator[Ending]:
-    """A context that yields an ``Ending``, which receives signals from its first ``listen`` on."""
+    """A context manager that yields an ``Ending``, which receives signals from its first ``listen`` on."""
     reads, writes = os.pipe()
     try:
         os.set_blocking(writes, False)
@@ -94,7 +94,7 @@ def after_the_work() -> Iterator[Ending]:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """A context in which SIGTERM raises ``Terminated``."""
+    """A context manager: within its block, SIGTERM raises ``Terminated``."""
 
     def hear(number: int, frame: FrameType | None) -> None:
         raise Terminated
@@ -107,7 +107,7 @@ def at_once() -> Iterator[None]:
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """A context that restores the signal handlers at its end."""
+    """A context manager that restores the signal handlers at the end of its block."""
     before: dict[signal.Signals, Any] = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield

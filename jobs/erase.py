@@ -1,20 +1,23 @@
-"""Erase every record of given keys for good, in all replicas, at unchanged offsets of all others.
+"""Permanently erase every record that has one of the given keys or matches a condition, from all replicas and the
+remote tier. All other records keep their offsets.
 
   stratalog erase trips --keys-file keys.txt --certificate erased.json --yes
   stratalog erase trips --where "value.rider = 'Ada' AND timestamp < TIMESTAMP '2013-01-02T00:00:00Z'" --yes
-  stratalog erase trips --yes                    carry on with what an earlier run has begun
+  stratalog erase trips --yes                    continue the erasure that an earlier run began
 
-keys.txt has one key a line. JSON has the forms of tail --format json: {"id": 7, "area": "x"}, a date as
-"2013-01-02", and bytes that are not text as {"base64": "AP8="}.
+keys.txt has one key per line. With --key-format json, keys have the form that tail --format json prints: {"id": 7,
+"area": "x"}, a date as "2013-01-02", and bytes that are not text as {"base64": "AP8="}.
 
---where has comparisons of columns with literals of their types, [NOT] IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT and
-parentheses, as in Spark SQL: stratalog read --where shows the records first. With --keys-file, both must hold.
+--where takes comparisons of columns with literals of their types, [NOT] IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT
+and parentheses, as in Spark SQL. Use stratalog read --where to see the records first. With --keys-file, a record
+must match both.
 
-The files that had the records are deleted by the next run, after file.delete.delay.ms, or at once with --now. The
-certificate says what was erased, and what is not erased yet; it holds no key, but digests by which stratalog
-verify --erased finds the keys in the bytes of every copy. In the remote tier, the objects that had the records
-and the older versions of the Delta table are deleted too. A topic from which records cannot be erased everywhere
-(tiered and compacted, with an Iceberg table, with snapshots, protected) is refused by name; nothing is changed.
+The files that had the records are deleted by the next run, after file.delete.delay.ms, or immediately with --now.
+The certificate says what was erased, and what is not erased yet. It contains no keys, only digests, with which
+stratalog verify --erased finds the keys in the bytes of every copy. In the remote tier, the objects that had the
+records and the older versions of the Delta table and of the Iceberg table are deleted too. A topic from which
+records cannot be erased everywhere (compacted with an Iceberg table, with snapshots, protected) is refused with
+an error that names it, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -50,12 +53,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_declared(parser, _METHOD, only=["topics"])
     parser.add_argument(
-        "--keys-file", metavar="FILE", type=Path, help="the keys, one a line; without it and --where: carry on"
+        "--keys-file",
+        metavar="FILE",
+        type=Path,
+        help="file with the keys, one per line; without it and --where: continue an earlier run",
     )
     parser.add_argument(
         "--key-format",
         choices=sorted(_FORMATS),
-        help="how the file has keys: text (the default), hex, base64, or json, as the topic's key type needs it",
+        help="encoding of the keys in the file: text (the default), hex, base64 or json; "
+        "it must suit the topic's key type",
     )
     add_declared(parser, _METHOD, only=["where", "before", "now", "certificate", "dry_run"], special=special)
     add_yes(parser)
@@ -70,7 +77,7 @@ def erase(job: Job) -> Report:
         image = cluster.image
         keys = typed_keys(keys, [image.topic(name) for name in given.topics], given.keys_file)
     topics = ", ".join(map(repr, given.topics))
-    job.confirm(f"erase {_told(keys, given.where)} from {topics}, for good")
+    job.confirm(f"permanently erase {_told(keys, given.where)} from {topics}")
     return cluster.erase(
         given.topics,
         keys,
@@ -85,12 +92,16 @@ def erase(job: Job) -> Report:
 
 def _told(keys: Sequence[object] | None, where: str | None) -> str:
     if keys is None:
-        return "what an earlier run has begun to erase" if where is None else "all records that --where selects"
+        return (
+            "the records that an earlier run began to erase"
+            if where is None
+            else "all records that --where selects"
+        )
     return f"all records of {len(keys):,} keys{'' if where is None else ' that --where selects'}"
 
 
 def read_keys(path: Path, key_format: str) -> list[object]:
-    """The keys in a file. Raises: InvalidCallError, which names the line and not the key."""
+    """The keys in a file. Raises: InvalidCallError that names the line, but not the key."""
     try:
         lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
     except OSError as error:
@@ -113,15 +124,16 @@ def read_keys(path: Path, key_format: str) -> list[object]:
 def typed_keys(keys: Sequence[object], topics: Sequence[TopicImage], path: Path) -> list[object]:
     """The keys of a file of JSON, as values of the key type of the topics.
 
-    Raises: InvalidCallError, which names the line and not the key, and for topics of several key types.
+    Raises: InvalidCallError that names the line, but not the key; also if the topics have different key types.
     """
-    from stratalog.engine.driver.plain_values import example, from_plain  # here, so that --help loads no pyarrow
+    # imported here, so that --help does not load pyarrow
+    from stratalog.engine.driver.plain_values import example, from_plain
     from stratalog.partitions.records import schema_of
     from stratalog.partitions.wanted_keys import wrong_fields
 
     types = {schema_of(topic.key_schema, topic.value_schema).field("key").type for topic in topics}
     if len(types) > 1:
-        raise InvalidCallError("the topics have keys of several types: erase records of one topic after the other")
+        raise InvalidCallError("the topics have different key types: run erase for each topic separately")
     typed = []
     for kind in types:
         for number, key in enumerate(keys, 1):

@@ -1,8 +1,8 @@
 """Metrics in OpenMetrics: gauges of the latest health check, counters of the work of ``maintain`` in this process,
 and counters of the operations in the history since the process began.
 
-Names are Kafka's where Kafka has them, with the prefix ``stratalog_``; dashes become underscores, and times are
-seconds. Each metric has the label ``cluster``. ``prometheus-client`` does the rest.
+Names are Kafka's if Kafka has them, with the prefix ``stratalog_``; dashes become underscores, and times are in
+seconds. Each metric has the label ``cluster``. ``prometheus-client`` renders and serves the metrics.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FIGURES = {
 
 class Exposition(Collector):
     """The metrics of one cluster in this process, for a scraper. Thread-safe: each health check replaces all
-    gauges at once.
+    gauges in one step.
     """
 
     def __init__(self, cluster: str) -> None:
@@ -108,7 +108,7 @@ class Exposition(Collector):
                 counter.labels(self._cluster, step).inc(float(row[name] or 0))
 
     def count(self, events: Iterable[Event]) -> None:
-        """Count operations that have ended."""
+        """Count ended operations."""
         for event in events:
             if event.outcome is None:
                 continue

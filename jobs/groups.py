@@ -1,10 +1,11 @@
-"""List consumer groups, describe a group and its lag, commit or move its offsets, delete a group or its offsets of
-a topic.
+"""List consumer groups, describe a group and its lag, commit or move its offsets, delete a group or its offsets
+for a topic.
 
   stratalog groups list
   stratalog groups describe dashboard
   stratalog groups commit dashboard --offsets trips:0:1000,trips:1:980
   stratalog groups reset-offsets dashboard --topics trips --to-datetime 2013-06-01 --dry-run
+
 Stop the consumers of a group before you move its offsets: their next commit would overwrite the new offsets.
 """
 

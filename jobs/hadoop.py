@@ -1,9 +1,9 @@
 """Hadoop's settings for the buckets of stratalog's stores. Spark reads Parquet and Delta through Hadoop's file
 systems.
 
-Resolved options contain the endpoint of a bucket, so Hadoop does not look one up. No setting contains a secret:
-S3A and Google's connector find credentials in the environment, the profile or the machine; Azure's setting names
-the environment variable that holds its key. A credentials provider is Python code, which Hadoop cannot call.
+Resolved options contain the endpoint of a bucket, so Hadoop does not look the endpoint up. No setting contains a
+secret: S3A and Google's connector find credentials in the environment, the profile or the machine; Azure's setting
+names the environment variable that holds its key. A credentials provider is Python code, which Hadoop cannot call.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PROVIDERS = (
     _PROFILE_PROVIDER,
     "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
 )
-"""S3A's default providers, with the profile in the same position as in the AWS SDK: S3A itself has no provider for
-profiles.
+"""S3A's default providers, plus a provider for profiles, in the same position as in the AWS SDK. S3A's own list
+has none.
 """
 _AZURE = "org.apache.hadoop.fs.azurebfs"
 _AZURE_KEY = "AZURE_STORAGE_ACCOUNT_KEY"
@@ -55,7 +55,7 @@ def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None
 
     Raises: UnsupportedStoreError; see ``resolved``.
 
-    A bucket that this JVM has already opened keeps the options of that time (Hadoop's cache of file systems).
+    A bucket that this JVM has already opened keeps its earlier options, because Hadoop caches file systems.
     """
     here = {name for name in ("azure", "gcs") if any(Path(jar_folder(), name).glob("*.jar"))}
     for address, given in roots.items():
@@ -76,8 +76,8 @@ def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None
 def s3a_settings(bucket: str, options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
     """Resolved ``options`` as Hadoop's S3A keys for a bucket, without Spark's prefix ``spark.hadoop.``.
 
-    A custom endpoint gets path-style addresses (its buckets have no host names). Keys in the environment take
-    precedence over a profile that the environment names.
+    A custom endpoint gets path-style addresses, because its buckets have no host names. Keys in the environment
+    take precedence over a profile that the environment names.
     """
     settings: dict[str, str] = {}
     if options.endpoint_url is not None:
@@ -114,7 +114,7 @@ def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) 
         # separated by spaces
         settings["fs.azure.shellkeyprovider.script"] = "sh -c " + command.replace(" ", "${IFS}")
     scheme, _, server = (options.endpoint_url or "").partition("://")
-    # a server of one's own, which supports both APIs
+    # a self-hosted server, which supports both APIs
     if server not in {"", host, host.replace(".dfs.", ".blob.", 1)}:
         settings["fs.abfss.impl"] = f"{_AZURE}.AzureBlobFileSystem"
         settings["fs.azure.abfs.endpoint"] = server.partition("/")[0]
@@ -126,8 +126,8 @@ def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) 
 
 
 def gcs_settings(options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """Resolved ``options`` as the keys of Google's connector. They apply to all buckets: it has no keys per
-    bucket."""
+    """Resolved ``options`` as the keys of Google's connector. They apply to all buckets, because the connector has
+    no settings per bucket."""
     settings = dict(_GOOGLE)
     endpoint = options.endpoint_url or ""
     if endpoint:

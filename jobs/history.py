@@ -1,4 +1,4 @@
-"""List the operations that ran on a cluster, newest first: when, by whom, and with what outcome. Changes nothing.
+"""List the operations that ran on a cluster, newest first, with time, user and outcome. Changes nothing.
 
   stratalog history                                  the latest 100 events
   stratalog history --since 7d --operation tier      tier runs of the last seven days
@@ -36,7 +36,7 @@ def history(job: Job) -> Report:
 
 
 def short(report: Report) -> Report:
-    """The history as a table to read: totals of all topics together, and the first note of each event."""
+    """The history as a readable table: totals of all topics together, and the first note of each event."""
     rows = []
     for row in report.rows:
         totals = {name: value for name, value in parse_json(str(row["totals"])).items() if "/" not in name}

@@ -52,10 +52,10 @@ def is_loopback(host: str) -> bool:
 
 
 def tls_context(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLContext:
-    """TLS of a server by files in PEM: its certificate, its key (None: in the same file), and the CA that clients'
-    certificates must have (None: clients need none).
+    """The TLS context of a server, from PEM files: its certificate, its key (None: in the same file), and the CA
+    that must have signed clients' certificates (None: clients need no certificate).
 
-    Raises: InvalidCallError for files that are not that.
+    Raises: InvalidCallError for missing or invalid files.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
@@ -72,7 +72,7 @@ def tls_context(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLCon
 
 
 def _no_password() -> str:
-    """Refuses an encrypted key: OpenSSL would ask for its password on the terminal."""
+    """Refuses an encrypted key, because OpenSSL would ask for its password on the terminal."""
     return ""
 
 
@@ -117,7 +117,7 @@ class _Handler(WSGIRequestHandler):
     server_version, sys_version = "stratalog", ""
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-        """Log nothing: see the module."""
+        """Log nothing, because requests may hold secrets."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -2,9 +2,9 @@
 
 ``conf/jars.xml`` pins each jar; jars that must fit Spark or its Hadoop are pinned to the installed pyspark.
 ``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark ships; later sessions need no network.
-There are two sets: ``delta`` and ``s3``. Other files pin jars that are fetched only on request, by the name of the
-file: ``azure`` and ``gcs``, with which Spark reads ``abfss://`` and ``gs://``, and which sessions use once they
-are fetched; ``kafka`` and ``mirror-maker``, for comparisons with Kafka and its MirrorMaker; ``consumer-tests``,
+The file has two sets: ``delta`` and ``s3``. Other files of ``conf`` pin jars that are fetched only on request, by
+the file's name. ``azure`` and ``gcs`` let Spark read ``abfss://`` and ``gs://``; sessions use them once they are
+fetched. ``kafka`` and ``mirror-maker`` are for comparisons with Kafka and its MirrorMaker. ``consumer-tests`` has
 the tests of Kafka's Java consumer.
 """
 
@@ -32,7 +32,7 @@ CLOUDS = ("azure.xml", "gcs.xml")
 DELTA = "delta"
 """The set of Delta's jars."""
 WITH_DELTA = ("4.0", "4.1", "4.2")
-"""Versions of Spark for which the pinned Delta is built. Sessions of other versions get no Delta."""
+"""Versions of Spark for which the pinned Delta is built. Sessions of other versions get no Delta jars."""
 _FETCH_TIMEOUT_S = 900
 
 _unpacked = ExitStack()
@@ -93,8 +93,8 @@ def missing_jars(folder: Path, pins: str = JARS) -> Sequence[Path]:
 
 
 def fetch_jars(folder: Path, pins: str = JARS) -> None:
-    """Fetch the jars that ``folder`` lacks; several processes may do so at once. A complete folder needs no
-    network.
+    """Fetch the jars that ``folder`` lacks; several processes may do so at the same time. If no jar is missing, no
+    network is needed.
 
     Raises: EnvironmentUnusableError if Java or pyspark is missing, or a jar cannot be fetched.
     """

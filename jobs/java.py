@@ -41,7 +41,7 @@ class Java:
     executable: Path
     major: int
     home: Path | None
-    """The JAVA_HOME that Spark needs to use it; None if Spark finds it as ``java`` on PATH."""
+    """The JAVA_HOME that Spark needs to use this Java; None if Spark finds it as ``java`` on PATH."""
 
 
 def java_major(executable: Path) -> int | None:
@@ -65,7 +65,7 @@ def java_major(executable: Path) -> int | None:
 def find_java(environ: Mapping[str, str], places: Iterable[str] = USUAL_PLACES) -> Java:
     """The first supported Java among ``JAVA_HOME``, ``java`` on ``PATH`` and ``places`` (globs of homes).
 
-    Raises: EnvironmentUnusableError, in one line that says what was found and what to install.
+    Raises: EnvironmentUnusableError, with one line that says which versions were found and what to install.
     """
     seen: dict[Path, int | None] = {}
     for executable, home in _candidates(environ, places):

@@ -28,7 +28,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "append": "append anything that Spark can read to a topic, once or as a stream",
         "read": "show, count or write out a range of records",
         "tail": "print the latest records, and follow new ones",
-        "offsets": "print each partition's offset for a time, or for earliest, latest etc.",
+        "offsets": "print each partition's offset at a time or a position such as earliest",
         "delete_records": "delete records below given offsets",
     },
     "state of the cluster": {
@@ -41,14 +41,14 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "upkeep": {
         "maintain": "run the upkeep steps that are due: the only job you must schedule",
         "replicate": "bring followers up to date, and return them to the ISR",
-        "elect": "elect preferred leaders; --unclean if no in-sync replica is left",
+        "elect": "elect preferred leaders; --unclean if no in-sync replica remains",
         "merge": "merge small appends into segments",
         "compact": "keep the last record of each key (cleanup.policy=compact)",
         "tier": "copy sealed segments to the remote tier, as a Delta table",
         "retain": "apply total and local retention",
         "snapshot": "snapshot the metadata, and topics that keep the latest record of each key",
         "vacuum": "delete files that are no longer needed",
-        "erase": "erase every record of given keys for good",
+        "erase": "permanently erase the records of given keys",
         "heal": "replace damaged files on brokers with verified copies",
     },
     "topics, groups, transactions": {
@@ -117,7 +117,7 @@ def _complete() -> None:
 
     words = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     if len(words) > 2 and words[1] in JOBS:
-        os.environ["_ARGCOMPLETE"] = "2"  # its words begin with the second word of the line
+        os.environ["_ARGCOMPLETE"] = "2"  # the parser gets the words after the job's name
         parser = job_of(words[1]).parser()
         for action in parser._actions:
             if action.dest in ("topic", "topics"):

@@ -4,7 +4,7 @@
 
   stratalog maintain                         one run, for a scheduler
   stratalog maintain --every 30s             run repeatedly until interrupted; prints one line per run
-  stratalog maintain --budget 5m             begin nothing after five minutes, not even the next segment of a
+  stratalog maintain --budget 5m             start no work after five minutes, not even the next segment of a
                                              partition; the next run continues there
   stratalog maintain --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: storage requests
   stratalog maintain --every 30s --metrics 9409    also serve health and the costs of the runs to Prometheus
@@ -124,7 +124,7 @@ def _watched(job: Job, closed: ExitStack) -> Callable[[Report], None]:
         except StratalogError as error:
             if given.page is not None:
                 warn([f"the page could not read the cluster's state: {error}"])
-        except Exception:  # an error of ours must not end the upkeep
+        except Exception:  # an error of the page must not end the upkeep
             traceback.print_exc()
             warn(["the page could not read the cluster's state (see the traceback); maintain continues"])
         if given.page is not None and not page.is_running:

@@ -42,7 +42,7 @@ def exposition(cluster_id: str) -> Exposition:
 
 
 def otlp_push(shown: Exposition, endpoint: str) -> OtlpPush:
-    """A push of ``shown`` to ``endpoint``; "" takes the endpoint from the environment.
+    """A function that pushes ``shown`` to ``endpoint``; "" takes the endpoint from the environment.
 
     Raises: EnvironmentUnusableError without OpenTelemetry.
     """
@@ -77,7 +77,7 @@ def metrics(job: Job) -> Report:
     except (
         RetriableError,
         MetadataLostError,
-    ) as error:  # stratalog_up is 0: the last file is outdated
+    ) as error:  # replace the outdated file: stratalog_up is now 0
         failures = unopened(given.cluster, error, SystemClock().now_ms()).failures
     if push is not None:
         push.push()

@@ -35,8 +35,8 @@ class OtlpPush:
     """Pushes an exposition to a receiver; each push contains all metrics."""
 
     def __init__(self, shown: Exposition, clock: Clock, endpoint: str | None) -> None:
-        """``endpoint`` is the address for metrics, such as ``http://collector:4318/v1/metrics``. None: from the
-        environment, else OpenTelemetry's default.
+        """``endpoint`` is the address for metrics, such as ``http://collector:4318/v1/metrics``. None: the address
+        from the environment, otherwise OpenTelemetry's default.
         """
         if endpoint is not None:
             parse_server(endpoint, "--otlp")

@@ -4,7 +4,7 @@ r"""Append lines of standard input or a file to a topic; needs no Spark.
   stratalog produce trips --input trips.txt --key-separator :     key:value
   stratalog produce flights < flights.jsonl                       a typed topic: values as JSON
   stratalog tail trips --format json | stratalog produce copy --format json
-  stratalog produce trips --input day-7.txt --producer loader --sequence 7    once, however often it is run
+  stratalog produce trips --input day-7.txt --producer loader --sequence 7    stored once, however often you run it
 
 Each line is one value, unchanged; for a typed topic it is JSON, or plain text if the type is STRING. With
 --key-separator the text before the separator is the key, in the same form. With --format json each line is a
@@ -41,7 +41,7 @@ _LONGEST = 64 * 1024 * 1024
 _METHOD = "producer.Producer.produce"
 _HOW = ("partition", "acks", "on_unknown_field", "producer", "sequence")
 _ASIDE = ("partition", "offset")
-"""The fields of a record as printed by tail that are ignored: its place in the other topic."""
+"""The fields that tail prints and that are ignored here: the record's position in the other topic."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_declared(parser, _METHOD, only=_HOW, special={"partition": {"metavar": "N", "type": number}})
     parser.add_argument(
-        "--batch", metavar="N", type=count, default=10_000, help="append at most N lines at once (default: 10000)"
+        "--batch",
+        metavar="N",
+        type=count,
+        default=10_000,
+        help="append at most N lines in one batch (default: 10000)",
     )
     parser.add_argument(
         "--linger",
@@ -178,7 +182,7 @@ class _Lines:
         return found
 
     def _check(self, row: dict[str, Any]) -> None:
-        """Raises: ValueError for a field that the topic's type lacks. This check exists to name the line."""
+        """Check that the topic's type has all fields; this check exists to name the line. Raises: ValueError."""
         from stratalog.partitions.unknown_fields import refused, unknown_in_values
 
         for column in self._columns:
@@ -250,7 +254,7 @@ class _Total:
         """The failures of the latest batch."""
 
     def add(self, report: Report) -> None:
-        """Add the report of one more batch."""
+        """Add the report of the next batch."""
         self._batches += 1
         self.failures = report.failures
         self._in_part = any(row["outcome"] in ("acknowledged", "unknown") for row in report.rows)
@@ -264,7 +268,7 @@ class _Total:
                 self._dropped += int(row["records"] or 0)
 
     def refuse(self, error: InvalidRecordError) -> None:
-        """Record that nothing of the next batch was appended."""
+        """Note that nothing of the next batch was appended."""
         self.failures, self._in_part = [Failure.of("produce", error)], False
 
     def report(self, lines: int) -> Report:
@@ -278,7 +282,7 @@ class _Total:
         return Report("produce", rows, self.failures, totals, notes=[*self._notes])
 
     def _after_failure(self, lines: int) -> Iterator[str]:
-        """Notes on the lines that were appended, and on what to do about the rest."""
+        """Notes on the lines that were appended, and on how to append the rest."""
         if self._in_part:
             known = f"lines 1 to {lines:,} were appended; some of the rest" if lines else "some of the lines"
             yield (

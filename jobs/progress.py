@@ -1,5 +1,5 @@
-"""A progress bar on a terminal: partitions done, bytes so far, bytes per second. Elsewhere it prints plain lines
-about long work, so that a scheduler's log is not silent for hours. Short jobs print nothing.
+"""Progress of a job: on a terminal, a bar with partitions done, bytes so far and bytes per second; elsewhere,
+plain lines about long work, so that a scheduler's log is not silent for hours. Short jobs print nothing.
 
 Only the tasks know how many bytes there will be, because they list the logs. So the bar counts partitions, and
 shows the bytes moved so far.
@@ -76,7 +76,7 @@ class TerminalProgress:
                 return Text(f"{decimal(done)}{rate}")
 
         self.finish()
-        if items == 0:  # no items, so no bar
+        if items == 0:  # nothing to do, so show no bar
             return
         self._bytes = 0
         self._bars = Bars(
@@ -112,20 +112,20 @@ class PlainProgress:
         self._every_s = every_s
         self._operation, self._unit = "", ""
         self._items = self._done = self._bytes = 0
-        self._began_s = self._said_s = 0.0
+        self._began_s = self._shown_s = 0.0
 
     def start(self, operation: str, items: int, unit: str) -> None:
         self._operation, self._items, self._unit = operation, items, unit
         self._done = self._bytes = 0
-        self._began_s = self._said_s = self._clock.monotonic_s()
+        self._began_s = self._shown_s = self._clock.monotonic_s()
 
     def advance(self, size_bytes: int = 0) -> None:
         self._done += 1
         self._bytes += size_bytes
         now_s = self._clock.monotonic_s()
-        if now_s - self._said_s < self._every_s or sys.stderr is None:
+        if now_s - self._shown_s < self._every_s or sys.stderr is None:
             return
-        self._said_s = now_s
+        self._shown_s = now_s
         moved = f", {self._bytes:,} bytes" if self._bytes else ""
         done = f"{self._done:,} of {self._items:,} {self._unit}{moved}"
         print(f"{self._operation}: {done}, {now_s - self._began_s:,.0f} s", file=sys.stderr, flush=True)

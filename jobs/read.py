@@ -3,6 +3,7 @@
   stratalog read flights --start 2013-06-01 --end 2013-07-01 --where "value.carrier = 'UA'"
   stratalog read flights --output flights.parquet
   stratalog read --pattern "flights-.*" --last 10 --explain
+
 Ranges are half open, [start, end); the end is at most the high watermark. Times select records by timestamp,
 regardless of their order in the log: --start 2013-01-10 --end 2013-01-11 reads that day, in UTC unless the time
 names a zone. --start first-at:2013-06-01 is Kafka's lookup: it reads everything from the first record at or after
@@ -72,7 +73,7 @@ def read(job: Job) -> Report:
     planned_only = given.dry_run or given.explain
     with cluster.measured() as planning:
         start = given.start if given.group is None else stratalog.Committed(given.group)
-        # reports errors before a session is started
+        # report errors before a session is started
         plan = call(cluster.plan_read, given, topic=given.topics, start=start)
     if not planned_only:
         cluster = job.on_spark()
@@ -152,7 +153,7 @@ def _planned(part: FileRange) -> dict[str, Value]:
 
 
 def _shown(value: Any) -> Value:
-    """A value of a record, as a cell of a table."""
+    """A value of a record, as the text of a table cell."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, bytes | bytearray):

@@ -4,7 +4,7 @@ progress of reassignments, and cancels them.
 New replicas are copied first, at the speed of --throttle; old replicas are removed when all new replicas are in
 sync. If a run stops halfway, the next replicate continues it at the same throttle; --cancel reverts everything.
 
-  stratalog reassign --drain 3 --dry-run --write-plan plan.json     make a plan, look at it, keep it
+  stratalog reassign --drain 3 --dry-run --write-plan plan.json     make a plan, show it, and save it
   stratalog reassign --plan plan.json --throttle 50MiB              carry it out
   stratalog reassign --status                                       show what remains to be copied
 """

@@ -4,11 +4,11 @@
   stratalog recover flights --keep remote --dry-run
 
 An export does not change the log, and may be repeated. verify --discarded lists the files. To return the records
-to the log, append them; recovered/manifest.json explains how.
+to the log, append them again; recovered/manifest.json explains how.
 
 --keep is for partitions whose leader and remote log have different records at the same offsets (verify, health and
 appends report this). It keeps one of the two logs, and discards the other log's records from the offset where they
-differ. With --dry-run it shows the offsets of both.
+differ. With --dry-run, it only shows the offsets of both logs.
 
 --keep brokers is also for partitions whose records are lost on all brokers and in the remote log (LOG_LOST): the
 log restarts at the last known offset.

@@ -25,9 +25,9 @@ def repeat(
     sleep: Callable[[float], None] | None = None,
 ) -> Report:
     """Run, show the report, and sleep ``pause_s(report)`` seconds, until SIGTERM or SIGINT; the current run is
-    finished first. A failed run is shown as a report of ``operation``, and the next run tries again: finished work
-    stays done. An unexpected error is handled the same way, and its traceback is printed. ``sleep`` replaces the
-    default pause, which signals interrupt. Returns a report with the number of runs.
+    finished first. A failed run is shown as a report of ``operation``, and the next run tries again; finished work
+    is kept. An unexpected error is handled the same way, and its traceback is printed. ``sleep`` replaces the
+    default pause, which a signal interrupts. Returns a report with the number of runs.
 
     Raises: InvalidCallError, which every later run would also raise; KeyboardInterrupt at a second signal.
     """

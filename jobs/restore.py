@@ -1,12 +1,12 @@
 """Restore a cluster to empty brokers from its remote tier, or rehearse a restore while the cluster runs.
 
-  stratalog restore --cluster new.toml --from flights     the file names the same remote, other brokers, another id
-  stratalog restore --cluster cluster.toml --drill        restore to a temporary folder, compare, remove it again
+  stratalog restore --cluster new.toml --from flights     the file names the same remote, new brokers, and a new id
+  stratalog restore --cluster cluster.toml --drill        restore to a temporary folder, compare, and delete it
 
-Restores topics, configs, records, leader epochs and producers as far as they were tiered. The report lists what is
-not restored: records that were not tiered yet, topics without tiering, offsets of consumer groups, and
-transactions. Afterwards the former cluster can neither write nor read the remote tier. If a restore stops, run it
-again. A drill changes nothing.
+The job restores topics, configs, records, leader epochs and producers as far as they were tiered. The report lists
+what is not restored: records that were not tiered yet, topics without tiering, offsets of consumer groups, and
+transactions. Afterwards the former cluster can neither write nor read the remote tier. If a restore is
+interrupted, run it again. A drill does not change the cluster.
 """
 
 from __future__ import annotations

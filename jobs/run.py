@@ -5,12 +5,12 @@
     2  the call was wrong and nothing was changed: errors of argparse, kinds of InvalidCallError, errors of Spark's
        analyser, and formats that Spark does not have
     130, 143  SIGINT or SIGTERM interrupted the job
-A traceback is a bug of stratalog. If the reader of the output stops, as ``| head`` does, a job that prints records
-ends, and the status of any other job stays the same. With ``--json`` the last line of standard output is one
-report object, also after failures. (spark-submit prints the driver's standard error on its own standard output,
-before that line.)
+A traceback is a bug of stratalog. If the reader of the output closes it, as ``| head`` does, a job that prints
+records ends; the exit status of any other job stays the same. With ``--json`` the last line of standard output is
+one report object, also after failures. (spark-submit prints the driver's standard error on its own standard
+output, before that line.)
 
-Errors in the call are reported before a JVM starts, as far as they can be found without one.
+Errors in the call are reported before a JVM starts, if they can be found without a JVM.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Job:
 
     def confirm(self, what: str) -> None:
         """Ask on a terminal to confirm the irreversible step ``what``; without a terminal ``--yes`` is required. A
-        dry run needs neither.
+        dry run asks nothing.
 
         Raises: InvalidCallError if the step is not confirmed.
         """
@@ -198,12 +198,12 @@ class JobMain:
         return parser
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
-        """Parse ``argv`` (None: that of the process), run the body, and show its report. Returns the exit status;
-        never raises a StratalogError.
+        """Parse ``argv`` (None: the arguments of the process), run the body, and show its report. Returns the exit
+        status; never raises a StratalogError.
         """
         try:
             arguments = self.parser().parse_args(argv)
-        except SystemExit as stop:  # argparse has printed why; a caller in this process needs the status
+        except SystemExit as stop:  # argparse has printed the error; a caller in this process needs the status
             return int(stop.code or 0)
         job = Job(self.name, arguments)
         try:
@@ -244,7 +244,7 @@ class OutputClosedError(Exception):
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """A context that flushes standard output at its end.
+    """A context manager that flushes standard output at its end.
 
     Raises: NobodyReadsError if the reader closed it; later output is lost.
     """
@@ -258,8 +258,8 @@ def printing() -> Iterator[None]:
 
 
 _NO_SUCH_FORMAT = "[DATA_SOURCE_NOT_FOUND]"
-"""The error of a missing format. A classic session raises it as a py4j error. Spark Connect does not raise it as
-an AnalysisException.
+"""Whether an error means that a format is missing. A classic session raises it as a py4j error, and Spark Connect
+not as an AnalysisException.
 """
 
 

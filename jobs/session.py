@@ -1,15 +1,15 @@
 """The Spark session of a job: the active one, or a new one with the settings of ``conf/spark-defaults.conf``.
 
-There are four cases; all but the last give the same session:
+There are four cases. The first three give the same session:
 
     stratalog append, a test       no JVM yet: one is started with absolute paths to jars and log settings
-    spark-submit jobs/append.py    the JVM and its settings are spark-submit's; those of conf fill the gaps
+    spark-submit jobs/append.py    the JVM and its settings are spark-submit's; missing settings come from conf
     a notebook, another job        the active session, unchanged
     a master sc://..., or $SPARK_REMOTE   a session of Spark Connect: its server has its own settings and jars
 
 No secret is ever put in a Spark setting: S3A reads the environment, the profile or the instance. Spark itself
 copies credentials from the environment into Hadoop's settings, which every scan writes to disks and sends to
-executors. In a session that is set up here, they are removed again.
+executors. A session that this module creates removes them again.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def spark_session(
     roots: Mapping[str, StoreOptions] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The active session if there is one, else a new one that reads Delta tables, ``file://`` and ``s3://``, and
-    knows the format ``stratalog``.
+    """The active session if there is one, otherwise a new session that reads Delta tables, ``file://`` and
+    ``s3://``, and has the format ``stratalog``.
 
     ``master`` overrides ``$SPARK_MASTER``, which overrides ``local[*]``; spark-submit has its own master.
     ``$SPARK_REMOTE``, which PySpark always obeys, is refused together with a classic ``master``. ``settings``
-    override everything else. Both apply to a new session only. The ``roots`` of a cluster file
-    (``ClusterFile.roots``) are made accessible in any session.
+    override everything else. ``master`` and ``settings`` apply only to a new session. The ``roots`` of a cluster
+    file (``ClusterFile.roots``) are made accessible in any session.
 
     Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, a spark-submit
     without Delta's jars, or a master that ``$SPARK_REMOTE`` contradicts.
@@ -112,7 +112,7 @@ def log_option() -> str:
 
 
 def local_cores(master: str) -> int | None:
-    """The number of tasks that run at once with a ``local`` master; None for a cluster."""
+    """The number of tasks that run at the same time with a ``local`` master; None for a cluster."""
     if master == "local":
         return 1
     found = re.fullmatch(r"local\[(\*|\d+)(?:,\s*\d+)?\]", master)
@@ -155,7 +155,7 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     folder = jar_folder()
     fetch_jars(folder)
 
-    # 2. Combine the settings, weakest first: ours, this machine's, the user's own defaults, the caller's.
+    # 2. Combine the settings, lowest precedence first: conf's, this machine's, the user's defaults, the caller's.
     stronger = dict(_user_defaults(os.environ)) | dict(settings)
     if master is not None:
         stronger["spark.master"] = master
@@ -169,7 +169,7 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     chosen["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"]
 
     if local_cores(chosen["spark.master"]) is not None:
-        # With this, Spark needs no name service, and no network address that may change.
+        # With this setting, Spark needs no name service, and no network address that may change.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
     spark_home = Path(pyspark.__file__).parent
@@ -177,7 +177,7 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
         # A SPARK_HOME left in the environment would start another version's JVM.
         os.environ["SPARK_HOME"] = str(spark_home)
 
-    # 4. Start a JVM, unless an earlier session left one, and the session in it.
+    # 4. Start a JVM, unless one from an earlier session is running, and the session in it.
     conf = SparkConf(loadDefaults=False).setAppName(app_name).setAll(list(chosen.items()))
     if SparkContext._gateway is None:
         SparkContext._ensure_initialized(gateway=_start_jvm(conf), conf=conf)
@@ -228,7 +228,7 @@ def _submitted_session(app_name: str, settings: Mapping[str, str]) -> SparkSessi
         if "spark.sql.shuffle.partitions" not in submitted:
             chosen["spark.sql.shuffle.partitions"] = str(max(4, 2 * cores))
     extensions = submitted.get(_EXTENSIONS, chosen.get(_EXTENSIONS, "")).split(",")
-    if not with_delta():  # the file that spark-submit has read names Delta, whatever the version of Spark
+    if not with_delta():  # the file that spark-submit has read names Delta for every version of Spark
         extensions = [each for each in extensions if not each.strip().startswith(_DELTA)]
         chosen[_EXTENSIONS] = ",".join(extensions)
         if submitted.get(_CATALOG, "").startswith(_DELTA_CATALOG):

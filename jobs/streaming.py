@@ -1,8 +1,8 @@
-"""A stream as a run of appends: it appends the data that is new since the last run, batch by batch, each exactly
-once.
+"""A stream as a run of appends: it appends the data that is new since the last run, batch by batch, each batch
+exactly once.
 
 Spark records a batch in the checkpoint before and after it is processed. It repeats an interrupted batch under the
-same id, by which the log recognizes it.
+same id, so the log recognizes the batch.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def append_stream(frame: DataFrame, checkpoint: str, append: AppendBatch) -> Rep
     else:
         batches.hear(frame)
     finally:
-        query.stop()  # otherwise, after Ctrl-C, it would continue in a session that this job did not start
+        query.stop()  # otherwise, after Ctrl-C, the query would continue in a session that this job did not start
         quiet.removeFilter(_is_unexpected)
     return summed(batches.reports, batches.stopped)
 
 
 class Batches:
-    """Appends batches, and keeps their reports. On Spark Connect, a copy of this object does so in a process
-    beside the server, and leaves the reports in the settings of the shared session, where ``hear`` finds them.
+    """Appends batches, and keeps their reports. On Spark Connect, a copy of this object does this in a process on
+    the server's machine, and stores the reports in the settings of the shared session, where ``hear`` finds them.
     """
 
     def __init__(self, append: AppendBatch) -> None:
@@ -97,7 +97,7 @@ class Batches:
             self.stopped.append(result)
 
     def hear(self, frame: DataFrame) -> None:
-        """Keep the reports of a copy, in the order of the batches."""
+        """Keep the reports of a copy of this object, in the order of the batches."""
         conf = frame.sparkSession.conf
         letters = {key: text for key, text in conf.getAll.items() if key.startswith(self._letters)}
         results = [pickle.loads(base64.b64decode(text)) for text in letters.values()]  # noqa: S301 - of the copy
@@ -115,7 +115,7 @@ def _is_unexpected(record: logging.LogRecord) -> bool:
 
 
 _LEFT_OUT = ("bad_records", "dropped_fields")
-"""Totals of batches that left records or fields out."""
+"""The totals that count records or fields that batches left out."""
 
 
 def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> Report:

@@ -1,4 +1,4 @@
-"""Tables of jobs: their width, their order, and which rows they have."""
+"""Tables of jobs: their width, and the order of their rows."""
 
 from __future__ import annotations
 

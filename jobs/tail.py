@@ -5,6 +5,7 @@
   stratalog tail flights --start 2013-06-01    everything from the first record at or after a time
   stratalog tail flights -f --group dashboard  from the offsets of a consumer group; commits nothing
   stratalog tail flights --format json | stratalog produce copy --format json
+
 A line has partition, offset, timestamp, key and value, separated by tabs. Keys and values are escaped: \\t is a
 tab, \\n and \\r end a line, \\\\ is a backslash; \\xff is a byte that is not UTF-8, and \\u202e is a character
 that could control a terminal. A time beyond the year 9999 is printed in microseconds. --format hex and base64
@@ -50,7 +51,7 @@ Show = Callable[[dict[str, Any]], str]
 
 
 def decoded_formats() -> list[str]:
-    """The formats of bridges: they decode values by a schema."""
+    """The formats of bridges, which decode values by a schema."""
     return [name for bridge in bridges() for name in bridge.formats]
 
 

@@ -5,6 +5,7 @@
   stratalog transactions finish
   stratalog transactions find-hanging --topics trips
   stratalog transactions abort loader-1
+
 Every replicate run includes finish: it aborts transactions that have timed out, and completes those whose outcome
 is decided.
 """

@@ -3,7 +3,7 @@
   stratalog verify                   check names, sizes, contiguity, footers and the remote table; reads no records
   stratalog verify --deep            check every byte of every copy against the checksums
   stratalog verify --discarded       list discarded files that replicas still have (recover exports them)
-  stratalog verify --erased FILE     read every copy again, and look for the keys of the certificate of an erasure
+  stratalog verify --erased FILE     read every copy again, and search for the keys of an erasure's certificate
 
 The report lists damage as failures, with its offsets; the job heal repairs it.
 """
@@ -28,10 +28,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--erased",
         metavar="FILE",
         type=Path,
-        help="look for the keys of this certificate of erase: each copy is erased, not erased, or unknown",
+        help="search for the keys of this erasure certificate: each copy is erased, not erased, or unknown",
     )
     parser.add_argument(
-        "--where", metavar="EXPR", help="with --erased: the condition given to erase, to look for its records"
+        "--where", metavar="EXPR", help="with --erased: the condition given to erase, to search for its records"
     )
 
 

@@ -57,8 +57,9 @@ def erase_from(
     """Carry out ``erasures``, all erasures of the partition, on the replica with this log and these transactions.
 
     Raises: RetriableError if a file extends above the last stable offset, because a newly elected leader may not
-        know it yet; SourceChangedError if files left the log meanwhile; CorruptSegmentError; StorageError when
-        the folder cannot be written.
+        know it yet, or has not carried out the last compaction, such as one from a replica that was away (heal);
+        SourceChangedError if files left the log meanwhile; CorruptSegmentError; StorageError when the folder
+        cannot be written.
     """
     found = to_erase(log, erasures)
     if found and found[-1][0].end > transactions.last_stable_offset:
@@ -67,6 +68,13 @@ def erase_from(
             f"{transactions.last_stable_offset} known to this replica; a newly elected leader can be late to "
             "learn it: run `stratalog replicate`, and erase again"
         )
+    compacted = options.compacted
+    for link, _ in found:
+        if link.name.generation < compacted.generation and link.end <= compacted.bound:
+            raise RetriableError(
+                f"{replica}: {link.name} has not carried out the last compaction, which comes first: run "
+                "`stratalog compact`, and erase again"
+            )
     done = ErasedFrom()
     for number, (links, generation) in enumerate(_runs(found, options.segment_bytes)):
         if number == options.most:

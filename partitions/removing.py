@@ -6,13 +6,17 @@ If a run is interrupted, the log stays intact (``partitions.removal``), and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from stratalog.partitions.columns import booleans, constant, valid_of
+from stratalog.partitions.erasing import marks
+from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.growth import fitted, widest
 from stratalog.partitions.listing import Link, ReplicaLog
@@ -52,6 +56,9 @@ class RemovingOptions:
     """The folder for keys that exceed the bound; None: the system's folder for temporary files."""
     most: int | None = None
     """The maximum number of segments to make; None: all."""
+    erasures: Sequence[Erasure] = ()
+    """The erasures of the partition whose offsets are known. The records that those before the rule name leave
+    too: a file may have come from a replica that was away (heal)."""
 
 
 def carry_out(
@@ -70,7 +77,7 @@ def carry_out(
     done = Removed()
     with Superseded(log.local_start, rule, options.memory_bytes, options.folder) as found:
         found.find(_keys(replica, log, transactions, rule))
-        removal = Removal(rule, found.removed)
+        removal = Removal(rule, removed_by(rule, options.erasures, found.removed))
         for run in runs[: options.most]:
             run = with_outcomes(run, transactions)
             made = remove_from_run(
@@ -85,6 +92,15 @@ def carry_out(
                 keyless=found.keyless,
             )
     return done
+
+
+def removed_by(
+    rule: Rule, erasures: Iterable[Erasure], by_rule: Callable[[int, int], npt.NDArray[np.bool_]]
+) -> Callable[[int, int], npt.NDArray[np.bool_]]:
+    """Whether each record of a range leaves a file that follows ``rule``: by the rule itself, or by an erasure
+    before it."""
+    earlier = [one for one in erasures if one.generation < rule.generation]
+    return lambda start, end: by_rule(start, end) | marks(earlier, start, end)
 
 
 def runs_of(links: tuple[Link, ...], segment_bytes: int) -> list[Run]:

@@ -30,6 +30,7 @@ from stratalog.partitions.errors import (
     RemoteObjectMissingError,
     StorageError,
 )
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_commit import actions_of, commit
@@ -37,7 +38,7 @@ from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.delta_reader import APPLICATION, DeltaTopicReader
 from stratalog.tiering.delta_schema import check_writable
 from stratalog.tiering.divergence import Histories
-from stratalog.tiering.erasure import ERASURES, decide_erased, erasures_json, older_log_files
+from stratalog.tiering.erasure import ERASURES, decide_begun, decide_erased, erasures_json, older_log_files
 from stratalog.tiering.foreign_commits import Rewrite
 from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
@@ -121,14 +122,26 @@ class DeltaTopicTable(DeltaTopicReader):
         """
         return self._commit(lambda log: decide_followed(log, followed))[0]
 
-    def record_erasures(self, erasures: Mapping[int, Sequence[Erasure]]) -> RemoteLog:
+    def record_erasures(
+        self, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
+    ) -> RemoteLog:
         """Record the last erasure of each of these partitions, in a version of its own. Returns the log; it lacks
         the erasure of a partition that still lists a segment with erased records. From that version on, no such
-        segment is added.
+        segment is added. ``compacted`` has the last compaction of each partition that has one: see
+        ``decide_erased``.
 
         Raises: see ``commit``.
         """
-        return self._commit(lambda log: decide_erased(log, erasures))[0]
+        return self._commit(lambda log: decide_erased(log, erasures, compacted))[0]
+
+    def record_beginning(
+        self, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
+    ) -> RemoteLog:
+        """Like ``record_erasures``, for those of the partitions that have no segment yet.
+
+        Raises: see ``commit``.
+        """
+        return self._commit(lambda log: decide_begun(log, erasures, compacted))[0]
 
     def delete_history(self) -> int:
         """Write a checkpoint of the newest version, and delete the log entries of all earlier versions. Returns

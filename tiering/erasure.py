@@ -13,6 +13,38 @@ The generation of a partition
     below a bound, and an erasure covers single offsets. So a file that contains none of these offsets keeps its
     generation, and may be uploaded.
 
+Beside compaction
+    Both kinds of rule share one sequence of generations, and are carried out in its order, in each tier:
+
+        an erasure e is committed    the table records the compaction before e, and each member of the ISR
+                                     follows it at each offset below its bound
+        a compaction c is committed  the table records the erasure before c, and each member of the ISR has
+                                     carried it out
+        e or c is recorded           in that order, and before the leader follows
+
+    So a table that records generation g, of either kind, follows every rule up to g. A segment follows the
+    recorded compaction if it begins below the bound, the recorded erasure at each offset, and the generation of
+    its name. At offsets that no erasure names, a replica's file may have a greater generation than the segment:
+    both have the same records there.
+
+    A rewrite applies both kinds, whichever made it necessary. An erasure finds segments that follow the last
+    compaction, and keeps what that left: a segment that compaction did not have to rewrite too. A compaction reads
+    gaps as gaps. It removes what an earlier erasure names also from a file that heal took from a replica that was
+    away, and an erasure leaves a file alone that has not followed the compaction before it: ``compact`` comes
+    first. A late commit of either finds the replaced segments gone, or its generation recorded.
+
+    If the metadata have both, and the table records neither, as tiering began later, it records both in one
+    version.
+
+Tiering that begins after an erasure
+    The leader's files have lost the records, or wait for that (``plan_uploads``). Before ``tier`` adds the first
+    segment of a partition to a table, the table records the partition's last rules of both kinds. An upload from
+    an earlier time of tiering was planned under an older view, and is not added.
+
+    A topic that was tiered before may have left its table, without segments, and objects. An erasure of such a
+    topic carries out steps 3, 5 and 6 on that table. It is refused while the table lists segments, or if objects
+    are left without a table.
+
 The order of steps
     1. The metadata commit the erasure, with its offsets. They refuse an erasure of a tiered topic whose offsets
        were found without searching the remote log.
@@ -27,6 +59,7 @@ The order of steps
     6. When no such object is left, a checkpoint of the newest version is written, and every older file of the
        table's log is deleted: entries, checkpoints, checksums. Their statistics contain minima and maxima of
        erased records. The checkpoint lists removed objects by path, without statistics.
+       The history of an Iceberg table goes next (``iceberg_history``).
     7. The metadata forget the offsets.
     A crash between any two steps leaves the log intact. The next run continues: the table shows the remaining
     segments, a walk the remaining objects, and the table's log the remaining entries.
@@ -76,10 +109,12 @@ from stratalog.partitions.erasure import Erasure, within
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.numbers import Natural
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering.remote_change import TableChange
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
+from stratalog.tiering.removal import to_rewrite
 
 ERASURES = "stratalog.erasures"
 """The property of the table."""
@@ -112,18 +147,42 @@ def to_erase_remotely(segments: Iterable[RemoteSegment], erasures: Sequence[Eras
     return [segment for segment in segments if generation_needed(segment, erasures)]
 
 
-def decide_erased(log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]]) -> TableChange | RemoteLog:
-    """Step 3: a change that records the last erasure of each of these partitions. If there is nothing to record,
-    the log. A partition waits while a listed segment contains a named offset.
-    """
-    new = {
-        partition: each[-1].generation
-        for partition, each in erasures.items()
-        if each
-        and each[-1].generation > log.erased_to(partition)
-        and not to_erase_remotely(log.of_partition(partition), each)
-    }
-    return TableChange((), (), erased={**log.erased, **new}, operation="erase") if new else log
+def decide_erased(
+    log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
+) -> TableChange | RemoteLog:
+    """Step 3: a change that records the last of the erasures of these partitions; the log if it has them, or if
+    each of the others must wait: a segment is listed that holds a named offset, or that does not follow the
+    partition's last compaction. ``compacted`` has that by partition, where there is one; it is recorded too."""
+    new, rules = {}, {}
+    for partition, each in erasures.items():
+        segments, rule = log.of_partition(partition), compacted.get(partition)
+        if not each or each[-1].generation <= log.erased_to(partition) or to_erase_remotely(segments, each):
+            continue
+        if lacks_compaction(log, partition, rule):
+            continue
+        if rule is not None and log.generation(partition) < rule.generation:
+            rules[partition] = rule
+        new[partition] = each[-1].generation
+    if not new:
+        return log
+    recorded = {**log.rules, **rules} if rules else None
+    return TableChange((), (), rules=recorded, erased={**log.erased, **new}, operation="erase")
+
+
+def decide_begun(
+    log: RemoteLog, erasures: Mapping[int, Sequence[Erasure]], compacted: Mapping[int, Rule]
+) -> TableChange | RemoteLog:
+    """Like ``decide_erased``, for those of the partitions that have no segment yet."""
+    new = {partition: each for partition, each in erasures.items() if not log.of_partition(partition)}
+    return decide_erased(log, new, compacted)
+
+
+def lacks_compaction(log: RemoteLog, partition: int, rule: Rule | None) -> bool:
+    """Whether the remote log of a partition may have records that ``rule``, its last compaction, removes. Until it
+    has none, no erasure may follow."""
+    if rule is None or log.generation(partition) >= rule.generation:
+        return False
+    return bool(to_rewrite(log.of_partition(partition), rule))
 
 
 def check_searchable(

@@ -10,14 +10,16 @@ Limit: a manifest of ``MOST_BYTES`` may decompress to more, without a bound.
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from pyarrow.fs import FileSelector, FileType
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 
-from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.printable import printable
 from stratalog.tiering.iceberg_avro import unpacked_bytes
 
@@ -37,6 +39,8 @@ _REMEDY: Final = (
 )
 _SAME_STORAGE: Final = {"s3a": "s3", "s3n": "s3", "": "file", "wasbs": "abfss"}
 _METADATA_PATH: Final = "write.metadata.path"
+_AZURE: Final = ("abfs", "abfss", "wasb", "wasbs")
+_GZIP: Final = b"\x1f\x8b"
 
 
 class TableFiles(FileIO):
@@ -44,36 +48,59 @@ class TableFiles(FileIO):
     the remote tier's file system instead of the catalog's.
     """
 
-    def __init__(self, inner: FileIO, remote: FileIO, folder: str, table: str) -> None:
+    def __init__(self, inner: FileIO, remote: FileIO, location: str, table: str) -> None:
+        """``location`` is the address of the table's folder."""
         super().__init__(inner.properties)
-        self._inner, self._remote, self._folder, self._table = inner, remote, folder, table
+        self._inner, self._remote, self._table = inner, remote, table
+        self._location, self._folder = location, comparable(location) + "/"
         self._segments: frozenset[str] = frozenset()
         self._left_bytes = MOST_UNPACKED_IN_ALL_BYTES
 
     def allow(self, segments: Collection[str]) -> None:
         """Allow reading the segments at these addresses from now on."""
-        self._segments = frozenset(_comparable(each) for each in segments)
+        self._segments = frozenset(comparable(each) for each in segments)
 
     def new_input(self, location: str) -> InputFile:
         """Raises: CorruptionError for a name outside the folder, a file that is not regular, or bytes that are
         refused."""
-        name = _comparable(location)
-        if name in self._segments:
+        if comparable(location) in self._segments:
             return self._remote.new_input(location)
         self.check(location)
+        self._check_regular(location)
         found = self._inner.new_input(location)
+        return self._read(location, found) if found.exists() else found
+
+    def _check_regular(self, location: str) -> None:
+        name = comparable(location)
         if name.startswith("file://"):
             path, folder = Path(name.removeprefix("file://")), Path(self._folder.removeprefix("file://"))
             inside = [each for each in (path, *path.parents) if each.is_relative_to(folder) and each != folder]
             if any(each.is_symlink() for each in inside) or (path.exists() and not path.is_file()):
                 raise self._refused(location, "which is not a regular file")
-        return self._read(location, found) if found.exists() else found
 
-    def _read(self, location: str, found: InputFile) -> InputFile:
+    def _bytes_of(self, location: str, found: InputFile) -> bytes:
         if (size_bytes := len(found)) > MOST_BYTES:
             raise self._refused(location, f"which has {size_bytes} bytes, more than {MOST_BYTES}")
         with found.open() as source:
-            data = source.read(MOST_BYTES + 1)
+            return source.read(MOST_BYTES + 1)
+
+    def read_metadata(self, location: str) -> bytes:
+        """The JSON of a metadata file. Raises: CorruptionError as ``new_input``; FileNotFoundError; ValueError for
+        a file that unpacks to more than ``MOST_UNPACKED_BYTES``."""
+        self.check(location)
+        self._check_regular(location)
+        data = self._bytes_of(location, self._inner.new_input(location))
+        return _gunzipped(data) if data.startswith(_GZIP) else data
+
+    def walk(self) -> dict[str, str]:
+        """All files in the table's folder: the address of each by its canonical spelling (``comparable``).
+
+        Raises: InvalidCallError if the catalog's file system cannot list files.
+        """
+        return {comparable(each): each for each in _walk(self._inner, self._location)}
+
+    def _read(self, location: str, found: InputFile) -> InputFile:
+        data = self._bytes_of(location, found)
         try:
             self._left_bytes -= unpacked_bytes(data, min(MOST_UNPACKED_BYTES, self._left_bytes))
         except ValueError as error:
@@ -88,13 +115,15 @@ class TableFiles(FileIO):
         return self._inner.new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Raises: CorruptionError for a name outside the folder."""
-        self.check(location if isinstance(location, str) else location.location)
+        """Raises: CorruptionError for a name outside the folder, or a file that is not regular."""
+        address = location if isinstance(location, str) else location.location
+        self.check(address)
+        self._check_regular(address)
         self._inner.delete(location)
 
     def check(self, location: str) -> None:
         """Raises: CorruptionError for a name outside the folder."""
-        name = _comparable(location)
+        name = comparable(location)
         if not name.startswith(self._folder) or {"..", "."} & set(name.split("/")):
             raise self._refused(location, f"which is not in {self._folder}")
 
@@ -131,8 +160,7 @@ def guard(table: Table, name: str, remote: FileIO | None = None) -> TableFiles:
     Raises: CorruptionError naming the first name outside the table's folder.
     """
     base = table.metadata_location.rpartition("/")[0]
-    folder = _comparable(base.removesuffix("/metadata")) + "/"
-    files = TableFiles(table.io, remote or table.io, folder, name)
+    files = TableFiles(table.io, remote or table.io, base.removesuffix("/metadata"), name)
     for named in _names(table):
         files.check(named)
     table.io = files
@@ -148,7 +176,43 @@ def _names(table: Table) -> Iterator[str]:
     yield from (snapshot.manifest_list for snapshot in metadata.snapshots)
 
 
-def _comparable(location: str) -> str:
+def _walk(inner: FileIO, location: str) -> Iterator[str]:
+    """The addresses of the files below ``location``."""
+    uri = urlsplit(location)
+    if type(inner).__name__ == "PyArrowFileIO":
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        assert isinstance(inner, PyArrowFileIO)
+        scheme, netloc, top = PyArrowFileIO.parse_location(location, inner.properties)
+        files = inner.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(top, recursive=True))
+        found = [each.path for each in files if each.type != FileType.Directory]
+    elif type(inner).__name__ == "FsspecFileIO":
+        from pyiceberg.io.fsspec import FsspecFileIO
+
+        assert isinstance(inner, FsspecFileIO)
+        system = inner.get_fs(uri.scheme or "file", uri.hostname if uri.scheme in _AZURE else None)
+        top, found = system._strip_protocol(location), system.find(location)
+    else:
+        raise InvalidCallError(
+            f"the catalog opens {printable(location)[:200]} with {type(inner).__name__}, which cannot list files: "
+            "set its py-io-impl to pyiceberg.io.pyarrow.PyArrowFileIO"
+        )
+    for path in found:
+        yield location + path[path.index(top) + len(top) :]
+
+
+def _gunzipped(data: bytes) -> bytes:
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        found = unpacking.decompress(data, MOST_UNPACKED_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"it cannot be decompressed: {error}") from error
+    if unpacking.unconsumed_tail:
+        raise ValueError(f"it unpacks to more than {MOST_UNPACKED_BYTES} bytes")
+    return found
+
+
+def comparable(location: str) -> str:
     """Converts an address to its canonical spelling, for comparison."""
     parts = urlsplit(location)
     scheme = _SAME_STORAGE.get(parts.scheme, parts.scheme)

@@ -13,15 +13,16 @@ So concurrent or late jobs never set the table back: a commit builds on a snapsh
 table.
 
 Segments have no field ids, so the table has Iceberg's name mapping. Iceberg must not delete segments of the log:
-``gc.enabled`` is false, and ``expire`` deletes old snapshots with Iceberg's own files only.
+``gc.enabled`` is false, and ``expire`` deletes old snapshots with Iceberg's own files only. ``delete_history``
+deletes those that may have erased values (``iceberg_history``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -40,14 +41,21 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.snapshots import Snapshot
 
     from stratalog.tiering.delta_reader import DeltaTopicReader
     from stratalog.tiering.iceberg_files import TableFiles
+    from stratalog.tiering.iceberg_history import IcebergContents, IcebergHistory
 
+
+T = TypeVar("T")
 
 COMMIT_ATTEMPTS = 10
 """The number of tries after lost races, and after commits without an answer."""
 
+_OVERTAKEN_ATTEMPTS = 3
+MAIN = "main"
+"""The branch that readers read."""
 _DEFAULTS = StoreOptions()
 TOPIC, TOPIC_ID = "stratalog.topic", "stratalog.topic_id"
 VERSION, OFFSETS = "stratalog.delta_version", "stratalog.offsets"
@@ -89,24 +97,35 @@ class IcebergTable:
         Raises: InvalidConfigError for a table of another topic; StorageError when the catalog or its storage
             fails, or other writers always came first; see ``load``.
         """
+        return self._retried("bring up to date", lambda: self._follow(remote, schema))
+
+    def _follow(self, remote: DeltaTopicReader, schema: pa.Schema) -> bool:
+        table, own = self._open(schema)
+        held = _files(table)
+        log = remote.load()
+        wanted = {remote.remote.uri_of(remote.path(segment)): segment for segment in log.all_segments()}
+        if held.keys() == wanted.keys():
+            return False
+        for address in wanted.keys() - held.keys():  # bounded reads, before pyiceberg reads the files
+            read_remote(remote.remote, remote.folder, wanted[address])
+        own.allow(wanted)
+        self._commit(table, log, held, wanted, schema)
+        return True
+
+    def _retried(self, what: str, attempt: Callable[[], T]) -> T:
+        """Try until no other writer comes first. The table shows whether a commit without an answer has landed.
+        The files of a snapshot may go while they are read, if it is not the present one any more."""
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-        for _ in range(COMMIT_ATTEMPTS):
-            with self._translated("bring up to date"):
-                table, own = self._open(schema)
-                held = _files(table)
-                log = remote.load()
-                wanted = {remote.remote.uri_of(remote.path(segment)): segment for segment in log.all_segments()}
-                if held.keys() == wanted.keys():
-                    return False
-                for address in wanted.keys() - held.keys():  # bounded reads, before pyiceberg reads the files
-                    read_remote(remote.remote, remote.folder, wanted[address])
-                own.allow(wanted)
+        for left in reversed(range(COMMIT_ATTEMPTS)):
+            with self._translated(what):
                 try:
-                    self._commit(table, log, held, wanted, schema)
+                    return attempt()
                 except (CommitFailedException, CommitStateUnknownException):
-                    continue  # the table shows whether the commit has landed
-                return True
+                    continue
+                except FileNotFoundError:
+                    if not left:
+                        raise
         raise StorageError(f"the Iceberg table {self.name}: other writers were faster {COMMIT_ATTEMPTS} times")
 
     def expire(self, before_ms: int) -> int:
@@ -138,6 +157,96 @@ class IcebergTable:
             for path in litter - _metadata_files(left):
                 table.io.delete(path)
             return len(gone)
+
+    def follow_clean(self, remote: DeltaTopicReader, schema: pa.Schema) -> None:
+        """Step 1 of ``iceberg_history``: ``follow``, and then commit a snapshot without changes, unless the
+        present one is clean. Raises: see ``follow``."""
+        self.follow(remote, schema)
+        self._retried("bring up to date", lambda: self._settle(remote, schema))
+
+    def _settle(self, remote: DeltaTopicReader, schema: pa.Schema) -> None:
+        table, _ = self._open(schema)
+        if self._is_unclean(table, remote):
+            _commit_unchanged(table)
+
+    def delete_history(self, remote: DeltaTopicReader, schema: pa.Schema) -> IcebergHistory:
+        """Steps 3 to 7 of ``iceberg_history``: delete all snapshots and files of the table that may have values
+        of segments which the Delta table no longer lists. Called when it has followed the Delta table.
+
+        Raises: see ``follow``; InvalidCallError if the catalog's file system cannot list files.
+        """
+        for _ in range(_OVERTAKEN_ATTEMPTS):
+            self.follow(remote, schema)
+            found = self._retried("erase the history of", lambda: self._erased(remote, schema))
+            if not found.overtaken:
+                break
+        return found
+
+    def _erased(self, remote: DeltaTopicReader, schema: pa.Schema) -> IcebergHistory:
+        """One attempt."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        from stratalog.tiering import iceberg_history as history
+
+        table, own = self._open(schema)
+        before = own.walk()
+        if history.MetadataFiles.read(table, own, before).of_others:
+            before = {name: before[name] for name in before.keys() & history.named_by(table)}
+        if self._is_unclean(table, remote) or history.unnamed(table, before, history.named_by(table)):
+            _commit_unchanged(table)
+            table, own = self._open(schema)
+        unclean = history.unclean_snapshots(table, self._listed(remote), table.snapshots())
+        refs = sorted(table.refs().items(), key=lambda named: named[0] == MAIN)
+        kept = {ref.snapshot_id: name for name, ref in refs}  # also by tags; main counts before them
+        if gone := sorted(unclean - kept.keys()):
+            try:
+                table.maintenance.expire_snapshots().by_ids(gone).commit()
+            except ValueError as error:  # applied to newer metadata, which another run has removed them from
+                raise CommitFailedException(str(error)) from error
+            table, own = self._open(schema)
+        doomed = history.unnamed(table, before, history.named_by(table))
+        for name in doomed:
+            with suppress(FileNotFoundError):  # another run has deleted it
+                own.delete(before[name])
+        after = own.walk()
+        metadata = history.MetadataFiles.read(table, own, after)
+        outdated = metadata.outdated(own.walk())
+        for name in outdated:
+            with suppress(FileNotFoundError):
+                own.delete(after[name])
+        left = metadata.left + history.unknown_files(table, after)
+        for snapshot_id in sorted(unclean & kept.keys()):
+            left.append((f"snapshot {snapshot_id}", _why_kept(kept[snapshot_id])))
+        overtaken = any(kept[snapshot_id] == MAIN for snapshot_id in unclean & kept.keys())
+        least = history.least_number(table)
+        return history.IcebergHistory(len(doomed) + len(outdated), least, tuple(left), overtaken)
+
+    def _is_unclean(self, table: Table, remote: DeltaTopicReader) -> bool:
+        """Whether the present snapshot names files that the Delta table does not list now."""
+        from stratalog.tiering.iceberg_history import unclean_snapshots
+
+        present = table.current_snapshot()
+        return present is not None and bool(unclean_snapshots(table, self._listed(remote), [present]))
+
+    @staticmethod
+    def _listed(remote: DeltaTopicReader) -> set[str]:
+        """The addresses that the Delta table lists now. It is at least as new as an Iceberg table read before."""
+        return {remote.remote.uri_of(remote.path(segment)) for segment in remote.load().all_segments()}
+
+    def contents(self) -> IcebergContents | None:
+        """The segments that the metadata name; None without a table. Raises: see ``delete_history``."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        from stratalog.tiering.iceberg_files import guard
+        from stratalog.tiering.iceberg_history import contents_of
+
+        with self._translated("read the history of"):
+            try:
+                table = self._catalog_of().load_table(self._identifier)
+            except NoSuchTableError:
+                return None
+            self._check_ours(table)
+            return contents_of(table, guard(table, self.name))
 
     def drop(self) -> None:
         """Drop the table from the catalog; segments stay. Does nothing without a table, or for one of another
@@ -257,6 +366,33 @@ def _grow(change: Transaction, schema: pa.Schema) -> None:
 def _files(table: Table) -> dict[str, DataFile]:
     """The data files of the table's current snapshot, by address."""
     return {task.file.file_path: task.file for task in table.scan().plan_files()}
+
+
+def _commit_unchanged(table: Table) -> None:
+    """Commit a snapshot that lists the same files as the present one. pyiceberg leaves out manifests that have
+    only entries of deleted files."""
+    last = table.current_snapshot()
+    summary = {} if last is None else _ours(last)
+    with (
+        table.transaction() as change,
+        change.update_snapshot(snapshot_properties=summary).fast_append(),
+    ):
+        pass
+
+
+def _ours(snapshot: Snapshot) -> dict[str, str]:
+    """The properties of a snapshot that say what it lists."""
+    found = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return {name: found[name] for name in (TOPIC, TOPIC_ID, VERSION, OFFSETS) if name in found}
+
+
+def _why_kept(ref: str) -> str:
+    """Why a snapshot that may have erased values is left."""
+    if ref == MAIN:
+        return (
+            "another program has changed its manifests: drop the table with its files; `vacuum` creates it again"
+        )
+    return f"the tag or branch {printable(ref)!r} keeps it: remove that, then erase again"
 
 
 def _metadata_files(table: Table) -> set[str]:

@@ -21,7 +21,14 @@ from stratalog.partitions.merge import Run
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producers import ProducerState
 from stratalog.partitions.removal import Rule
-from stratalog.partitions.removing import RemovingOptions, check_stable, key_field, keys_of, keys_of_log
+from stratalog.partitions.removing import (
+    RemovingOptions,
+    check_stable,
+    key_field,
+    keys_of,
+    keys_of_log,
+    removed_by,
+)
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.rewrite import Removal, stage_run
 from stratalog.partitions.store.protocol import Store
@@ -103,10 +110,12 @@ def carry_out_remotely(
     with Superseded(start, rule, options.memory_bytes, options.folder) as found:
         found.find(_keys(leader, log, transactions, rule, remote, folder, segments))
 
-        def removed(first: int, end: int) -> npt.NDArray[np.bool_]:
-            """A boolean for each record: whether it is removed. Records above the bound are not."""
+        def by_rule(first: int, end: int) -> npt.NDArray[np.bool_]:
+            """A boolean for each record: whether the rule removes it. Records above the bound are not removed."""
             until = max(first, min(end, rule.bound))
             return np.concatenate([found.removed(first, until), np.zeros(end - until, bool)])
+
+        removed = removed_by(rule, options.erasures, by_rule)
 
         leave = [segment for segment in todo if removed(segment.base_offset, segment.next_offset).any()]
         done = rewrite_segments(leader, remote, folder, leave, Removal(rule, removed), options, spend)

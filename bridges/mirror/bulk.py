@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from stratalog.bridges.formats.typed import TypedValues
 from stratalog.bridges.mirror.partitions import MIRROR, MirroredPartition, Piece, deal, new_offsets
@@ -30,7 +31,7 @@ from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.append import append_options, end_appends
-from stratalog.engine.replication.append import Appended, append
+from stratalog.engine.replication.append import Appended, AppendOutcome, NotAppended, append
 from stratalog.engine.replication.append_file import AppendOptions
 from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -39,8 +40,10 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.producers import ProducerAppend
-from stratalog.partitions.runner import Done, Runner
+from stratalog.partitions.runner import Done, Failed, Outcome, Runner
 from stratalog.partitions.store import Store
+
+W = TypeVar("W")
 
 LEAST_OFFSETS = 500_000
 """The minimum number of new offsets for a Spark job: starting it takes as long as the driver needs for that
@@ -94,6 +97,8 @@ class Stretched:
     known: LogEnd | None = None
     trouble: bool = False
     """The driver must continue this partition."""
+    why: StratalogError | None = None
+    """The error of an append, or of reading the source."""
 
 
 def mirror_share(share: Share) -> list[Stretched]:
@@ -111,7 +116,7 @@ def mirror_share(share: Share) -> list[Stretched]:
             one, stretch = left[read.key]
             if read.error is not None:
                 _append(share, stretch, one, one.part.rest())
-                one.trouble = True
+                one.trouble, one.why = True, read.error
             else:
                 _append(share, stretch, one, one.part.pieces(read))
             one.trouble = one.trouble or one.part.error is not None
@@ -143,10 +148,24 @@ def _append(share: Share, stretch: Stretch, one: Stretched, pieces: Iterable[Pie
             known=one.known,
         )
         if not isinstance(outcome, Appended) or outcome.next_offset != piece.end:
-            one.trouble = True
+            one.trouble, one.why = True, why_not(outcome)
             return
         one.part.appended(piece, undecoded_of(rows))
         one.last, one.known = outcome, outcome.end
+
+
+def why_not(outcome: AppendOutcome) -> StratalogError | None:
+    """The error of an append that the log is not known to hold, if there is one."""
+    return outcome.error if isinstance(outcome, NotAppended) else None
+
+
+def error_of(outcome: Outcome[W, list[Stretched]], key: TopicPartition) -> str | None:
+    """The error of a task, or the one that it had in a partition."""
+    if isinstance(outcome, Failed):
+        found: StratalogError | None = outcome.error
+    else:
+        found = next((one.why for one in outcome.value if one.part.key == key), None)
+    return None if found is None else f"{found.code}: {found}"
 
 
 # ---------------------------------------------------------------------------------------- the driver
@@ -197,6 +216,7 @@ def mirror_in_bulk(
             )
             for key in keys:
                 part = of_key[key]
+                part.task_error = error_of(outcome, key)
                 if key not in good:
                     troubled.append(part)
                     continue

@@ -199,7 +199,7 @@ class _CatchUp:
                 run.totals["tasks"] = int(run.totals.get("tasks") or 0) + tasks
             for part in troubled:
                 try:
-                    part.begin_at(
+                    part.found_at(
                         *_look_and_acknowledge(self.metadata, self.storage, self.execution, self.memory, part.key)
                     )
                 except StratalogError as error:
@@ -280,7 +280,7 @@ class _CatchUp:
                 log_end, epoch, _ = look_here(
                     self.metadata, self.storage, self.execution.clock, self.memory, part.key
                 )
-                part.begin_at(log_end, epoch)
+                part.found_at(log_end, epoch)
             else:
                 failure = report.failures[0]
                 part.error = RetriableError(f"{topic}-{partition}: {failure.code}: {failure.message}")

@@ -85,6 +85,8 @@ class MirroredPartition:
     notes: list[str] = field(default_factory=list)
     """The notes of reads."""
     error: StratalogError | None = None
+    task_error: str | None = None
+    """The error of the last task that could not finish this partition, if it had one."""
     doubted: bool = False
     """Whether this is the second check of the source's history."""
 
@@ -137,6 +139,18 @@ class MirroredPartition:
         self.log_end, self.leader_epoch = log_end, leader_epoch
         self.waiting, self.rows, self.size_bytes, self.waiting_epoch = [], 0, 0, None
         self.position = max(log_end, self.bounds.log_start)
+
+    def found_at(self, log_end: int, leader_epoch: int | None) -> None:
+        """Continue at the log end that a look has found. Offsets that this run does not know to have appended are
+        not in its counts, and a note names them.
+        """
+        if log_end > self.log_end:
+            why = "" if self.task_error is None else f" ({self.task_error})"
+            self.notes.append(
+                f"{self}: offsets [{self.log_end}, {log_end}) are in the log, but not in the counts of this run: "
+                f"another mirror has appended them, or a task of this run whose result was lost{why}"
+            )
+        self.begin_at(log_end, leader_epoch)
 
     def doubt(self, last_record: int | None) -> None:
         """After the source denied the history up to ``position``: check once more up to our last record, at this
@@ -242,10 +256,10 @@ def _runs(records: pa.RecordBatch, epoch: int) -> Iterator[tuple[pa.RecordBatch,
     """
     epochs = records.column("leader_epoch")
     known = np.flatnonzero(valid_of(epochs))
-    told = integers_of(epochs)[known].astype(np.int64)
-    changed = np.flatnonzero(np.diff(told, prepend=epoch))
+    known_epochs = integers_of(epochs)[known].astype(np.int64)
+    changed = np.flatnonzero(np.diff(known_epochs, prepend=epoch))
     starts = [0, *known[changed].tolist(), records.num_rows]
-    for (start, end), one in zip(pairwise(starts), [epoch, *told[changed].tolist()], strict=True):
+    for (start, end), one in zip(pairwise(starts), [epoch, *known_epochs[changed].tolist()], strict=True):
         if start < end:
             yield records.slice(start, end - start), one
 

@@ -16,7 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from stratalog.bridges.formats.typed import TypedValues
-from stratalog.bridges.mirror.bulk import LEAST_OFFSETS, MIRROR_APPENDS, Stretched, acknowledged
+from stratalog.bridges.mirror.bulk import (
+    LEAST_OFFSETS,
+    MIRROR_APPENDS,
+    Stretched,
+    acknowledged,
+    error_of,
+    why_not,
+)
 from stratalog.bridges.mirror.partitions import MirroredPartition, Piece
 from stratalog.bridges.mirror.progress import OffsetSteps
 from stratalog.bridges.mirror.rows import batches_of, undecoded_of
@@ -68,8 +75,8 @@ class PartWork:
         return f"{self.part} [{self.source.start}, {self.source.end})"
 
 
-def mirror_part(work: PartWork) -> Stretched:
-    """Read, encode and append a part when its turn comes. Runs in a task."""
+def mirror_part(work: PartWork) -> list[Stretched]:
+    """Read, encode and append a part when its turn comes. Runs in a task. The list has one item."""
     one = Stretched(work.part, work.replicas.view, work.part.log_end)
     try:
         for read in work.source.read():
@@ -77,15 +84,15 @@ def mirror_part(work: PartWork) -> Stretched:
                 _append(work, one, piece)
                 if one.trouble:
                     return _ended(one)
-    except StratalogError:
-        one.trouble = True  # the driver will get the same error, and read this part in another way
+    except StratalogError as error:  # the driver will get the same error, and read this part in another way
+        one.trouble, one.why = True, error
     one.trouble = one.trouble or not one.part.done or one.part.error is not None
     return _ended(one)
 
 
-def _ended(one: Stretched) -> Stretched:
+def _ended(one: Stretched) -> list[Stretched]:
     one.part.begin_at(one.part.log_end, one.part.leader_epoch)  # waiting records are not sent back
-    return one
+    return [one]
 
 
 def _append(work: PartWork, one: Stretched, piece: Piece) -> None:
@@ -103,7 +110,7 @@ def _append(work: PartWork, one: Stretched, piece: Piece) -> None:
         turn=None if one.last is not None else lambda: _turn(work, piece.start),
     )
     if not isinstance(outcome, Appended) or outcome.next_offset != piece.end:
-        one.trouble = True
+        one.trouble, one.why = True, why_not(outcome)
         return
     one.part.appended(piece, undecoded_of(rows))
     one.last, one.known = outcome, outcome.end
@@ -160,12 +167,14 @@ def mirror_side_by_side(
         tasks += len(works)
         done: dict[TopicPartition, list[Stretched]] = {part.key: [] for part in left}
         whole = {part.key for part in left} - {part.key for part in refused}
+        errors: dict[TopicPartition, str | None] = {}
         for outcome in execution.tasks.run(mirror_part, works):
             key = outcome.item.part.key
             if isinstance(outcome, Done):
-                done[key].append(outcome.value)
-            if not isinstance(outcome, Done) or outcome.value.trouble:
+                done[key] += outcome.value
+            if not isinstance(outcome, Done) or outcome.value[0].trouble:
                 whole.discard(key)
+                errors.setdefault(key, error_of(outcome, key))
         chains = {key: _chain(ones, start) for key, ones in done.items() if ones for start in [_start(left, key)]}
         ends = [chain[-1] for chain in chains.values() if chain]
         good = acknowledged(metadata, storage, execution.clock, memory, ends)
@@ -175,6 +184,7 @@ def mirror_side_by_side(
                     steps.passed(one.part.log_end - part.log_end, one.part.mirrored_bytes)
                     part.came_on(one.part)
             if part.key not in good or part.key not in whole:
+                part.task_error = errors.get(part.key)
                 troubled.append(part)
         left = [part for part in left if part not in troubled and not part.done]
     return tasks, troubled

@@ -46,7 +46,7 @@ function tiersSection() {
 
 // Each subject leads to its row, where there is one.
 function subject(kind, name) {
-  if (kind === "records-lag-max") {
+  if (kind === "records-lag-max" || kind === "committed-beyond-log-end") {
     const rows = content.groups.filter((row) => row.group === name);
     return rows.length ? link("groups", () => only("groups", name, rows.map(groupKey)), name) : name;
   }

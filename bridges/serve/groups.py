@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from stratalog.bridges.serve.codes import ErrorCode, error_code
 from stratalog.bridges.serve.metadata import ServedMetadata, has_partition
 from stratalog.bridges.serve.protocol import Fields, partitions_of, topics_of
+from stratalog.engine.metadata.chosen import cluster_config_of
 from stratalog.engine.records.groups import all_groups, commit, committed
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import StratalogError
@@ -14,6 +15,7 @@ from stratalog.partitions.identity import TopicPartition
 
 _NOTHING = OffsetAndMetadata(-1)
 """The answer for a partition without a commit."""
+_NO_EPOCH = -1
 
 
 class ServedGroups:
@@ -45,19 +47,23 @@ class ServedGroups:
         return {"throttle_time_ms": 0, "topics": topics_of(answers), "error_code": error}
 
     def commit(self, body: Fields, error: int) -> Fields:
-        """OffsetCommit: commits all offsets of existing partitions, or none; with an ``error``, none. An offset
-        below 0 is ignored: Kafka stores it, but clients treat it as no commit.
+        """OffsetCommit: commits the offsets of all partitions that are not refused on their own, or none; with an
+        ``error``, none. As in Kafka, offsets beyond the log end are committed. An offset below 0 is ignored: Kafka
+        stores it, but clients treat it as no commit.
         """
-        asked, there = partitions_of(body), set[TopicPartition]()
+        asked = partitions_of(body)
+        refused: dict[TopicPartition, int] = {}
         if not error:
             try:
                 image = self._metadata.image(max_age_s=0)
-                there = {key for key in asked if has_partition(image, *key)}
-                wanted = {
-                    key: OffsetAndMetadata(asked[key]["offset"], metadata=asked[key]["metadata"] or "")
-                    for key in there
-                    if asked[key]["offset"] >= 0
-                }
+                most_bytes = cluster_config_of(image).offset_metadata_max_bytes
+                for key, one in asked.items():
+                    if not has_partition(image, *key):
+                        refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    elif len((one["metadata"] or "").encode()) > most_bytes:
+                        refused[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                taken = asked.keys() - refused.keys()
+                wanted = {key: _wanted(asked[key]) for key in taken if asked[key]["offset"] >= 0}
                 commit(
                     self._metadata.metadata,
                     self._metadata.storage,
@@ -65,16 +71,12 @@ class ServedGroups:
                     self._metadata.memory,
                     body["consumer_group"] or "",
                     wanted,
-                    forget=there - wanted.keys(),
+                    forget=taken - wanted.keys(),
+                    beyond_end=True,
                 )
             except StratalogError as failed:
                 error = error_code(failed, of_group=True)
-        answers = {
-            key: {
-                "error_code": error or (ErrorCode.NONE if key in there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            }
-            for key in asked
-        }
+        answers = {key: {"error_code": error or refused.get(key, ErrorCode.NONE)} for key in asked}
         return {"throttle_time_ms": 0, "topics": topics_of(answers)}
 
     def delete(self, body: Fields, with_members: Collection[str]) -> Fields:
@@ -112,5 +114,11 @@ class ServedGroups:
         return ErrorCode.NONE
 
 
+def _wanted(one: Fields) -> OffsetAndMetadata:
+    epoch = one.get("leader_epoch", _NO_EPOCH)
+    return OffsetAndMetadata(one["offset"], None if epoch < 0 else epoch, one["metadata"] or "")
+
+
 def _committed(one: OffsetAndMetadata, error: int) -> Fields:
-    return {"offset": one.offset, "metadata": one.metadata, "error_code": error}
+    epoch = _NO_EPOCH if one.leader_epoch is None else one.leader_epoch
+    return {"offset": one.offset, "leader_epoch": epoch, "metadata": one.metadata, "error_code": error}

@@ -1,6 +1,6 @@
 """Messages of Kafka's protocol that aiokafka lacks: Metadata from version 6 on, with topic ids; ListOffsets from
-version 4 on; DescribeConfigs from version 3 on, with types and documentation; and the refusal of
-ConsumerGroupHeartbeat. Pure.
+version 4 on; OffsetCommit and OffsetFetch from version 4 on, with leader epochs; DescribeConfigs from version 3
+on, with types and documentation; and the refusal of ConsumerGroupHeartbeat. Pure.
 
 Most are flexible (KIP-482): lengths are varints, and every struct ends in tagged fields, which are all ignored.
 """
@@ -165,6 +165,45 @@ def _describe_configs(version: int) -> OwnMessage:
 
 
 DESCRIBE_CONFIGS = {version: _describe_configs(version) for version in range(3, _FLEXIBLE_CONFIGS + 1)}
+"""By version."""
+
+
+_COMMIT_WITH_EPOCH, _FETCH_WITH_EPOCH = 6, 5
+"""Versions of OffsetCommit and OffsetFetch: from these on, offsets have the leader epoch of the record before."""
+
+
+def _offset_commit(version: int) -> OwnMessage:
+    text = String("utf-8")
+    epoch = [("leader_epoch", Int32)] if version >= _COMMIT_WITH_EPOCH else []
+    retention = [("retention_time", Int64)] if version < 5 else []
+    asked = Array(("partition", Int32), ("offset", Int64), *epoch, ("metadata", text))
+    request = Schema(
+        ("consumer_group", text),
+        ("consumer_group_generation_id", Int32),
+        ("consumer_id", text),
+        *retention,
+        ("topics", Array(("topic", text), ("partitions", asked))),
+    )
+    answered = Array(("partition", Int32), ("error_code", Int16))
+    answer = Schema(("throttle_time_ms", Int32), ("topics", Array(("topic", text), ("partitions", answered))))
+    return OwnMessage(request, False, OwnMessage(answer, False))
+
+
+def _offset_fetch(version: int) -> OwnMessage:
+    text = String("utf-8")
+    epoch = [("leader_epoch", Int32)] if version >= _FETCH_WITH_EPOCH else []
+    asked = Array(("topic", text), ("partitions", Array(Int32)))
+    answered = Array(("partition", Int32), ("offset", Int64), *epoch, ("metadata", text), ("error_code", Int16))
+    answer = Schema(
+        ("throttle_time_ms", Int32),
+        ("topics", Array(("topic", text), ("partitions", answered))),
+        ("error_code", Int16),
+    )
+    return OwnMessage(Schema(("consumer_group", text), ("topics", asked)), False, OwnMessage(answer, False))
+
+
+OFFSET_COMMIT = {version: _offset_commit(version) for version in range(4, _COMMIT_WITH_EPOCH + 1)}
+OFFSET_FETCH = {version: _offset_fetch(version) for version in range(4, _FETCH_WITH_EPOCH + 1)}
 """By version."""
 
 

@@ -25,6 +25,8 @@ from stratalog.bridges.serve.messages import (
     LIST_OFFSETS,
     METADATA,
     METADATA_BY_ID,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
 )
 from stratalog.partitions.identity import TopicPartition
 
@@ -83,6 +85,8 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
     # aiokafka has an epoch of the wrong width in version 4
     ApiKey.LIST_OFFSETS: {**_OF_AIOKAFKA[ApiKey.LIST_OFFSETS], **LIST_OFFSETS},
     ApiKey.METADATA: {**_OF_AIOKAFKA[ApiKey.METADATA], **METADATA},
+    ApiKey.OFFSET_COMMIT: {**_OF_AIOKAFKA[ApiKey.OFFSET_COMMIT], **OFFSET_COMMIT},
+    ApiKey.OFFSET_FETCH: {**_OF_AIOKAFKA[ApiKey.OFFSET_FETCH], **OFFSET_FETCH},
     ApiKey.DESCRIBE_CONFIGS: {**_OF_AIOKAFKA[ApiKey.DESCRIBE_CONFIGS], **DESCRIBE_CONFIGS},
     ApiKey.CONSUMER_GROUP_HEARTBEAT: CONSUMER_GROUP_HEARTBEAT,
 }

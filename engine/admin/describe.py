@@ -110,7 +110,7 @@ def describe(
                 if work.remote_end is not None:
                     row = _with_tiering(row, work, look, entry, execution.clock.now_ms())
                 run.add([row])
-    # one line per broker, not one for each of its thousand replicas
+    # one line per broker, not one per replica
     for broker, errors in sorted(unreachable.items()):
         run.fail(f"broker {broker}, which has {len(errors)} of these replicas", errors[0])
     for broker in sorted(answering):
@@ -154,8 +154,8 @@ def _fail_where_needed(image: ClusterImage, work: DescribeWork, entry: Entry | N
 def _remote_end(
     view: PartitionView, remote: Mapping[str, RemoteLog], due: Mapping[TopicIdPartition, Entry]
 ) -> int | None:
-    """The end of the partition's remote log; if that is unreadable, the last known end from the schedule. None for
-    a partition that is not tiered.
+    """The end of the partition's remote log; the last known end from the schedule if the table is unreadable. None
+    for a partition that is not tiered.
     """
     if view.topic_id in remote:
         return remote[view.topic_id].end(view.partition) or 0
@@ -196,9 +196,9 @@ def _row(view: PartitionView, look: ListedReplica, cold: RemoteLog | None) -> Re
 def _with_tiering(
     row: ReplicaRow, work: DescribeWork, look: ListedReplica, entry: Entry | None, now_ms: int
 ) -> ReplicaRow:
-    """The row, with the part of the replica's log outside the remote tier, which a restore would lose:
-    acknowledged records, the bytes of their files, and the age of the first append. Also the failures of the last
-    tier runs: since when, how many in a row, and the error.
+    """The row of a replica. ``copy_*`` describe the part of its log outside the remote tier, which a restore would
+    lose: acknowledged records, the bytes of their files, and the age of the first append. They also describe the
+    failures of the last tier runs: their start, how many in a row, and the error.
     """
     log = look.found if isinstance(look.found, ListedLog) else None
     end = max(work.remote_end or 0, work.replicas.view.log_start_offset)
@@ -216,8 +216,8 @@ def _with_tiering(
 
 
 def _role(view: PartitionView, look: ListedReplica) -> str:
-    """The role of the replica in the metadata. For a replica that cannot be listed, that fact, and whether it
-    leads.
+    """The role of the replica in the metadata. For a replica that cannot be listed, the role says so, and whether
+    the replica leads.
     """
     broker = look.broker_id
     if isinstance(look.found, StratalogError):

@@ -100,7 +100,7 @@ def describe_brokers(metadata: MetadataClient, storage: Storage, execution: Exec
 
 
 def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
-    """``ok``, or the words for all of its problems."""
+    """``ok``, or the words for all problems of the broker."""
     words = []
     if registered.fenced:
         words.append("fenced by hand" if registered.fenced_by_hand else "fenced")
@@ -156,7 +156,7 @@ def _tiered(storage: Storage, image: ClusterImage) -> dict[str, str]:
 
 
 def _table_end(topic: TopicImage, due: Mapping[TopicIdPartition, Entry]) -> str | None:
-    """The remote end of each partition that has one."""
+    """The end of the remote log of each partition that has a remote log."""
     ends = (
         (number, entry.remote_end)
         for number in range(len(topic.partitions))
@@ -205,7 +205,7 @@ def troubled_partitions(metadata: MetadataClient, execution: Execution, trouble:
 
 
 def state_of(view: PartitionView, min_insync_replicas: int) -> str | None:
-    """The worst of ``TROUBLES`` for a partition; None if it has none."""
+    """The worst of ``TROUBLES`` that applies to a partition; None if none applies."""
     if view.leader is None:
         return "unavailable"
     if not view.has_min_isr(min_insync_replicas):
@@ -214,8 +214,8 @@ def state_of(view: PartitionView, min_insync_replicas: int) -> str | None:
 
 
 def describe_topic(metadata: MetadataClient, storage: Storage, execution: Execution, name: str) -> Report:
-    """A topic's shape, types and configs in force: one row each, with the value and its source: ``topic``,
-    ``cluster`` or ``default``.
+    """The partitions, replication factor, types and effective configs of a topic: one row each, with the value and
+    its source: ``topic``, ``cluster`` or ``default``.
 
     Raises: UnknownTopicOrPartitionError.
     """

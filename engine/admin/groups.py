@@ -1,9 +1,9 @@
 """Lists consumer groups, resets their offsets, deletes them, and reports their lag, like
 ``kafka-consumer-groups.sh``.
 
-Resetting offsets is an ordinary commit that is not by a member: stop the consumers of the group first, or their
-next commit replaces it. Deleting only takes effect if the group is unchanged: a group that has committed meanwhile
-keeps all its offsets.
+A reset of offsets is an ordinary commit by a non-member: stop the consumers of the group first, or their next
+commit replaces it. A deletion only takes effect if the group is unchanged: a group that commits during the
+deletion keeps all its offsets.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _Target = Callable[[PartitionState, OffsetCommit | None], int]
 
 
 class GroupRow(Row, frozen=True, kw_only=True):
-    """A group; times are text."""
+    """The row of a group; times are text."""
 
     group: str
     topics: str
@@ -195,7 +195,7 @@ def _target(clock: Clock, to: ResetTo | None, shift_by: int | None, by_duration:
         case datetime() | str(), _, _:
             return _target(clock, spec_of(to, "to ="), None, None)
         case SupportsIndex(), _, _ if not isinstance(to, OffsetSpec | bool):
-            offset = whole(to, "to")  # an offset out of range is moved to the nearest end
+            offset = whole(to, "to")  # an offset out of range is moved to the nearest end of the log
             return lambda *_: offset
         case _, SupportsIndex(), _ if not isinstance(shift_by, bool):
             records = operator.index(shift_by)  # may have any size: the result is clamped to the log
@@ -251,8 +251,8 @@ def delete_group(
     """Delete a group: its commits, including those in open transactions, and its member epoch. One row per
     partition. With ``if_exists`` a missing group is a note.
 
-    Raises: InvalidGroupIdError, GroupIdNotFoundError; NonEmptyGroupError when it has committed meanwhile; see
-        ``groups.commit``.
+    Raises: InvalidGroupIdError, GroupIdNotFoundError; NonEmptyGroupError if the group commits during the deletion;
+        see ``groups.commit``.
     """
 
     def wanted(image: ClusterImage, offsets: ConsumerOffsets, state: GroupState) -> list[OffsetsRecord]:
@@ -338,9 +338,9 @@ RECORDS_LAG = "records-lag"
 
 
 def lag_metrics(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Report:
-    """The lag of each group (Kafka's ``records-lag``), by partition of the topics that it has committed for; see
-    ``lag``. A partition that cannot be read is one failure in the report. Each partition is read once, for any
-    number of groups.
+    """The lag of each group (Kafka's ``records-lag``), by partition of the topics that the group has committed
+    for; see ``lag``. A partition that cannot be read is one failure in the report. Each partition is read once,
+    for any number of groups.
 
     Raises: errors of reading the metadata.
     """

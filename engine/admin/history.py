@@ -26,7 +26,7 @@ from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 
 MOST = 100
 _STRETCH = 500
-"""The number of records to read at once."""
+"""The maximum number of records in one read."""
 _AGE = re.compile(r"(\d{1,9})([smhd])")
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TOPIC_ARGUMENTS = ("name", "topic", "topics")
@@ -37,10 +37,10 @@ class EventFilter:
     """Selects events."""
 
     since_ms: int | None = None
-    """Not before this time, in milliseconds since the epoch."""
+    """Only events at or after this time, in milliseconds since the epoch."""
     operation: str | None = None
     topic: str | None = None
-    """Events with this topic among their arguments or figures."""
+    """Only events with this topic among their arguments or figures."""
 
     def takes(self, event: Event) -> bool:
         """Whether an event is selected."""
@@ -86,7 +86,7 @@ def since_time_ms(since: datetime | str, now_ms: int) -> int:
 def events(
     metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory, wanted: EventFilter = EventFilter()
 ) -> Iterator[Event]:
-    """The selected events, latest first; empty without any. Raises: see ``fetch``."""
+    """The selected events, latest first. Raises: see ``fetch``."""
     if OPERATIONS_TOPIC not in metadata.image().topic_ids:
         return
     first, end = (_position(metadata, storage, memory, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
@@ -119,7 +119,8 @@ def events_between(
 
 
 class NewEvents:
-    """Returns the events after its creation. Each call returns the events since the previous call, in order."""
+    """A callable. Each call returns the events since the previous call, in order; the first call, the events since
+    this object was created."""
 
     def __init__(self, metadata: MetadataClient, storage: Storage, clock: Clock, memory: Memory) -> None:
         """Use ``Cluster.new_events``."""
@@ -160,7 +161,7 @@ def _names(event: Event, topic: str) -> bool:
         return True
     try:
         given = parse_json(event.arguments, dict[str, Any])
-    except ValueError:  # written by another writer
+    except ValueError:  # another program wrote this record
         return False
     topics = (given.get(name) for name in _TOPIC_ARGUMENTS)
     return any(topic == one or (isinstance(one, list) and topic in one) for one in topics)

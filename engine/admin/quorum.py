@@ -114,7 +114,7 @@ def snapshot_metadata(
 
 
 def sign_metadata(metadata: MetadataClient, execution: Execution, *, dry_run: bool = False) -> Report:
-    """Trust the content of the voters, and sign it (``stratalog.engine.quorum.bootstrap``); reports the result for
+    """Trust the content of the voters, and sign it (``stratalog.engine.quorum.bootstrap``). Reports the result for
     every voter.
 
     Raises: see ``sign_log``.
@@ -172,9 +172,10 @@ def remove_voter(
 def replace_voter(
     metadata: MetadataClient, storage: Storage, execution: Execution, broker_id: int, *, dry_run: bool = False
 ) -> Report:
-    """Let a broker that has lost its storage vote with its new storage. Does nothing if it does already.
+    """Let a broker that has lost its storage vote with its new storage. Does nothing if the broker already votes
+    with it.
 
-    Raises: see ``add_voter``; InvalidCallError when the broker is not a voter.
+    Raises: see ``add_voter``; InvalidCallError if the broker is not a voter.
     """
     with execution.run("quorum replace_voter", dry_run=dry_run) as run:
         there = _root_of(storage, broker_id)

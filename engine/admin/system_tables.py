@@ -1,14 +1,14 @@
-"""The state of a cluster as tables with declared columns, for SQL. Each is made on request.
+"""The state of a cluster as tables with declared columns, for SQL. Each table is computed on request.
 
-    topics      one row per topic, as ``describe_topics``
-    partitions  one row per replica of each partition, as ``describe``
-    groups      one row per partition for which a group has committed, or could commit; with the lag, as ``lag``
-    operations  one row per event, as ``history``; with a topic, the events that name it
+    topics      one row per topic, as in ``describe_topics``
+    partitions  one row per replica of each partition, as in ``describe``
+    groups      one row per group and partition of its topics, with the lag, as in ``lag``
+    operations  one row per event, as in ``history``; for a topic, only the events that name it
     files       one row per file of the log that readers use, in either tier
-    offsets     one row per partition of a topic: the offset of a named position or a time, as ``list_offsets``
+    offsets     one row per partition of a topic: the offset of a named position or a time, as in ``list_offsets``
 
-A replica that cannot be listed has a row with nulls, and its role says so. No column but ``offset``, Kafka's name,
-is a reserved word of standard SQL, so queries need no quotes.
+A replica that cannot be listed has a row with nulls, and its role says so. Queries need no quotes: only the column
+``offset``, which is Kafka's name, is a reserved word of standard SQL.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ SYSTEM_TABLES: Mapping[str, SystemTable] = {
         {
             "group_id": "STRING",
             **_PLACE,
-            **dict.fromkeys(("committed", "log_end", "high_watermark", "lag"), "BIGINT"),
+            **dict.fromkeys(("committed", "log_end", "high_watermark", "lag", "beyond_end"), "BIGINT"),
             "leader_epoch": "INT",
             "metadata": "STRING",
         },

@@ -1,6 +1,6 @@
 """Storage roots as brokers.
 
-    probe      looks at every root at the start of a run, then fences, registers or unfences brokers
+    probe      checks every root at the start of a run, then fences, registers or unfences brokers
     bring_up   formats and registers roots
     format     formats a whole cluster
     fence      fences, unfences and removes brokers by hand

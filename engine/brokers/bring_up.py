@@ -1,8 +1,8 @@
 """Formats and registers the roots of brokers.
 
-A root is only formatted when requested by name, as an empty folder may be an unmounted volume. Formatting a root
-that lost its disk makes a new incarnation of the broker; its registration removes the old one from every ISR
-(KIP-903), and ``bootstrap`` restores its replicas.
+A root is only formatted if the caller names it, because an empty folder may be an unmounted volume. When a root
+that lost its disk is formatted, the broker gets a new incarnation. Its registration removes the old incarnation
+from every ISR (KIP-903), and ``bootstrap`` restores its replicas.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stratalog.partitions.root import (
 from stratalog.partitions.store import Store
 
 _PUTS_OF_FORMAT = 3
-"""Requests at a PUT's price that check a root and create its broker.json."""
+"""The number of requests at a PUT's price that check a root and create its broker.json."""
 _GETS_OF_REGISTRATION = 2
 
 
@@ -86,10 +86,10 @@ def register_brokers(
     trust_copy: bool = False,
 ) -> Report:
     """Register these brokers unless their roots are already registered, and unfence them, even if they were fenced
-    by hand. Without names, all brokers of the cluster file; then brokers fenced by hand stay fenced, and moved
-    roots are failures, because an operator must name them.
+    by hand. Without names, register all brokers of the cluster file; then brokers fenced by hand stay fenced, and
+    moved roots are failures, because an operator must name them.
 
-    A root that was moved to another disk, or restored from a copy, is another incarnation, which leaves every ISR,
+    A root that was moved to another disk, or restored from a copy, is a new incarnation and leaves every ISR,
     unless ``trust_copy`` says that the copy has everything that was ever on the original.
     """
     with execution.run("brokers register") as run:
@@ -111,10 +111,10 @@ def add_brokers(
     if_not_exists: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Format these brokers' roots unless they are formatted, and register them. Nothing is copied. With
-    ``if_not_exists`` brokers of the cluster with formatted roots are unchanged.
+    """Format these brokers' roots unless they are formatted, and register them. No data is copied. With
+    ``if_not_exists``, brokers that are already in the cluster, with formatted roots, are unchanged.
 
-    Raises: InvalidCallError for such a broker otherwise; see ``format_roots``.
+    Raises: InvalidCallError for such a broker without ``if_not_exists``; see ``format_roots``.
     """
     image = metadata.image()
     for broker in brokers:
@@ -140,7 +140,7 @@ def plan_registration(
     sends: Planned, image: ClusterImage, brokers: Sequence[int], *, trust_copy: bool
 ) -> tuple[ClusterImage, set[int], list[Failure]]:
     """The metadata as if these brokers' roots were formatted and registered, the brokers whose roots are not
-    formatted yet, and failures of looking at roots. Adds the requests.
+    formatted yet, and failures to read roots. Adds the requests to the estimate.
     """
     failures: list[Failure] = []
     new: set[int] = set()
@@ -196,7 +196,7 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
 
 
 def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
-    """Refuse to format a cluster as new if its metadata log is lost or not mounted.
+    """Refuse to format a cluster again if its metadata log is lost or not mounted.
 
     Raises: InvalidCallError; StorageError kinds.
     """
@@ -238,8 +238,8 @@ def _to_register(
 ) -> RegisterBroker | None:
     """The command that registers a broker's root; None if nothing changes.
 
-    Raises: UnsignedError; InvalidCallError for a trusted copy that is none; StaleBrokerError for a moved root that
-        nobody has named.
+    Raises: UnsignedError; InvalidCallError for a trusted copy that is not a copy; StaleBrokerError for a moved
+        root that the caller did not name.
     """
     known, store = entry(storage.file, broker_id), storage.stores[broker_id]
     present = image.brokers.get(broker_id)
@@ -249,7 +249,7 @@ def _to_register(
         raise InvalidCallError(
             f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, but "
             f"{'none' if present is None else present.directory_id} is registered: the root was formatted again, "
-            "so it is not a copy; register it as a new root"
+            "so it is not a copy: run this again without --trust-copy"
         )
     root = found.identity
     held = present is not None and present.fenced_by_hand and not by_name

@@ -32,7 +32,7 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 _NAMED = 5
-"""The number of partitions that a message names."""
+"""The maximum number of partitions that a message names."""
 
 
 class FencedRow(Row, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class ImageChange:
         """Every changed partition: its name, and its state before and after."""
         for topic_id, topic in self.before.topics.items():
             later = self.after.topics[topic_id].partitions
-            if later is not topic.partitions:  # a fold reuses the objects that it does not change
+            if later is not topic.partitions:  # a fold keeps the objects that it does not change
                 for old, new in zip(topic.partitions, later, strict=True):
                     if old is not new:
                         yield f"{topic.name}-{old.partition}", old, new
@@ -112,7 +112,7 @@ class ImageChange:
 
 @dataclass(frozen=True, slots=True)
 class FenceByHand:
-    """Fence these brokers together; only with ``force`` may a partition be left without a leader."""
+    """Fence these brokers in one command; only with ``force`` may a partition be left without a leader."""
 
     brokers: tuple[int, ...]
     force: bool
@@ -159,11 +159,10 @@ def unfence(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Unfence brokers whose roots answer, even brokers fenced by hand, in one commit. A root that has become
-    another incarnation is registered as such, and its replicas must catch up before they join an ISR. One row per
-    broker.
+    """Unfence brokers whose roots answer, including brokers fenced by hand, in one commit. A root that is a new
+    incarnation is registered as such, and its replicas must catch up before they join an ISR. One row per broker.
 
-    Raises: UnknownBrokerError; StaleBrokerError when a broker is registered meanwhile; RetriableError kinds,
+    Raises: UnknownBrokerError; StaleBrokerError if a broker is registered at the same time; RetriableError kinds,
         OutcomeUnknownError. A root that does not answer, or belongs to another cluster or broker, is a failure in
         the report.
     """
@@ -214,11 +213,11 @@ def _outcome(broker: BrokerImage, command: Command[object]) -> str:
 def decommission(
     metadata: MetadataClient, execution: Execution, brokers: Sequence[int], *, dry_run: bool = False
 ) -> Report:
-    """Permanently remove brokers from the metadata, all or none; their roots are unchanged. Remove them from the
-    cluster file next.
+    """Permanently remove brokers from the metadata: either all of them or none. Their roots are unchanged. Remove
+    the brokers from the cluster file next.
 
-    Raises: UnknownBrokerError; InvalidCallError while a partition has a replica there, or a broker is a metadata
-        voter; RetriableError kinds, OutcomeUnknownError.
+    Raises: UnknownBrokerError; InvalidCallError if a broker has a replica of a partition, or is a metadata voter;
+        RetriableError kinds, OutcomeUnknownError.
     """
     listed = tuple(dict.fromkeys(brokers))
     with execution.run("brokers decommission", dry_run=dry_run) as run:

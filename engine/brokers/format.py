@@ -37,7 +37,7 @@ from stratalog.partitions.store.local_space import folder_path
 from stratalog.partitions.store.racing import race_in_threads
 
 REPLICAS = 3
-"""The replication factor of a topic whose creator names none: two brokers may be lost, one after the other."""
+"""The replication factor of a topic if its creator gives none: two brokers may be lost, one after the other."""
 FACTORS = (
     "default.replication.factor",
     "offsets.topic.replication.factor",
@@ -92,12 +92,13 @@ def format_cluster(
     check_owners(file, stores, list(stores), prober)
     _check_folders(file, stores)
     bring_up.check_log_not_lost(file, stores)
-    for broker in file.brokers:  # last, as this check writes
+    for broker in file.brokers:  # last, because this check writes
         _check_storage(broker, stores[broker.broker_id], clock, new_id, opener)
     formatted = bring_up.format_roots(file, stores, file.voters, new_id, key)
     voters = [Voter(broker, stores[broker], formatted[broker].directory_id, key) for broker in file.voters]
     others = {broker: store for broker, store in stores.items() if broker not in file.voters}
-    check_owners(file, others, list(others), prober)  # their folders may be a voter's root under another address
+    # the folders of other brokers may be a voter's root under another address
+    check_owners(file, others, list(others), prober)
     metrics = SnapshotMetrics()
     log = metadata_log(file, stores, voters, clock, new_id, metrics, key=key)
     bootstrap(file.cluster_id, log, voters, others)
@@ -113,7 +114,7 @@ def format_cluster(
 def _set_factors(ports: Ports) -> None:
     """Set the replication factors of new topics to ``min(3, brokers)``: Kafka's defaults would give a user's topic
     one copy, and would refuse the first commit of a group and the first transaction on fewer than three brokers.
-    Configs that are already set stay, and so do defaults that fit.
+    Configs that are already set are kept, and so are defaults that already fit the number of brokers.
     """
     image = ports.metadata.image()
     count = min(REPLICAS, len(image.brokers))

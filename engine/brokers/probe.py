@@ -1,12 +1,12 @@
-"""Probes the brokers at the start of a run: looks at every root, and commits the results.
+"""Probes the brokers at the start of a run: checks every root, and commits the results.
 
 A probe takes one ``stat`` of the root, or two if it is a folder. A root that hangs (a file system whose server is
 gone) counts as unreachable after ``broker.session.timeout.ms``, and does not delay the run; only the storage of
-the metadata voters must answer, as nothing works without the metadata.
+the metadata voters must answer, because nothing works without the metadata.
 
-A driver fences brokers that it does not reach, even if other drivers reach them, and may unfence them: give all
-drivers the same mounts and routes. It also fences brokers in which no driver can create a file, so that other
-drivers do not have to find that out again.
+A driver fences brokers that it does not reach, even if other drivers reach them and may unfence them again: give
+all drivers the same mounts and routes. A driver also fences brokers whose roots do not accept files from any
+driver, so that other drivers need not detect this again.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _ATTEMPTS = 5
 
 
 def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImage | None = None) -> ProbedMetadata:
-    """Look at the root of every registered broker, and commit the results (``ApplyProbe``). Commits nothing if all
-    roots are as registered. Notes also name brokers that are only in the metadata or only in the cluster file;
-    those are left alone. ``image`` is the caller's recent image, which saves reading it.
+    """Check the root of every registered broker, and commit the results (``ApplyProbe``). Commits nothing if all
+    roots are as registered. Notes name brokers that are only in the metadata or only in the cluster file; their
+    state is not changed. ``image`` is the caller's recent image, which saves reading the metadata.
 
-    Raises: StaleBrokerError when brokers are registered faster than they can be looked at; RetriableError kinds,
+    Raises: StaleBrokerError if brokers are registered faster than they can be checked; RetriableError kinds,
         OutcomeUnknownError, CorruptionError kinds of the metadata.
     """
     stale: StaleBrokerError | None = None
@@ -73,7 +73,7 @@ def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImag
         try:
             decided = command.decide(image)
             probed = metadata.submit(command) if decided.records else decided.answer
-        except StaleBrokerError as error:  # another driver has meanwhile registered a broker
+        except StaleBrokerError as error:  # another driver has registered a broker in the meantime
             stale, image = error, None
             continue
         return replace(probed, notes=(*probed.notes, *_unmatched(storage.file, image)))
@@ -82,9 +82,9 @@ def probe_brokers(metadata: MetadataClient, storage: Storage, image: ClusterImag
 
 
 def read_and_probe(metadata: MetadataClient, storage: Storage) -> tuple[ClusterImage, bool]:
-    """The metadata, and whether the root of each broker is as registered there. The roots are looked at while the
-    metadata is read. False: only ``probe_brokers`` can tell, because the brokers have changed or it has to commit
-    or report something.
+    """The metadata, and whether the root of each broker is as registered there. The roots are checked while the
+    metadata is read. False: the brokers have changed, or something must be committed or reported, so the caller
+    must run ``probe_brokers``.
 
     Raises: errors of reading the metadata.
     """
@@ -107,15 +107,26 @@ def read_and_probe(metadata: MetadataClient, storage: Storage) -> tuple[ClusterI
 def probe_first(
     metadata: MetadataClient, storage: Storage, run: OperationRun, image: ClusterImage | None = None
 ) -> ClusterImage:
-    """Call ``probe_brokers`` at the beginning of a run, and add its notes to the run. Returns the metadata."""
-    probed = probe_brokers(metadata, storage, image)
-    run.notes += [note for note in probed.notes if note not in run.notes]
-    return probed.image
+    """Call ``probe_brokers`` at the beginning of a run, and add its notes to the run. Returns the metadata. A dry
+    run commits nothing, and returns the metadata as a run would have it."""
+    if run.dry_run:
+        image = metadata.image() if image is None else image
+        decided = ApplyProbe(tuple(probe_roots(storage, image))).decide(image)
+        if decided.records:
+            metadata.check_may_commit()
+        image = decided.image_after(image)
+        notes = [f"a run begins with: {note}" for note in decided.answer.notes]
+        notes += _unmatched(storage.file, image)
+    else:
+        probed = probe_brokers(metadata, storage, image)
+        image, notes = probed.image, [*probed.notes]
+    run.notes += [note for note in notes if note not in run.notes]
+    return image
 
 
 def with_leaders(metadata: MetadataClient, storage: Storage, work: Callable[[ClusterImage], T]) -> T:
     """Call ``work`` with the current metadata. If a leader is unreachable, or no longer leads, probe the brokers,
-    which fences the missing ones and elects other leaders, and call ``work`` once more.
+    which fences unreachable brokers and elects other leaders. Then call ``work`` once more.
 
     Raises: errors of ``work``; see ``probe_brokers``.
     """
@@ -132,7 +143,7 @@ def probe_roots(storage: Storage, image: ClusterImage, brokers: Iterable[int] | 
     def look(broker_id: int) -> Finding:
         finding = _probe(storage, image.brokers[broker_id])
         if isinstance(finding, Another):
-            finding.registration.decide(image)  # the state shows whether that root can be registered
+            finding.registration.decide(image)  # the state shows whether this root can be registered
         return finding
 
     wanted = set(image.brokers if brokers is None else brokers) & image.brokers.keys() & storage.stores.keys()
@@ -198,7 +209,7 @@ def _unmatched(file: ClusterFile, image: ClusterImage) -> list[str]:
     named = {broker.broker_id for broker in file.brokers}
     return [
         *(
-            f"broker {broker} is registered but not in {file.path}: it is left unchanged"
+            f"broker {broker} is registered but not in {file.path}: its state is not changed"
             for broker in sorted(image.brokers.keys() - named)
         ),
         *(

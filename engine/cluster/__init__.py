@@ -1,21 +1,22 @@
-"""The cluster as one object, for notebooks, jobs and tests.
+"""The class ``Cluster``, for notebooks, jobs and tests.
 
 ``producer`` has the appends, ``client`` the reads, ``jobs`` the upkeep, ``erasing`` the erasure of records,
 ``looks`` the reports on its state; ``with_bridges`` adds the methods of bridges; ``topics``, ``brokers``,
 ``groups``, ``transactions``, ``quorum`` and ``catalog`` are groups of methods. ``arguments`` checks names and
-bounds, ``parts`` has the parts of the machine, and ``recorded`` logs each operation and writes its event. For
-notebooks, ``overview`` renders a cluster in a cell, and ``notebook`` shows progress and short errors.
+bounds. ``parts`` has the replaceable parts: clock, ids, storage, probes. ``recorded`` logs each operation and
+writes its event. For notebooks, ``overview`` renders a cluster in a cell, and ``notebook`` shows progress and
+short errors.
 
 One shape
-    A call names the topic first, then the data, then options, and returns a report or raises. A parameter that is
-    required is positional, every other one is named, and its name ends in its unit (``_s``, ``_ms``, ``_bytes``,
-    ``_bytes_per_s``). One idea has one word, that of Kafka, Spark or Delta, in ``Cluster``, on the command line
-    and in the docs; there are no aliases. ``if_exists`` and ``if_not_exists`` make a repeated call harmless.
+    A call names the topic first, then the data, then options, and returns a report or raises. Required parameters
+    are positional. All others are keyword-only. A name ends in the unit of its value (``_s``, ``_ms``, ``_bytes``,
+    ``_bytes_per_s``). Each idea has one word (Kafka's, Spark's or Delta's) in ``Cluster``, on the command line and
+    in the docs; there are no aliases. ``if_exists`` and ``if_not_exists`` make a repeated call harmless.
 
 One declaration
     A method's signature and the ``Args:`` of its docstring declare an operation, with a sentence for each
-    parameter that needs one. From these ``stratalog.jobs.declared`` makes the arguments, options and help of the
-    job, ``recorded`` the event, and ``tests.golden`` the page docs/api.md.
+    parameter that needs one. From these, ``stratalog.jobs.declared`` makes the job's arguments, options and help,
+    ``recorded`` makes the event, and ``tests.golden`` makes the page docs/api.md.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ class Cluster(Client, Jobs, Erasing, Looks):
         cluster.read("trips", last=100).show()
 
     The most frequent methods are here, the others in ``topics``, ``groups``, ``transactions``, ``brokers``,
-    ``quorum`` and ``catalog``. Any number of drivers may use the same cluster at once. Every operation reads the
-    current metadata. An operation that fails raises OperationFailedError with its report; ``check=False`` returns
-    the report instead (``stratalog.engine.cluster.recorded``).
+    ``quorum`` and ``catalog``. Any number of drivers may use the same cluster at the same time. Every operation
+    reads the current metadata. An operation that fails raises OperationFailedError with its report;
+    ``check=False`` returns the report instead (``stratalog.engine.cluster.recorded``).
     """
 
     topics: Topics
@@ -113,21 +114,21 @@ class Cluster(Client, Jobs, Erasing, Looks):
         keeps_short: bool = True,
         runner: str = SPARK,
     ) -> Self:
-        """Open the cluster that a ``cluster.toml`` describes, which may be in a bucket.
+        """Open the cluster that a ``cluster.toml`` describes. The file may be in a bucket.
 
-        ``spark``: a session, classic or Connect, on whose executors the work runs, and with which DataFrames can
-        be read and appended; without one, the work runs in threads of this process. ``runner="threads"`` always
-        uses threads, for executors that cannot reach the storage: the driver then fetches all rows of an append.
-        ``voters_as_logged``: the file may name other metadata voters than the log. ``selectors``: your own replica
-        selectors by name; ``replica.selector.class`` picks one. ``cluster_key`` gives the key that signs the
-        metadata (``stratalog.engine.config.key_source``); without it a signed cluster is read-only, and nothing is
-        verified. ``credentials`` is a credential provider, or its name (``load_cluster_file``). ``keeps_short``:
-        shorten the logs that this driver appends to, in a thread
-        (``stratalog.engine.upkeep.replication.keep_short``). ``progress`` listens to the work; without it, a
-        notebook shows the work in its cells, and stratalog's errors without a long traceback
-        (``stratalog.engine.cluster.notebook``).
+        ``spark``: a classic or Connect session. The work runs on its executors, and reads and appends of
+        DataFrames need it; without a session, the work runs in threads of this process. ``runner="threads"``
+        always uses threads, for executors that cannot reach the storage: the driver then fetches all rows of an
+        append. ``voters_as_logged``: accept a file whose metadata voters differ from those in the metadata log.
+        ``selectors``: your own replica selectors by name; ``replica.selector.class`` picks one. ``cluster_key``
+        gives the key that signs the metadata (``stratalog.engine.config.key_source``); without it a signed cluster
+        is read-only, and nothing is verified. ``credentials`` is a credential provider, or its name
+        (``load_cluster_file``). ``keeps_short``: a thread merges small files in the logs that this driver appends
+        to (``stratalog.engine.upkeep.replication.keep_short``). ``progress`` is a listener for the progress of
+        operations; without it, a notebook shows progress in its cells, and shows stratalog's errors without a long
+        traceback (``stratalog.engine.cluster.notebook``).
 
-        Raises: InvalidCallError for errors in the file, or when the cluster was never formatted; LogDirError,
+        Raises: InvalidCallError for errors in the file, or if the cluster was never formatted; LogDirError,
             InconsistentClusterIdError for roots of another broker or cluster; NoMajorityError.
         """
         progress = settle(progress)
@@ -212,7 +213,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
         check: bool = True,
     ) -> Report:
         """Sign the metadata of a cluster that has no key, or whose key was lost. Signing trusts the metadata log
-        as a majority of voters has it now; it does not check who wrote it. Inspect the log first with ``describe``
+        that a majority of voters has now, and does not check who wrote it. Inspect the log first with ``describe``
         and ``verify``. See ``stratalog.engine.quorum.bootstrap``.
 
         Raises: ClusterKeyError without a key; see ``open``; NoMajorityError; OperationFailedError (not with
@@ -222,8 +223,8 @@ class Cluster(Client, Jobs, Erasing, Looks):
         key = read_key(file.cluster_id, cluster_key)
         if key is None:
             raise ClusterKeyError(
-                f"cluster {file.cluster_id!r} cannot be signed without a key: set STRATALOG_CLUSTER_KEY, or give "
-                "the job --cluster-key-file"
+                f"cluster {file.cluster_id!r} cannot be signed without a key: set STRATALOG_CLUSTER_KEY, or pass "
+                "--cluster-key-file to the job"
             )
         ports = open_ports(
             file,
@@ -253,9 +254,9 @@ class Cluster(Client, Jobs, Erasing, Looks):
         runner: str = SPARK,
         check: bool = True,
     ) -> Report:
-        """Restore what a cluster had tiered to the empty brokers of a ``cluster.toml``: topics, configs, records,
-        leader epochs, producers. The file names the same remote tier, and a new cluster id. Afterwards the former
-        cluster can no longer write to the remote tier. If a call is interrupted, repeat it.
+        """Restore the tiered part of a cluster (topics, configs, records, leader epochs, producers) to the empty
+        brokers of a ``cluster.toml``. The file names the same remote tier and a new cluster id. Afterwards the
+        former cluster can no longer write to the remote tier. If a call is interrupted, repeat it.
         ``stratalog.engine.upkeep.restoring.restore`` lists what is lost. With a ``cluster_key`` (see ``open``),
         the description of the former cluster must be signed, and the restored cluster is signed too; without a key
         the description is not verified. ``runner``: see ``open``.
@@ -292,7 +293,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
         )
 
     def close(self, timeout_s: float | None = 30.0) -> None:
-        """Wait at most ``timeout_s`` seconds until the logs that this driver has appended to are short."""
+        """Wait at most ``timeout_s`` seconds until the merges after this driver's appends are done."""
         self._ports.memory.behind_appends.wait(timeout_s)
 
     def using(self, spark: SparkSession, runner: str = SPARK) -> Self:
@@ -318,7 +319,7 @@ class Cluster(Client, Jobs, Erasing, Looks):
     @property
     def last_known_image(self) -> ClusterImage:
         """The metadata as this driver last read it. It is available even without a majority of the voters, when
-        ``image`` raises NoMajorityError. Its ``next_offset`` is the metadata offset up to which it goes."""
+        ``image`` raises NoMajorityError. It covers the metadata log up to its ``next_offset``."""
         return self._ports.metadata.last_known.image
 
     @property

@@ -20,16 +20,16 @@ TopicNames = Sequence[str] | str | None
 
 
 def names(topics: TopicNames) -> Sequence[str] | None:
-    """The topics as a list, None for all."""
+    """The topics as a list; None means all topics."""
     return [topics] if isinstance(topics, str) else topics
 
 
 def topic_first(method: str, topic: object, data: object) -> None:
-    """Raises: InvalidCallError for a call that names its data before its topic."""
+    """Check that a call names its topic before its data. Raises: InvalidCallError."""
     if not isinstance(topic, str):
         name = repr(data) if isinstance(data, str) else "topic"
         raise InvalidCallError(
-            f"{method} takes the topic first, then the data: {method}({name}, ...); its first argument is a "
+            f"{method} takes the topic first, then the data: {method}({name}, ...); the first argument here is a "
             f"{type(topic).__name__}"
         )
 
@@ -42,13 +42,13 @@ def session(spark: SparkSession | None, what: str) -> SparkSession:
 
 
 def option_text(value: object) -> str:
-    """A value as the text that Spark passes on as an option: ``true``, not ``True``."""
+    """A value as the text of a Spark option: ``true``, not ``True``."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
-    """The runner of tasks: the executors of a session; threads of this process without one, or if ``runner`` is
-    ``threads``. Call this before you change anything: it raises if tasks cannot run.
+    """The runner of tasks: the executors of the session; threads of this process without a session, or if
+    ``runner`` is ``threads``. Call this before you change anything: it raises if tasks cannot run.
 
     Raises: EnvironmentUnusableError for a session that cannot run tasks; InvalidCallError for another runner.
     """

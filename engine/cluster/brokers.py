@@ -77,12 +77,13 @@ class Brokers:
 
     @operation("brokers unfence")
     def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Bring fenced brokers back into service with their current roots, also brokers that a probe fenced."""
+        """Bring fenced brokers back into service with their current roots, including brokers that a probe
+        fenced."""
         return fence.unfence(*self._ports.for_tasks, wholes(brokers, "broker"), dry_run=dry_run)
 
     @operation("brokers decommission", destroys=always)
     def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Remove brokers that have no replicas from the metadata for good."""
+        """Permanently remove brokers from the metadata. They must have no replicas."""
         return fence.decommission(
             self._ports.metadata, self._ports.execution, wholes(brokers, "broker"), dry_run=dry_run
         )

@@ -40,9 +40,9 @@ class Client(Producer):
     """An open cluster, for producers and consumers."""
 
     def client(self, client_rack: str | None = None) -> ClientMetadata:
-        """This driver as a replica selector sees it. The rack is ``client_rack`` if given; otherwise it comes from
-        the first of these that is set: Spark's conf (``spark.stratalog.client.rack``), ``$STRATALOG_CLIENT_RACK``,
-        the cluster file."""
+        """The description of this driver that a replica selector gets. The rack is ``client_rack`` if given;
+        otherwise it comes from the first of these that is set: Spark's conf (``spark.stratalog.client.rack``),
+        ``$STRATALOG_CLIENT_RACK``, the cluster file."""
         return client_metadata(self._ports.storage.file, self._spark, client_rack)
 
     def read(
@@ -59,7 +59,7 @@ class Client(Producer):
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> DataFrame:
         """The records ``[start, end)`` of each partition as a Spark DataFrame, from both tiers. The call fixes the
-        offsets, which end at the high watermark. Columns: ``topic, partition, offset, timestamp, key, value,
+        offsets. They end at the high watermark. Columns: ``topic, partition, offset, timestamp, key, value,
         headers``.
 
         Give one topic, several topics with the same declared types, a ``pattern`` of names, or a plan of
@@ -111,8 +111,8 @@ class Client(Producer):
         the speed.
 
         ``topic`` is one topic, several topics of the same types, or None if an option names the topics.
-        ``options`` are the options of the format, such as ``startingOffsets="earliest"``, except those about rows
-        (``columns``, ``includeHeaders``, ``minPartitions``, ``failOnNewFields``). The method returns Spark's
+        ``options`` are the options of the format, such as ``startingOffsets="earliest"``, except the options about
+        rows (``columns``, ``includeHeaders``, ``minPartitions``, ``failOnNewFields``). The method returns Spark's
         writer; give it a ``checkpointLocation``, and start it::
 
             writer = cluster.for_each_batch("trips", upsert, startingOffsets="earliest", group="etl")
@@ -144,7 +144,7 @@ class Client(Producer):
         fail_on_data_loss: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> ReadPlan:
-        """The file ranges that ``read`` would scan, in either tier, in order; ``explain()`` gives a readable
+        """The file ranges that ``read`` would scan, in both tiers, in order; ``explain()`` gives a readable
         summary. Every read of the plan returns the same rows, even after later appends, merges and tiering. A time
         without a zone is in the session's time zone, or in UTC without a session.
 
@@ -205,8 +205,8 @@ class Client(Producer):
         """Create a temporary table function that returns ranges of the records that ``read`` returns now, for one
         topic, several topics, or a plan of ``plan_read``. After ``cluster.create_range_function("stratalog_range",
         ["trips", "rides"])``, ``SELECT * FROM stratalog_range('trips', 0, 100, 200)`` returns the offsets ``[100,
-        200)`` of partition 0. The range reaches the Parquet scan as a filter; Spark still plans the files of the
-        whole read. A call fails without a range, or for a partition that is not in the read.
+        200)`` of partition 0. Spark applies the range as a filter of the Parquet scan, but still plans the files
+        of the whole read. A call without a range, or for a partition that is not in the read, fails.
         """
         from stratalog.engine.spark.views import check_name, create_range_function
 
@@ -219,12 +219,12 @@ class Client(Producer):
         create_range_function(spark, name, self.read(plan), planned)
 
     def read_errors(self) -> AbstractContextManager[None]:
-        """A context that translates Spark's error about an unreadable file of the log into a stratalog error:
-        ``with cluster.read_errors(): frame.count()``. Spark may evaluate a DataFrame long after the read. If a
-        file was damaged in the meantime, the job fails with a JVM error that names only the file.
+        """A context manager that translates Spark's error about an unreadable file of the log into a stratalog
+        error: ``with cluster.read_errors(): frame.count()``. Spark may evaluate a DataFrame long after the read.
+        If a file was damaged in the meantime, the job fails with a JVM error that names only the file.
 
-        Raises: inside, CorruptSegmentError with topic, partition, offsets and remedy; SourceChangedError for a
-            deleted file; StorageError for an intact one.
+        Raises, from the block: CorruptSegmentError with topic, partition, offsets and remedy; SourceChangedError
+            for a deleted file; StorageError if the file is intact.
         """
         from stratalog.engine.spark.read_errors import read_errors
 
@@ -249,8 +249,8 @@ class Client(Producer):
     def read_snapshot(self, topic: str, partitions: Sequence[int] | None = None) -> DataFrame:
         """The latest snapshot of each partition of a topic with ``cleanup.policy=snapshot``, verified, as a Spark
         DataFrame: ``topic, partition, end_offset, timestamp, key, value, headers``, the latest record of each key
-        below ``end_offset``. The snapshot and the log starting at ``end_offset`` (``read(topic, start={partition:
-        end_offset})``) together have the latest record of every key. ``snapshots`` lists the end offsets,
+        below ``end_offset``. The snapshot, together with the log from ``end_offset`` on (``read(topic,
+        start={partition: end_offset})``), has the latest record of every key. ``snapshots`` lists the end offsets,
         including those of empty snapshots.
         """
         spark = session(self._spark, "reading")
@@ -274,7 +274,8 @@ class Client(Producer):
         ``records`` is an Arrow table: at least one record if there is one, then as many as fit in ``max_bytes`` of
         memory. Continue at ``next_offset``. Pass the ``leader_epoch`` of the previous fetch to get an error if an
         unclean election has replaced records since. Transient errors are retried for ``timeout_s`` seconds.
-        ``isolation="read_committed"``: up to the last stable offset, without aborted transactions.
+        With ``isolation="read_committed"`` the fetch ends at the last stable offset, and leaves out records of
+        aborted transactions.
 
         Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, LogTruncationError, OffsetNotAvailableError,
             InvalidCallError; ThrottlingQuotaExceededError; StorageError and other transient errors that lasted
@@ -302,8 +303,8 @@ class Client(Producer):
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Outcome[TopicPartition, Fetched]]:
         """Fetch from several partitions in parallel: yields ``Done`` or ``Failed`` for each partition as it
-        completes. Fetches from brokers do not wait for the remote tier. The time ``timeout_s`` runs from the call,
-        not from the first iteration. ``cluster.fetch_many(cluster.groups.committed("loader"))`` continues at the
+        completes. Fetches from brokers do not wait for the remote tier. ``timeout_s`` counts from the call, not
+        from the first iteration. ``cluster.fetch_many(cluster.groups.committed("loader"))`` continues at the
         offsets of a group, and detects replaced records."""
         return fetch.fetch_many(
             *self._ports.for_records,

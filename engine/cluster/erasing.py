@@ -1,4 +1,4 @@
-"""Erasing the records of keys for good, as methods."""
+"""Methods that permanently erase records, and check an erasure."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Erasing:
         dry_run: bool = False,
         check: bool = True,
     ) -> ErasureReport:
-        """Erase every record of these keys, or that a condition selects, for good, in all replicas and in the
-        remote tier, at unchanged offsets of all others. The files that had them are deleted by the next call,
-        after ``file.delete.delay.ms``. With the same arguments, its certificate names them.
+        """Permanently erase every record that has one of these keys or matches a condition, from all replicas and
+        from the remote tier. All other records keep their offsets. The next call with the same arguments, after
+        ``file.delete.delay.ms``, deletes the files that had the records; its certificate names these files.
 
             report = cluster.erase("trips", ["rider-17"], certificate="erased.json")
             report.whole
@@ -50,13 +50,13 @@ class Erasing:
 
         Args:
             topics: one topic, or several: a,b
-            keys: the keys, of the topics' key type; text is UTF-8 where keys are binary. None and no
-                ``where``: carry on with what an earlier call has begun
-            where: erase the records for which this is true, with ``keys`` only theirs: comparisons of columns
-                with literals of their types, as in Spark SQL; see docs/operations.md
+            keys: the keys, of the topics' key type; if keys are binary, text is encoded as UTF-8. None, without
+                ``where``: continue the erasure that an earlier call began
+            where: erase the records for which this condition is true; with ``keys``, only records of these keys.
+                It compares columns with literals of their types, as in Spark SQL; see docs/operations.md
             before: erase only records with an earlier timestamp
-            now: delete the replaced files at once; readers that use them fail
-            certificate: write the certificate, as JSON, to this new file
+            now: delete the replaced files immediately; readers that use them fail
+            certificate: write the certificate, as JSON, to this file, which must not exist
             dry_run: count the records, files and bytes; change nothing
 
         Raises: PolicyViolationError for a topic from which records cannot be erased everywhere, InvalidCallError,
@@ -66,7 +66,7 @@ class Erasing:
         if not named:
             raise InvalidCallError("name the topics to erase records from")
         if keys is not None and isinstance(keys, str | bytes):
-            raise InvalidCallError("keys is a list of keys: to erase those of one key, give [key]")
+            raise InvalidCallError("keys is a list of keys: to erase the records of one key, give [key]")
         if keys is None and where is None and before is not None:
             raise InvalidCallError("before needs keys or where")
         before_us = None if before is None else micros(time_of(before, "before ="))
@@ -84,25 +84,26 @@ class Erasing:
 
     @operation("verify --erased", leaves_event=False, redacted=["where"])
     def verify_erased(self, certificate: Path | str, *, where: str | None = None) -> Report:
-        """Read every copy of the partitions that a certificate names, and look for its keys. Each copy is erased,
-        not erased, or unknown, as it cannot be read.
+        """Read every copy of the partitions that a certificate names, and search for its keys. Each copy is
+        reported as erased, not erased, or unknown (if it cannot be read).
 
         Args:
             certificate: the certificate of ``erase``
-            where: the condition given to ``erase``, whose text the certificate does not have; without it, only the
-                offsets of the certificate are looked at
+            where: the condition given to ``erase``; the certificate does not have its text. Without it, only the
+                offsets of the certificate are checked
 
-        Raises: InvalidCallError for a file that is none, or is that of another cluster, and for another condition.
+        Raises: InvalidCallError if the file is not a certificate, or is another cluster's, or if the condition is
+            not the certificate's.
         """
         return verify_erased(*self._ports.for_tasks, read_certificate(Path(certificate)), where)
 
 
 @contextmanager
 def _reserved(path: Path) -> Iterator[None]:
-    """A new empty file that only this user may read, made before anything is erased. It is removed if it is still
-    empty after the block.
+    """A context manager that creates a new empty file, which only this user may read, before anything is erased.
+    It removes the file if it is still empty after the block.
 
-    Raises: InvalidCallError when the file exists, or cannot be made.
+    Raises: InvalidCallError if the file exists, or cannot be created.
     """
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

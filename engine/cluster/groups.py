@@ -36,7 +36,7 @@ class Groups:
         self._spark = spark
 
     def __repr__(self) -> str:
-        return "The consumer groups of a cluster: list() shows them, lag(group) how far one is behind"
+        return "The consumer groups of a cluster: list() shows them, lag(group) shows a group's lag"
 
     def list(self) -> Report:
         """List all consumer groups."""
@@ -51,7 +51,7 @@ class Groups:
         member_epoch: int | None = None,
         check: bool = True,
     ) -> Report:
-        """Commit offsets of a consumer group, all or none of them.
+        """Commit offsets of a consumer group: either all of them or none.
 
         Args:
             member_epoch: a number that grows each time the consumer restarts; commits with a lower number are

@@ -69,7 +69,7 @@ class Jobs:
         Args:
             only: run only these steps, due or not
             exclude: do not run these steps
-            due: of the steps in ``only``, run just those that are due
+            due: run only those steps of ``only`` that are due
             budget_s: start no new work after this time, such as 5m
             budget_bytes: start no new work after reading and writing this many bytes, such as 10GiB
             budget_requests: start no new work after this many storage requests, such as 5000
@@ -106,7 +106,7 @@ class Jobs:
         some: bool = False,
         dry_run: bool = False,
     ) -> Report:
-        """The report of ``act``; ``health`` knows its failures from now on."""
+        """The report of ``act``. Its failures are stored, so that ``health`` shows them."""
         return remembered(*self._ports.for_looks, step, topics, act, some=some, dry_run=dry_run)
 
     def _reduce_large(self) -> snapshotting.ReduceLarge:
@@ -132,7 +132,7 @@ class Jobs:
 
         Args:
             unclean: for partitions without a leader, elect the replica with the most records. Records that exist
-                only on lost storage are lost for good
+                only on lost storage are lost permanently
             leader: elect this broker instead of the preferred replica
             dry_run: print the new leaders and the number of records lost; change nothing
         """
@@ -244,9 +244,9 @@ class Jobs:
         """Compact the topics with ``cleanup.policy=compact``: remove the records whose key has a later record.
 
         The remaining records keep their offsets. ``min.cleanable.dirty.ratio`` and ``max.compaction.lag.ms``
-        determine when a partition is due. In tiered topics, the remote segments are rewritten first, and only what
-        is remote is compacted. Records without a key, written before compaction was enabled, are removed too; a
-        note gives their number.
+        determine when a partition is due. In tiered topics, the remote segments are rewritten first, and only
+        records in the remote tier are compacted. Records without a key, written before compaction was enabled, are
+        removed too; a note gives their number.
 
         Args:
             topics: only these topics (default: all compacted topics)
@@ -276,7 +276,7 @@ class Jobs:
         Args:
             brokers: the brokers to set up, such as 2 or 2,3. Check first that an empty root is not just an
                 unmounted volume
-            add: add a replica of each partition to these brokers, unless they have one already
+            add: add a replica of each partition to these brokers, unless they already have a replica of it
             instead_of: move all replicas of broker N to the one broker that you set up
             trust_copy: accept roots that were moved, or restored from a copy. You vouch that they are complete; if
                 they are not, acknowledged records are lost
@@ -332,7 +332,7 @@ class Jobs:
 
         Args:
             to: export to an existing folder, or to s3://bucket/prefix
-            keep: where the brokers' log and the remote log differ, the log to keep
+            keep: the log to keep if the brokers' log and the remote log differ
             broker: only records on this broker
             dry_run: list the files to export, or the offsets of both logs; write nothing
 
@@ -340,7 +340,7 @@ class Jobs:
         """
         if (to is None) == (keep is None) or (keep is not None and broker is not None):
             raise InvalidCallError(
-                "recover takes either to, the place to export to, or keep, which is 'remote' or 'brokers'"
+                "recover takes either to (the place to export to) or keep ('remote' or 'brokers')"
             )
         if keep is not None:
             return keeping.keep_one(*self._ports.all, names(topics), keep, partitions=partitions, dry_run=dry_run)
@@ -392,7 +392,7 @@ class Jobs:
         check: bool = True,
     ) -> Report:
         """Delete files that are no longer needed: uploads that were never committed, and remote files whose delay
-        has passed. Without topics, also delete what is left of deleted topics and moved replicas, and temporary
+        has passed. Without topics, also delete remaining files of deleted topics and moved replicas, and temporary
         files on the brokers. See ``stratalog.engine.upkeep.retention.vacuum``.
 
         Args:
@@ -420,8 +420,10 @@ class Jobs:
         delete older snapshots. Default: all topics with snapshots, and the metadata log (``__cluster_metadata``).
 
         Args:
-            by_hand: take a snapshot of all new records now, even if the policy (metadata.snapshot.*) requires none
-            memory_bytes: reduce partitions above SIZE with Spark, smaller ones in one task each (default: 256MiB)
+            by_hand: take a snapshot of all new records now, even if the policy (metadata.snapshot.*) does not
+                require it
+            memory_bytes: use Spark to reduce a partition above SIZE; a smaller partition takes one task (default:
+                256MiB)
         """
         named = names(topics)
         return self._remembered(

@@ -38,16 +38,15 @@ class Looks:
         return describe(*self._ports.for_tasks, names(topics))
 
     def reassignments(self, topics: TopicNames = None) -> Report:
-        """List the reassignments in progress, and what each new replica still lacks."""
+        """List the reassignments in progress, and the data that each new replica still lacks."""
         return reassignments(*self._ports.for_tasks, names(topics))
 
     def discarded(self, topics: TopicNames = None) -> Report:
-        """List discarded files that replicas still have."""
+        """List discarded files that are still in the folders of replicas."""
         return histories.history(*self._ports.for_tasks, names(topics))
 
     def new_events(self) -> NewEvents:
-        """The events of all drivers from now on. Each call of the result returns the events since the previous
-        call."""
+        """A function that returns the events of all drivers since its previous call, beginning now."""
         return NewEvents(*self._ports.for_records)
 
     def snapshots(self, topics: TopicNames = None) -> Report:

@@ -1,4 +1,4 @@
-"""A cluster in IPython: the progress of its work in the cell, and short tracebacks.
+"""IPython support: progress of operations in the cell, and short tracebacks.
 
 This module never imports IPython; without it, nothing happens.
 """
@@ -30,7 +30,7 @@ def settle(progress: Progress | None) -> Progress | None:
     shell = _shell()
     if shell is None:
         return progress
-    if not shell.custom_exceptions:  # another library's handler is left alone
+    if not shell.custom_exceptions:  # keep the handler of another library
         shell.set_custom_exc((StratalogError,), _show_shortly)
     if progress is None and getattr(shell, "kernel", None) is not None:
         return CellProgress(SystemClock())
@@ -52,7 +52,7 @@ def _show_shortly(
 ) -> None:
     """Show the user's lines, then the message. ``%tb`` and ``%debug`` still have the whole traceback."""
     lines = list(_lines(shell, kind, error, trace))
-    vars(error)["_render_traceback_"] = lambda: lines  # IPython asks the error itself, now
+    vars(error)["_render_traceback_"] = lambda: lines  # IPython now calls this method of the error itself
     try:
         shell.InteractiveTB.tb = trace  # for ``%debug``
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
@@ -88,8 +88,8 @@ def _of_user(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 class CellProgress:
     """A progress bar in the cell (``stratalog.engine.driver.tasks.Progress``). It disappears when the work has
-    ended, as the report has the result. Only work of the main thread is shown: a stream's batches would draw in
-    whichever cell ran last."""
+    ended, because the report has the result. Only work of the main thread is shown: a stream's batches would draw
+    in the cell that ran last."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
-"""The overview of a cluster in a notebook: its health, and its topics.
+"""The overview of a cluster in a notebook: health and topics.
 
-It lists each broker once, like ``health``. A notebook renders it for every cell that ends with the cluster, so it
-takes at most ``DEADLINE_S``. Errors become text. Nothing is written.
+The overview lists each broker once, like ``health``. A notebook renders it for every cell whose last expression is
+the cluster, so it takes at most ``DEADLINE_S``. Errors become text. Nothing is written.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _missing(why: str) -> str:
 
 
 def _rendered(what: str, render: Callable[[], str]) -> str:
-    """The rendered part; if it raises, the error as text."""
+    """The rendered part; the error as text if rendering raises one."""
     try:
         return render()
     except StratalogError as error:

@@ -53,12 +53,13 @@ class Producer:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Append all rows of a DataFrame; see ``stratalog.engine.spark.append_frame.append_frame``. For rows in
+        """Append all rows of a DataFrame; see ``stratalog.engine.spark.append_frame.append_frame``. For rows of
         this process, and frames of pandas, polars and Arrow, use ``produce``.
 
         With ``producer`` and ``sequence``, a repeated append is stored once. If the rows differ from those already
-        stored for this producer and sequence, the append is refused. ``on_changed_replay="accept"`` treats it as
-        done instead, for rows that cannot be recomputed exactly (``rand()``); this gives up exactly-once.
+        stored for this producer and sequence, the append is refused. ``on_changed_replay="accept"`` treats the
+        append as done instead, for rows that cannot be recomputed exactly (``rand()``); exactly-once then no
+        longer holds.
 
         The report counts bad records by partition and reason (``stratalog.engine.records.bad_records``), and
         unknown fields, at any depth, by name. If ``value`` names a column, other columns do not count as fields.
@@ -80,7 +81,7 @@ class Producer:
             bad_record_topic: the untyped topic for bad records
             on_unknown_field: if a field is not in the topic's type: refuse the append, add the field to the type
                 as ``topics.alter`` does, or drop and count the field (default: fail)
-            order_by: sort the records of each partition by these: timestamp, key, value.x ...
+            order_by: sort the records of each partition by these columns: timestamp, key, value.x ...
             dry_run: check all records, and count them by partition; append nothing
         """
         topic_first("append", topic, frame)
@@ -127,10 +128,10 @@ class Producer:
         check: bool = True,
     ) -> Report:
         """Append rows from this process, without Spark. ``rows`` is a list or iterator of mappings by column or of
-        values, or a frame of pandas, polars or Arrow; all rows are in memory at once. The other arguments are
-        those of ``append``, except that columns are given by name. A key goes to the same partition as with
-        ``append``; all rows without a key go to one partition. Times without a zone are UTC. A value of another
-        type is cast to the declared type if the cast is lossless; otherwise the rows are refused.
+        values, or a frame of pandas, polars or Arrow; all rows must fit in memory. The other arguments are those
+        of ``append``, except that columns are given by name. A key goes to the same partition as with ``append``;
+        all rows without a key go to one partition. Times without a zone are UTC. A value of another type is cast
+        to the declared type if the cast is lossless; otherwise the rows are refused.
 
             cluster.produce("readings", [{"sensor": "s1", "value": "20.5"}], key="sensor")
 
@@ -179,9 +180,9 @@ class Producer:
         on_unknown_field: OnUnknownField = "fail",
         check: bool = True,
     ) -> Report:
-        """Append Arrow batches, given by partition, from this process, for programs that make their own Arrow
-        data. Batches have the columns ``timestamp, key, value, headers``. Like ``append``, except that a batch
-        with a column of another type is refused, not cast."""
+        """Append Arrow batches of this process, given by partition. Batches have the columns ``timestamp, key,
+        value, headers``. The method works like ``append``, except that a batch with a column of another type is
+        refused, not cast."""
         topic_first("append_batches", topic, batches)
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
@@ -222,8 +223,8 @@ class Producer:
 
         A batch that is repeated with different rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and its rows
         are not stored: the checkpoint is older than the log, or is a copy of another query's checkpoint. Restore
-        the newer checkpoint; or start from a new checkpoint positioned after the records already in the topic; or
-        give this query another producer name, which stores repeated records twice.
+        the newer checkpoint. Or start from a new checkpoint that begins after the records already in the topic. Or
+        give this query another producer name; repeated records are then stored twice.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
         """

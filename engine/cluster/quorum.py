@@ -31,8 +31,8 @@ class Quorum:
 
     @operation("quorum snapshot")
     def snapshot(self, *, by_hand: bool = True, dry_run: bool = False, check: bool = True) -> Report:
-        """Take a snapshot of the metadata log now, and report the result for each voter. ``by_hand=False`` takes
-        one only if the policy requires it. ``Cluster.snapshot`` also applies the policy of this log."""
+        """Take a snapshot of the metadata log now, and report the result for each voter. ``by_hand=False``: only
+        if the policy requires a snapshot. ``Cluster.snapshot`` also applies this policy."""
         return quorum.snapshot_metadata(
             self._ports.metadata, self._ports.execution, self._ports.memory, by_hand=by_hand, dry_run=dry_run
         )

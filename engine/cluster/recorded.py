@@ -1,21 +1,23 @@
 """The frame of every method of ``Cluster`` that is an operation: a log message when it begins and when it ends,
-and an event in ``__operations`` if it changes something. No other module writes events.
+and an event in ``__operations`` if the operation changes something. No other module writes events.
 
-appends, mirrors, offsets, transactions     no event: the log is their record, and an event would double the cost
+appends, mirrors, offsets, transactions     no event: the log records them, and an event would double the cost
 dry runs, bad calls                         no event
-maintain                                    one per round that did something, or failed differently than before
-destructive operations                      one before they act, as well
+maintain                                    one per round that did something, or failed in a new way
+destructive operations                      one before they act, and one after
 everything else                             one, if it changed anything
 
-**An operation that failed raises.** A method with the argument ``check`` is an operation: if its report has a
-failure, it raises OperationFailedError, which has the report, including the finished work. ``check=False`` returns
-the report; ``report.ok`` shows whether it succeeded. A dry run raises for anything that the operation could not
-do. A method that returns a report and has no ``check`` only reads (``verify``, ``compare``, ``health``,
-``describe``, ``drill``, ``list``): if it finds damage, it has done its job, and returns its report. Its findings
-are failures of the report, and ``report.ok`` is False. Only ``checked`` decides this.
+**What changes the cluster returns a report, and an operation that failed raises.** A method with the argument
+``check`` is an operation: if its report has a failure, it raises OperationFailedError, which has the report,
+including the finished work. ``check=False`` returns the report; ``report.ok`` shows whether it succeeded. A dry
+run raises for anything that the operation would be unable to do. A method that returns a report and has no
+``check`` only reads (``verify``, ``compare``, ``health``, ``describe``, ``drill``, ``list``): if it finds damage,
+it has done its job, and returns its report. Its findings are failures of the report, and ``report.ok`` is False.
+Only ``checked`` decides this.
 
 An operation never fails because of its event: if the event cannot be written, the report has a note; without a
-report, a warning is logged. There are no other warnings, as Python prints warnings if logging is not configured.
+report, a warning is logged. The module logs no other warnings, because Python prints warnings if logging is not
+configured.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ _MOST_CHARACTERS = 4000
 """The greatest number of characters of the arguments in an event."""
 _MOST_NOTES = 50
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
-"""A message of ``inspect``."""
+"""A message of ``inspect`` about an argument that does not exist."""
 
 _log = logging.getLogger("stratalog.engine.operations")
 
@@ -131,7 +133,7 @@ def operation(
 
 
 def _misread(method: Callable[..., object], door: object, signature: inspect.Signature, error: TypeError) -> str:
-    """The message for arguments that do not fit: the method as users call it, and the argument that they meant."""
+    """The message for invalid arguments: the method as users call it, and the closest valid argument."""
     of, _, name = method.__qualname__.rpartition(".")
     group = f"{of.lower()}." if type(door).__name__ == of else ""  # the others are methods of the cluster itself
     found = _UNEXPECTED.search(str(error))
@@ -248,12 +250,12 @@ class Frame:
             append_event(*ports.for_records, image, event)
         except (StratalogError, OSError) as error:
             code = error.code if isinstance(error, StratalogError) else type(error).__name__
-            self._notes.append(f"the history has no event that it has {phase}: {code}: {error}")
+            self._notes.append(f"the history has no {phase!r} event of this operation: {code}: {error}")
 
 
 def arguments_text(given: Given) -> str:
-    """The arguments as a JSON object, without those that have no value, and without the logins in addresses. A
-    long one is cut."""
+    """The arguments as a JSON object, without arguments that have no value, and without logins in addresses. A
+    long object is cut."""
     shown = {
         name: _plain(value)
         for name, value in given.items()

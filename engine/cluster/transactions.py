@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 class OpenTransaction(BatchTransaction):
     """One transaction of a transactional id, for one thread: appends of frames and batches, and offsets of groups.
-    Leaving its ``with`` block commits; an exception aborts, and propagates."""
+    The end of its ``with`` block commits the transaction; an exception aborts it, and propagates."""
 
     def append(
         self,
@@ -71,7 +71,7 @@ class OpenTransaction(BatchTransaction):
 
 
 class Transactions:
-    """The transactions of a cluster: begin one; list, end and repair any.
+    """The transactions of a cluster: begin a transaction; list, end and repair transactions.
 
         with cluster.transactions.begin("loader-1") as t:
             t.append("trips", trips, key="id")
@@ -79,7 +79,7 @@ class Transactions:
             t.commit_offsets("loader", {("raw", 0): 1000})
         cluster.transactions.list().rows
 
-    Leaving the ``with`` block commits; an exception aborts.
+    The end of the ``with`` block commits the transaction; an exception aborts it.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -90,7 +90,7 @@ class Transactions:
         return "The transactions of a cluster: list() shows them, begin(id) starts one"
 
     def begin(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> OpenTransaction:
-        """Begin a transaction. Its appends, to any topics, and its consumer-group offsets take effect together or
+        """Begin a transaction. Its appends (to any topics) and its consumer-group offsets take effect together or
         not at all. A later transaction of the same transactional id, or the timeout, fences and aborts this one.
 
         Raises: InvalidCallError, InvalidTransactionTimeoutError; ConcurrentTransactionsError if an earlier
@@ -103,7 +103,7 @@ class Transactions:
         return admin.list_transactions(*self._ports.all)
 
     def describe(self, transactional_id: str) -> Report:
-        """Show the partitions of a transaction, and where it begins in each.
+        """Show the partitions of a transaction, and the offset at which it begins in each.
 
         Raises: TransactionalIdNotFoundError.
         """

@@ -22,14 +22,14 @@ def with_bridges() -> type[Core]:
 
 
 def _home(bridge: Bridge, others: tuple[type, ...]) -> type:
-    """The class with the methods of a bridge. Warns of a class that cannot be a base of ``Cluster`` beside the
-    ``others``."""
+    """The class with the methods of a bridge. Logs a warning if it cannot be a base class of ``Cluster`` together
+    with the ``others``."""
     try:
         loaded: type = bridge.load(bridge.home)
         type("Cluster", (Core, *others, loaded), {})
     except EnvironmentUnusableError as error:
         return _absent(bridge, error)
-    except Exception as error:  # other people's code may raise anything
+    except Exception as error:  # foreign code may raise anything
         broken = bridge.broken(error)
         warn(broken)
         return _absent(bridge, broken)
@@ -37,7 +37,7 @@ def _home(bridge: Bridge, others: tuple[type, ...]) -> type:
 
 
 def _absent(bridge: Bridge, why: EnvironmentUnusableError) -> type:
-    """The methods of a missing bridge, which raise ``why``."""
+    """A class with the methods of a missing bridge. Each of them raises ``why``."""
 
     def absent(*_: Any, **__: Any) -> NoReturn:
         raise EnvironmentUnusableError(str(why))

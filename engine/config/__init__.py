@@ -8,7 +8,7 @@ files.
     definition        the definition of a config key: type, default, bounds
     topic_config      the configs of a topic
     cluster_config    the configs of the cluster
-    mirrored          topics to which only a mirror appends
+    mirrored          checks for topics to which only a mirror appends
     bridges           finds installed bridges by name
     settings          resolves the configs that apply; explains Kafka's keys that have no effect here
 

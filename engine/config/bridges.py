@@ -6,7 +6,7 @@ The core imports none of them, and finds them by name when one is used:
     entry points    other bridges: an entry point of the group ``stratalog.bridges`` is a ``Bridge``
 
 A bridge uses the public API of the cluster: its methods become methods of ``Cluster``, like ``fetch``, ``read``
-and ``append_batches``. docs/bridges.md has a complete one of 60 lines.
+and ``append_batches``. docs/bridges.md has a complete bridge of 60 lines.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class Bridge:
 
     name: str
     install: str
-    """The command that installs it."""
+    """The command that installs the bridge."""
     home: str = ""
     """``module:Class``, whose public methods become methods of ``Cluster``."""
     methods: Sequence[str] = ()
-    """The names of the methods."""
+    """The names of the bridge's methods."""
     jobs: Mapping[str, BridgeJob] = field(default_factory=dict)
-    """By command name."""
+    """The jobs, by command name."""
     formats: Mapping[str, str] = field(default_factory=dict)
-    """Formats of ``tail``, each as ``module:function``: from a schema file to a function that decodes the bytes of
-    a value."""
+    """Formats of ``tail``, each as ``module:function``. The function takes a schema file, and returns a function
+    that decodes the bytes of a value."""
 
     def load(self, place: str) -> Any:
         """The object at ``module:name``. Raises: EnvironmentUnusableError if the bridge is not installed."""
@@ -142,7 +142,7 @@ SHIPPED = (
             "policy": _job(
                 "policy",
                 "brokers and clusters",
-                "print the minimal storage permissions of a reader, producer or operator",
+                "print the minimum storage permissions of a reader, producer or operator",
             )
         },
     ),

@@ -69,7 +69,7 @@ class ClusterConfig:
         -1,
         at_least(-1),
         unit="records",
-        doc="health reports a consumer group that is further behind than this in a topic. -1: no limit.",
+        doc="health reports a consumer group whose lag in a topic is above this. -1: no limit.",
     )
     health_log_dir_max_used_ratio: float = key(
         0.85,
@@ -103,7 +103,7 @@ class ClusterConfig:
         "org.apache.kafka.common.replica.RackAwareReplicaSelector: a replica in the reader's rack "
         "(client.rack). Any other name: a selector that the reading process offers under this name "
         "(Cluster.open(selectors=...), or an entry point of stratalog.replica_selectors). If the process "
-        "offers no such selector, the leader serves, and the log says so.",
+        "offers no such selector, the leader serves, and a warning is logged.",
     )
     default_replication_factor: int = key(
         1,
@@ -117,7 +117,7 @@ class ClusterConfig:
         300,
         at_least(1),
         unit="s",
-        doc="How often maintain looks for partitions whose leader is not the preferred replica.",
+        doc="How often maintain checks for partitions whose leader is not the preferred replica.",
     )
     log_retention_check_interval_ms: int = key(
         5 * 60 * 1000,
@@ -160,7 +160,7 @@ class ClusterConfig:
         NO_LIMIT,
         at_least(1),
         unit="bytes/s",
-        doc="Limit for all copies of one run to the remote tier together (KIP-956), also for the segments that "
+        doc="Limit for all copies of one run to the remote tier together (KIP-956), including segments that "
         "`compact` rewrites there. The default is no limit.",
     )
     remote_log_manager_copy_timeout_ms: int = key(
@@ -188,19 +188,19 @@ class ClusterConfig:
         30_000,
         at_least(1),
         unit="ms",
-        doc="Maximum retry back-off.",
+        doc="The maximum of remote.log.manager.task.retry.backoff.ms after repeated failures.",
     )
     remote_log_manager_task_retry_backoff_ms: int = key(
         500,
         at_least(1),
         unit="ms",
-        doc="A partition is due for tiering again this long after its first failed copy to the remote tier; "
-        "each further failure doubles the time.",
+        doc="A partition is due for tiering again this long after its first failed copy to the remote tier. "
+        "Each further failure doubles the time.",
     )
     remote_log_manager_task_retry_jitter: float = key(
         0.2,
         between(0, 0.5),
-        doc="Jitter: the fraction by which the back-off varies at random.",
+        doc="Jitter: the fraction by which remote.log.manager.task.retry.backoff.ms varies at random.",
     )
     scrub_interval_ms: int = key(
         _SEVEN_DAYS_MS,

@@ -9,8 +9,8 @@
 
 Roots are folders, ``s3://``, ``gs://``, ``az://`` or ``abfss://``; ``storage_tables`` has their options. Relative
 roots are relative to the file's own folder, which may be any of these, too. Credentials come from the environment,
-a profile, the machine or a provider; configs (``retention.ms`` ...) are in the cluster's metadata, where every
-driver sees the same ones.
+a profile, the machine or a provider; configs (``retention.ms`` ...) are in the cluster's metadata, so all drivers
+use the same values.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class BrokerEntry:
     broker_id: int
     rack: str | None
     log_dir: str
-    """The absolute address of its root: ``file:///...``, ``s3://...``, ``gs://...``, ``az://...`` or
+    """The absolute address of the broker's root: ``file:///...``, ``s3://...``, ``gs://...``, ``az://...`` or
     ``abfss://...``."""
     storage: StoreOptions = StoreOptions()  # noqa: RUF009 - immutable
-    """The storage options of its root."""
+    """The storage options of the broker's root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ class ClusterFile:
     storage: StorageTables = field(default_factory=StorageTables, compare=False)
     """The options of storage outside all roots."""
     cache: Path | None = None
-    """A folder of this machine with a cache of the metadata between runs; None: no cache."""
+    """A folder of this machine that caches the metadata between runs; None: no cache."""
     client_rack: str | None = None
-    """The rack of readers that name none; see ``stratalog.engine.reading.client``."""
+    """The rack of readers that give no rack; see ``stratalog.engine.reading.client``."""
     warnings: tuple[str, ...] = ()
     """Warnings about allowed values that are probably mistakes."""
 
     def broker(self, broker_id: int) -> BrokerEntry | None:
-        """The entry of a broker; None when the file does not have it."""
+        """The entry of a broker; None if the file does not have the broker."""
         return next((broker for broker in self.brokers if broker.broker_id == broker_id), None)
 
     @property
@@ -137,8 +137,8 @@ _KEYS = {name for table in _BY_PLACE.values() for name in table.__struct_fields_
 
 
 def load_cluster_file(path: str | Path, credentials: Provider | str | None = None) -> ClusterFile:
-    """Read and check a cluster file; accesses no other storage, but resolves symbolic links. ``path`` may be an
-    address, whose storage options come from the environment. ``credentials`` is a provider
+    """Read and check a cluster file. It accesses no other storage, but resolves symbolic links. ``path`` may be an
+    address; its storage options then come from the environment. ``credentials`` is a provider
     (``stratalog.partitions.store.credentials``) or its name, for all roots and the file; None: the provider that
     ``$STRATALOG_CREDENTIALS`` names, if set.
 

@@ -105,7 +105,7 @@ class ConfigDef:
         return value
 
     def _meant(self, text: str) -> str:
-        """A hint for a time or size that was given with a unit: the number in the key's own unit."""
+        """A hint for a time or size that was given with a unit: the same amount as a number in the key's unit."""
         amount = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)", text.strip().lower())
         if self.unit == "ms" and amount is not None:
             return f". The unit is ms: {text.strip()} is {int(amount[1]) * _MS[amount[2]]}"

@@ -32,12 +32,12 @@ def provider_of(given: Provider | str | None, environ: Mapping[str, str]) -> Nam
 def place_of(path: str | os.PathLike[str], provider: NamedProvider | GivenProvider | None) -> FilePlace:
     """The location of a cluster file from its path or address.
 
-    Raises: InvalidCallError for another type, or an invalid address, which the message does not repeat, as it may
-        contain a secret.
+    Raises: InvalidCallError for another type, or an invalid address. The message does not repeat the address,
+        because it may contain a secret.
     """
     if not isinstance(path, str | os.PathLike):
         raise InvalidCallError(
-            f"the cluster file is a path or an address, not of type {type(path).__name__}: give it first, and the "
+            f"the cluster file is a path or an address, not of type {type(path).__name__}: pass it first, and the "
             'Spark session after it, as in Cluster.open("cluster.toml", spark)'
         )
     given = os.fspath(path)
@@ -57,7 +57,7 @@ class FilePlace:
     provider: NamedProvider | GivenProvider | None
 
     def __str__(self) -> str:
-        """Its address, or its absolute path."""
+        """The address, or the absolute path, of the file."""
         return str(self.address) if self.in_bucket else os.path.abspath(self.address.path)
 
     @property
@@ -88,7 +88,7 @@ class FilePlace:
         try:
             return read_bounded(store, str(self).rpartition("/")[2], MOST_BYTES).decode()
         except FileNotFoundError as error:
-            raise InvalidCallError(f"cluster file {self} cannot be read: nothing has this name") from error
+            raise InvalidCallError(f"cluster file {self} cannot be read: no object has this name") from error
         except CorruptionError as error:
             raise InvalidCallError(
                 f"cluster file {self} cannot be read: it has more than {MOST_BYTES} bytes"

@@ -2,7 +2,7 @@
 
 The key is never read from storage, the cluster file or Spark's conf, and never written there. The text contains
 one or more secrets, separated by commas or white space: each is base64 of at least 32 bytes. The first secret
-signs. ``openssl rand -base64 32`` makes one.
+signs. ``openssl rand -base64 32`` makes a secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEY_VARIABLE = "STRATALOG_CLUSTER_KEY"
 LEAST_BYTES = 32
 
 KeySource = Callable[[], str | None]
-"""Returns the text of the key. None: the cluster has no key, or this process only reads."""
+"""A function that returns the text of the key. None: the cluster has no key, or this process only reads."""
 
 
 def key_of_environment() -> str | None:
@@ -49,7 +49,8 @@ def key_file(path: str | Path) -> KeySource:
 def read_key(cluster_id: str, source: KeySource) -> ClusterKey | None:
     """The key of a cluster; None if the source has none. No error reveals a secret.
 
-    Raises: ClusterKeyError for a text that is empty or not base64, or has a short secret; errors of ``source``.
+    Raises: ClusterKeyError if the text is empty, is not base64, or has a secret that is too short; errors of
+        ``source``.
     """
     text = source()
     if text is None:

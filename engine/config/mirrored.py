@@ -1,4 +1,4 @@
-"""Topics that mirror a Kafka topic: only the mirror appends to them, until it is ended. Pure."""
+"""Topics that mirror a Kafka topic: only the mirror appends to them, until ``mirror --end``. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def mirrored_topic(name: str, configs: Mapping[str, str]) -> str | None:
 
 
 def check_not_mirrored(topic: str, config: TopicConfig, verb: str) -> None:
-    """Refuse an action on a topic that mirrors another; ``verb`` names the action, as in "append to". Raises:
+    """Refuse an action on a topic that is a mirror; ``verb`` names the action, as in "append to". Raises:
     PolicyViolationError.
     """
     if config.mirror_source:
         raise PolicyViolationError(
-            f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, and has the same offsets as its "
+            f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, and must keep the offsets of its "
             f"source; end the mirror first: stratalog mirror {topic} --end"
         )

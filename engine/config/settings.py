@@ -1,7 +1,7 @@
 """The dynamic configs in force for a topic and for the cluster, resolved and checked. Pure.
 
-The metadata stores values as text. The value that applies to a topic is its own, or else the cluster's for the
-same key, or else the default of the key's definition in ``TopicConfig`` or ``ClusterConfig``.
+The metadata stores values as text. The value that applies to a topic is the topic's own, otherwise the cluster's
+value for the same key, otherwise the default in the key's definition (``TopicConfig`` or ``ClusterConfig``).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
         local = total if local == AS_TOTAL else local
         if total != UNLIMITED and (local == UNLIMITED or local > total):
             raise InvalidConfigError(
-                f"{what}: local.retention.{unit} = {local} keeps more than retention.{unit} = {total}: brokers "
-                "cannot keep records that the log drops"
+                f"{what}: local.retention.{unit} = {local} is above retention.{unit} = {total}: brokers "
+                "cannot keep records that the log has already deleted"
             )
         if values["remote_storage_enable"] and values["remote_log_copy_disable"] and local != total:
             raise InvalidConfigError(
@@ -72,14 +72,14 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
         lag = values[f"remote_copy_lag_{unit}"]
         if local != UNLIMITED and lag > local:
             raise InvalidConfigError(
-                f"{what}: remote.copy.lag.{unit} = {lag} is above local.retention.{unit} = {local}: brokers "
-                "would have to keep records that wait for their copy even longer"
+                f"{what}: remote.copy.lag.{unit} = {lag} is above local.retention.{unit} = {local}: records are "
+                "kept on the brokers until they are copied, so this lag would exceed local.retention"
             )
         values[f"remote_copy_lag_{unit}"] = local if lag == AS_LOCAL else lag
     if values["cleanup_policy"] == SNAPSHOT and values["remote_storage_enable"]:
         raise InvalidConfigError(
-            f"{what}: cleanup.policy = {SNAPSHOT} and remote.storage.enable = true: the snapshots, not the "
-            "remote tier, hold what such a log deletes; choose one of the two"
+            f"{what}: cleanup.policy = {SNAPSHOT} and remote.storage.enable = true: records that such a log "
+            "deletes are in its snapshots, not in the remote tier; choose one of the two"
         )
     config = TopicConfig(**values)
     if config.compacts:
@@ -98,8 +98,8 @@ def _check_compacting(config: TopicConfig, what: str) -> None:
         )
     if config.mirror_archive_enable:
         raise InvalidConfigError(
-            f"{compact} and mirror.archive.enable = true: an archive keeps what its source has removed; choose "
-            "one of the two"
+            f"{compact} and mirror.archive.enable = true: an archive keeps records that its source removes; "
+            "choose one of the two"
         )
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise InvalidConfigError(
@@ -108,19 +108,15 @@ def _check_compacting(config: TopicConfig, what: str) -> None:
         )
 
 
-def check_removed(before: TopicConfig, after: TopicConfig, what: str, *, compacted: bool, erased: bool) -> None:
-    """Check new configs of a topic from which compaction has removed records, or from which some were erased.
+def check_removed(config: TopicConfig, what: str, *, compacted: bool, erased: bool) -> None:
+    """Check new configs of a topic from which records were compacted or erased.
 
     Raises: InvalidConfigError.
     """
-    removed, gone = "compaction has removed records of this topic", "records of this topic were erased"
+    removed, gone = "compaction has removed records from this topic", "records were erased from this topic"
     reasons = {
-        f"cleanup.policy = {SNAPSHOT}": (after.snapshots and compacted, after.snapshots and erased),
-        "unclean.leader.election.enable = true": (compacted and after.unclean_leader_election_enable, False),
-        "remote.storage.enable = true": (
-            False,
-            erased and after.remote_storage_enable and not before.remote_storage_enable,
-        ),
+        f"cleanup.policy = {SNAPSHOT}": (config.snapshots and compacted, config.snapshots and erased),
+        "unclean.leader.election.enable = true": (compacted and config.unclean_leader_election_enable, False),
     }
     for setting, (by_compaction, by_erasure) in reasons.items():
         if by_compaction or by_erasure:
@@ -128,6 +124,19 @@ def check_removed(before: TopicConfig, after: TopicConfig, what: str, *, compact
                 f"{what}: {setting} is no longer possible, because {removed if by_compaction else gone}: create "
                 "another topic with this setting, and append the records there"
             )
+
+
+def check_iceberg_kept(before: TopicConfig, after: TopicConfig, what: str, *, unfinished: bool) -> None:
+    """Check new configs of a topic whose erasure may be ``unfinished``: its Iceberg table has to stay known.
+
+    Raises: InvalidConfigError.
+    """
+    named = before.remote_iceberg_table
+    if unfinished and named and after.remote_iceberg_table != named:
+        raise InvalidConfigError(
+            f"{what}: remote.iceberg.table cannot change, because an erasure of its records is not finished, and "
+            f"{named} may have values of them: run `stratalog erase` until it is whole"
+        )
 
 
 def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -142,7 +151,7 @@ def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> It
 
 
 def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
-    """Check that disabling tiering also decides about the remote data (KIP-950).
+    """Check that a change that disables tiering also says what happens to the remote data (KIP-950).
 
     Raises: InvalidConfigError.
     """
@@ -163,15 +172,15 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
 
 
 def check_partitioner(before: TopicConfig, after: TopicConfig, what: str) -> None:
-    """Check that the partitioner of a topic does not change, unless the topic is a mirror, whose records are not
-    partitioned here.
+    """Check that the partitioner of a topic does not change, unless the topic is a mirror, because the source
+    chose the partitions of a mirror's records.
 
     Raises: InvalidConfigError.
     """
     if before.partitioner != after.partitioner and not before.mirror_source:
         raise InvalidConfigError(
-            f"{what}: its {PARTITIONER} is {before.partitioner}, and cannot become {after.partitioner}: records "
-            "of a key would go to two partitions, and a retried append to another partition; create another "
+            f"{what}: {PARTITIONER} cannot change from {before.partitioner} to {after.partitioner}: records "
+            "of a key would be in two partitions, and a retried append could go elsewhere; create another "
             f"topic with {PARTITIONER} = {after.partitioner}, and append the records "
             "there"
         )
@@ -206,13 +215,13 @@ def reference_toml() -> str:
     return "\n".join(lines) + "\n"
 
 
-_NO_BUFFER = "acknowledged records are always synced to storage"
+_NO_BUFFER = "records are always synced to storage before they are acknowledged"
 _NO_INDEX = "a segment is a Parquet file with a page index; the size of the index is not configurable"
 _NO_LIMIT = (
-    "an append is one file of any size per partition, and a fetch reads parts of it; a record may have 96 MiB; "
-    "to enforce a lower limit, check records before the append"
+    "an append writes one file of any size per partition, and a fetch reads part of it; a record may be up to "
+    "96 MiB; to enforce a lower limit, check records before you append them"
 )
-_ANY_TIME = "timestamps are not checked; a timestamp in the future does not keep its file from being deleted"
+_ANY_TIME = "timestamps are not checked; a timestamp in the future does not prevent the deletion of its file"
 _JOINING = "follower.replication.throttled.rate throttles the replicas that join by a reassignment"
 
 ABSENT: Mapping[str, str] = {

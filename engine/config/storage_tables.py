@@ -35,7 +35,7 @@ class Table(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class _ObjectTable(Table):
-    """Keys of ``StoreOptions``, with its defaults."""
+    """Keys of ``StoreOptions``, with the same defaults."""
 
     endpoint_url: Text | None = None
     credentials: Text | None = None
@@ -82,7 +82,7 @@ TABLES: Mapping[str, type[_ObjectTable]] = {"s3": S3Table, "azure": AzureTable, 
 _UNUSED = {
     "kms_key_id": "set the encryption key on the bucket",
     "encryption_scope": "set the encryption key on the container",
-    "credentials": "the function finds its own",
+    "credentials": "the function finds its own options",
     "profile": "the function finds its credentials by itself",
     "exclusive_multipart": "it creates each object with one call",
 }
@@ -160,7 +160,7 @@ class StorageTables:
 
 
 def _check_driver(kind: str, values: Mapping[str, Any]) -> None:
-    """Check for keys that fsspec's calls would ignore. Raises: InvalidCallError."""
+    """Refuse keys that fsspec's calls would ignore. Raises: InvalidCallError."""
     own_function = "file_system" in values
     if own_function and values.get("driver") is None:
         raise InvalidCallError('file_system needs driver = "fsspec"')

@@ -64,8 +64,8 @@ class TopicConfig:
         16,
         at_least(2),
         unit="files",
-        doc="Merge this many adjacent appends even if they do not fill a segment yet. Appends of at least a 64th "
-        "of a segment wait until they fill one.",
+        doc="Merge this many adjacent appends even if they do not fill a segment yet. An append of at least a 64th"
+        " of a segment is only merged once it fills a segment together with its neighbors.",
     )
     segment_merge_inline_bytes: int = key(
         64 * 1024**2,
@@ -73,7 +73,7 @@ class TopicConfig:
         unit="bytes",
         doc="After an append is acknowledged, its driver shortens the log: it merges small appends into "
         "segments of up to this size, and deletes the replaced files after file.delete.delay.ms. 0: only merge "
-        "and retain do this. In a tiered topic without a copy lag, merge stops at this size, too, and an upload "
+        "and retain do this. In a tiered topic without a copy lag, merge stops at this size, too, and the upload "
         "reads these files; if this is less than a 64th of segment.bytes, merge leaves at most 64 files to an "
         "upload.",
     )
@@ -81,13 +81,13 @@ class TopicConfig:
         _SEVEN_DAYS_MS,
         at_least(UNLIMITED),
         unit="ms",
-        doc="Records older than this are deleted from the log, local and remote. -1: never.",
+        doc="Records older than this are deleted from the log, in both tiers. -1: never.",
     )
     retention_bytes: int = key(
         UNLIMITED,
         at_least(UNLIMITED),
         unit="bytes",
-        doc="If a partition is larger than this, local and remote, its oldest records are deleted. -1: never.",
+        doc="If a partition is larger than this in both tiers together, its oldest ones are deleted. -1: never.",
     )
     protect_until_ms: int = key(
         UNLIMITED,
@@ -108,7 +108,7 @@ class TopicConfig:
         at_least(AS_TOTAL),
         unit="bytes",
         doc=(
-            "If a partition has more than this on a broker, tiered records are deleted there. The last file "
+            "If a partition has more bytes than this on a broker, tiered records are deleted there. The last file "
             "remains, even with 0, for readers at the end of the log (Kafka uploads and deletes that file too). "
             "-2: same as retention.bytes; -1: never."
         ),
@@ -117,7 +117,7 @@ class TopicConfig:
     remote_log_copy_disable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="Stop copying segments to the remote tier. Its records can still be read, and expire as before "
+        doc="Stop copying segments to the remote tier. Records there can still be read, and expire as before "
         "(KIP-950). Local retention must equal total retention.",
     )
     remote_log_delete_on_disable: bool = key(
@@ -131,14 +131,14 @@ class TopicConfig:
         at_least(AS_LOCAL),
         unit="ms",
         doc="A sealed segment is copied to the remote tier once its latest record is this old, or once "
-        "remote.copy.lag.bytes allows it. 0: at once; -1: same as local.retention.ms (KIP-1241).",
+        "remote.copy.lag.bytes allows it. 0: immediately; -1: same as local.retention.ms (KIP-1241).",
     )
     remote_copy_lag_bytes: int = key(
         AS_LOCAL,
         at_least(AS_LOCAL),
         unit="bytes",
         doc="A sealed segment is copied to the remote tier once the log has this many bytes after it, or "
-        "once remote.copy.lag.ms allows it. 0: at once; -1: same as local.retention.bytes (KIP-1241).",
+        "once remote.copy.lag.ms allows it. 0: immediately; -1: same as local.retention.bytes (KIP-1241).",
     )
     remote_iceberg_table: str = key(
         "",
@@ -156,7 +156,7 @@ class TopicConfig:
         60_000,
         at_least(0),
         unit="ms",
-        doc="How long files that no log needs any more are kept for running readers; in the remote tier, this "
+        doc="How long files that no log uses any more are kept for running readers; in the remote tier, this "
         "is rounded up to whole hours.",
     )
     min_insync_replicas: int = key(
@@ -169,7 +169,7 @@ class TopicConfig:
     message_timestamp_type: str = key(
         "CreateTime",
         one_of("CreateTime", "LogAppendTime"),
-        doc="Whether a record's timestamp is the producer's or the time of the append.",
+        doc="Whether the producer (CreateTime) or the append (LogAppendTime) sets a record's timestamp.",
     )
     partitioner: str = key(
         SPARK_HASH,
@@ -203,15 +203,16 @@ class TopicConfig:
     leader_election_short_local_log_last_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="Elect a replica of a tiered topic only as the last choice if its local log is less than half as long "
-        "as that of another candidate (KIP-1023, 'Motivation'): the other records are read from the remote tier.",
+        doc="Elect a replica of a tiered topic only as the last choice if its local log has less than half the "
+        "bytes of another candidate's (KIP-1023, 'Motivation'), because readers would get the other records from "
+        "the remote tier.",
     )
     producer_id_expiration_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(1),
         unit="ms",
-        doc="The log forgets a producer that has not appended for this long, and no longer recognizes its "
-        "retries. Kafka's default is a day. This default is longer because a restarted job or stream repeats "
+        doc="The log drops the state of a producer that has not appended for this long, and no longer recognizes "
+        "its retries. Kafka's default is a day. This default is longer because a restarted job or stream repeats "
         "its last batch, perhaps after an outage of a week.",
     )
     delete_retention_ms: int = key(
@@ -221,7 +222,7 @@ class TopicConfig:
         doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones whose timestamps are older than this "
         "when the snapshot's last record is appended. For compact: a tombstone stays for this long after the "
         "remote tier, if there is one, and all replicas of the ISR have completed the first compaction that "
-        "covers it (KIP-534). The next compaction of the partition detects that, and the time counts from "
+        "covers it (KIP-534). The next compaction of the partition detects this, and the time counts from "
         "then. A log without new records is not compacted, so its tombstones stay.",
     )
     min_cleanable_dirty_ratio: float = key(
@@ -298,7 +299,7 @@ class TopicConfig:
 
     @property
     def snapshots(self) -> bool:
-        """Whether snapshots replace records that leave the log (cleanup.policy=snapshot)."""
+        """Whether snapshots replace records that are deleted from the log (cleanup.policy=snapshot)."""
         return self.cleanup_policy == SNAPSHOT
 
     @property
@@ -317,14 +318,14 @@ class TopicConfig:
         return self.snapshots and self.remote_snapshot_table_enable
 
     def is_protected(self, now_ms: int | None) -> bool:
-        """Whether records must not be deleted now. ``now_ms`` None: the time is unknown, and every protection
-        holds.
+        """Whether records are protected from deletion now. ``now_ms`` None: the time is unknown, and every
+        protection holds.
         """
         return self.protect_until_ms != UNLIMITED if now_ms is None else now_ms < self.protect_until_ms
 
     def retention(self, now_ms: int | None) -> RetentionLimits:
-        """The retention of the whole log now; none while it is protected. ``now_ms`` None: the time is unknown,
-        and nothing expires.
+        """The retention of the whole log now; no retention while the topic is protected. ``now_ms`` None: the time
+        is unknown, and nothing expires.
         """
         if self.is_protected(now_ms) or self.cleanup_policy == COMPACT:
             return RetentionLimits(UNLIMITED, UNLIMITED)
@@ -337,7 +338,7 @@ class TopicConfig:
 
     @property
     def local_expires_ms(self) -> int:
-        """The local retention time of records that the remote tier keeps longer; -1 if there are none."""
+        """The local retention time if the remote tier keeps records longer than the brokers, otherwise -1."""
         return UNLIMITED if self.local_retention_ms == self.retention_ms else self.local_retention_ms
 
     @property
@@ -358,9 +359,9 @@ class TopicConfig:
 
     @property
     def merging_on_brokers(self) -> MergePolicy:
-        """The policy of ``merge``. ``tier`` writes a segment that it may upload at once straight from the files of
-        the log, so ``merge`` only merges appends as far as their driver does after an acknowledgement. If that
-        leaves small files, ``merge`` leaves only runs of few files to ``tier``.
+        """The policy of ``merge``. If ``tier`` may upload segments without a copy lag, it writes them directly
+        from the unmerged files. So ``merge`` only merges appends as far as their driver does after an
+        acknowledgement, and as far as needed for ``tier`` to read few files per segment.
         """
         at_once = self.copies_to_remote and not self.compacts and 0 in (self.copy_lag.ms, self.copy_lag.size_bytes)
         if not at_once:

@@ -1,5 +1,5 @@
-"""Health: the problems of a cluster that need an operator, since when, and the command that fixes each. From
-below:
+"""Health: the problems of a cluster that need an operator, when each was first found, and the command that fixes
+it. The modules, lowest first:
 
     finding      one problem as data; command lines; the report
     sight        the observed state: metadata, roots, one listing of each broker, stored state
@@ -13,10 +13,10 @@ below:
     upkeep       steps of ``maintain`` that failed, or have not run
     health       the operation
 
-The cost is that of a sweep of ``maintain``: one listing of each broker. Besides that, health only reads suspicious
+Health costs as much as a sweep of ``maintain``: one listing of each broker. In addition, it reads only suspicious
 files, the tables of tiered topics, and internal partitions that have records. Everything else is computed from the
-observed state. Health writes nothing, so it judges whether a root accepts writes by the permissions and mounts of
-folders, and by the failures of the last ``maintain``.
+observed state. Health writes nothing. Whether a root accepts writes is inferred from the permissions and mounts of
+folders, and from the failures of the last ``maintain``.
 
 Only ``page`` and ``cluster`` use this package.
 """

@@ -21,7 +21,7 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
             kind=CURRENT_LEADER,
             subjects=("metadata",),
             what=f"too few voters answer, so nothing can be changed or appended: {sight.no_majority}. Bring back "
-            "the storage of a majority of the voters, then run this",
+            "the storage of a majority of the voters, then run the command",
             do=sight.commands("maintain"),
             because=frozenset(ids),
         )
@@ -62,13 +62,13 @@ def root_remedy(sight: Sight, broker_id: int) -> str:
 
 
 def _replaceable(sight: Sight, broker_id: int) -> bool:
-    """Whether the broker is fenced and in no ISR, so that other replicas have everything it had."""
+    """Whether the broker is fenced and in no ISR, so that other replicas have all of its acknowledged records."""
     partitions = (one for topic in sight.image.topics.values() for one in topic.partitions)
     return sight.image.brokers[broker_id].fenced and not any(broker_id in one.isr for one in partitions)
 
 
 def _staging_remedy(sight: Sight, broker_id: int) -> str:
-    """The command that removes the obstacle at the staging folder."""
+    """The command that removes a file that blocks the staging folder."""
     return join(["rm", f"{folder_path(sight.image.brokers[broker_id].log_dir)}/{STAGING_FOLDER}"])
 
 
@@ -79,9 +79,9 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
         match sight.roots.get(broker_id):
             case Unreachable(error, lacks) if lacks is not None and _replaceable(sight, broker_id):
                 steps = (
-                    f"This creates its folder; then run bootstrap {broker_id} to rebuild the broker there"
+                    f"The command creates its folder; then run bootstrap {broker_id} to rebuild the broker there"
                     if lacks == "folder"
-                    else "This rebuilds the broker from the other replicas"
+                    else "The command rebuilds the broker from the other replicas"
                 )
                 what = (
                     f"its root is lost or not mounted ({error}). If its volume still exists, mount it first: "
@@ -89,13 +89,13 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
                 )
             case Unreachable(error):
                 what = (
-                    f"its root does not answer ({error}). Mount it, or bring its server back, then run this; if "
-                    f"it is lost, rebuild the broker: bootstrap {broker_id}"
+                    f"its root does not answer ({error}). Mount it, or bring its server back, then run the "
+                    f"command; if the root is lost, rebuild the broker: bootstrap {broker_id}"
                 )
             case NotOurs(error):
                 what = (
                     f"the root belongs to another broker or cluster: {error}. Correct the cluster file or the "
-                    "mount, then run this"
+                    "mount, then run the command"
                 )
             case Blocked(error):
                 kind, do = "read-only-log-dir", _staging_remedy(sight, broker_id)
@@ -112,7 +112,7 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
                 what = f"it is fenced{by_hand}, but its root answers"
             case Same() if broker_id in sight.unlisted:
                 what, do = (
-                    "its root answers, but cannot be listed; this command shows the reason",
+                    "its root answers, but cannot be listed; the command shows the reason",
                     sight.commands("describe"),
                 )
             case Same():
@@ -130,7 +130,7 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
 
 
 def clock_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Findings about clocks that disagree: nothing is deleted by age, here or on one broker."""
+    """Findings about clocks that disagree: nothing is deleted by age, on all brokers or on one."""
     faults = {f"broker {broker_id}": what for broker_id, what in sight.clocks.broker_faults.items()}
     if (
         sight.clocks.driver_fault is not None and sight.clocks.apart
@@ -181,7 +181,7 @@ def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
                 kind="log-dir-used-ratio",
                 subjects=(f"broker {broker_id}",),
                 what=f"{space.used_ratio:.0%} of its file system is used, {space.free_bytes:,} bytes are free "
-                f"(health.log.dir.max.used.ratio = {limit:g}). This deletes files that are due for deletion; if "
-                "that is not enough, add storage, reduce retention, or move partitions away (reassign)",
+                f"(health.log.dir.max.used.ratio = {limit:g}). The command deletes files that are due for "
+                "deletion; if that is not enough, add storage, reduce retention, or move partitions (reassign)",
                 do=sight.commands("maintain", "--only", "merge,retain,vacuum"),
             )

@@ -16,11 +16,11 @@ _EFFECTS = {
     ),
     "UnderMinIsrPartitionCount": "{n} partition{s} {have} fewer members of the ISR than min.insync.replicas: "
     "acks=all is refused",
-    "UnderReplicatedPartitions": "{n} partition{s} {lack} its copies",
+    "UnderReplicatedPartitions": "{n} partition{s} {lack} the broker's copies",
     "state-unread": "{n} partition{s} of the engine's own topics cannot be read",
     "RemoteCopyErrorsPerSec": "uploads of {n} partition{s} fail",
     "remote-table": "{n} table{s} cannot be read",
-    "damaged-replicas": "records of {n} partition{s} are missing there",
+    "damaged-replicas": "records of {n} partition{s} are missing in the remote tier",
     "upkeep-failing": "{n} upkeep job{s} {fail}",
     "offline-voter": "it does not vote",
 }
@@ -29,9 +29,9 @@ _ORDER = [*Severity]
 
 
 def by_cause(away: Sequence[HealthFinding], others: Iterable[HealthFinding]) -> list[HealthFinding]:
-    """The findings that are not effects of others. Each effect (``HealthFinding.because``) is instead listed in
-    ``affected`` of its causes. If no majority of the voters answers, that is the only finding of the brokers that
-    cause it. ``away``: a finding for each cause.
+    """The findings that are not effects of others. Each effect (``HealthFinding.because``) is listed in
+    ``affected`` of its causes instead. If no majority of the voters answers, the missing majority is the only
+    finding about the brokers that cause it. ``away``: a finding for each cause.
     """
     causes = {_cause(one): one for one in away}
     rest: list[HealthFinding] = []
@@ -57,7 +57,7 @@ def _cause(of: HealthFinding) -> Cause:
 
 
 def _with(cause: HealthFinding, effect: HealthFinding) -> HealthFinding:
-    """The cause with an effect, at the higher severity of the two."""
+    """The cause with the effect added, at the higher severity of the two."""
     severity = min(cause.severity, effect.severity, key=_ORDER.index)
     return replace(cause, severity=severity, affected=_joined(cause.affected, {effect.kind: effect.subjects}))
 

@@ -1,5 +1,5 @@
 """Findings about overdue compaction, and the figures of Kafka's cleaner. Listings show which partitions may be
-overdue; only these are examined further, with some of their footers.
+overdue. Only these partitions are examined further, by reading some of their footers.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class _Compacted:
     seen: SeenPartition
     config: TopicConfig
     log: ReplicaLog
-    """The log by the names of its files."""
+    """The log, as the names of its files show it."""
     remote: RemoteLog | None
-    """The remote log of its topic; None: it is not tiered."""
+    """The remote log of the topic; None: the topic is not tiered."""
 
     def uploaded(self, until_ms: int) -> Sequence[RemoteSegment]:
         """The segments of the remote log at that time; later compactions may have replaced some."""
@@ -46,7 +46,7 @@ class _Compacted:
         return [*takewhile(lambda segment: segment.modified_ms <= until_ms, segments)]
 
     def cold(self, until_ms: int) -> Sequence[RemoteSegment]:
-        """Those that begin below the local start."""
+        """The segments that begin below the local log start."""
         return [one for one in self.uploaded(until_ms) if one.base_offset < self.log.local_start]
 
     def compacts_to(self, until_ms: int) -> int | None:
@@ -61,7 +61,7 @@ class _Compacted:
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """Why a partition is overdue, and since when, if that is known."""
+    """The reason why a partition is overdue, and the time since which it is overdue, if known."""
 
     what: str
     since_ms: int | None
@@ -71,8 +71,8 @@ def compaction_findings(
     storage: Storage, sight: Sight, run: OperationRun, remotes: Mapping[str, RemoteLog]
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
     """Partitions that have been due for compaction, or have had an unfinished one, for longer than
-    ``health.upkeep.max.delay.ms``; and the figures of Kafka's cleaner. One that cannot be examined is a failure.
-    ``remotes`` are the remote logs that could be read, by topic id.
+    ``health.upkeep.max.delay.ms``; and the figures of Kafka's cleaner. A partition that cannot be examined is a
+    failure. ``remotes`` are the remote logs that could be read, by topic id.
     """
     compacted, unknown = _compacted(sight, remotes)
     then_ms = sight.now_ms - sight.max_delay_ms
@@ -107,7 +107,7 @@ def compaction_findings(
 
 def _compacted(sight: Sight, remotes: Mapping[str, RemoteLog]) -> tuple[list[_Compacted], int]:
     """The partitions of compacted topics, and the number of those whose leader or remote log is unknown. Protected
-    topics are left out, as they are not compacted."""
+    topics are left out, because they are not compacted."""
     found, unknown = [], 0
     for seen in sight.partitions:
         config = seen.config
@@ -133,7 +133,7 @@ def _by_names(listing: Listing) -> ReplicaLog:
 
 
 def _may_be_late(one: _Compacted, then_ms: int) -> bool:
-    """Whether the names allow that the partition was due at that time."""
+    """Whether the partition may have been due at that time, judging by file names."""
     rules = one.seen.view.rules
     if rules and rules[-1].committed_ms <= then_ms and any(_behind(one)):
         return True
@@ -148,8 +148,7 @@ def _may_be_late(one: _Compacted, then_ms: int) -> bool:
 
 
 def _behind(one: _Compacted) -> Iterator[bool]:
-    """For the remote log, and each member of the ISR that was listed, whether it has not followed the last
-    rule."""
+    """Whether the last rule has not been applied, for the remote log and for each listed member of the ISR."""
     rule = one.seen.view.rules[-1].rule
     yield _remote_is_behind(one, rule)
     for broker in one.seen.view.isr:
@@ -163,7 +162,7 @@ def _remote_is_behind(one: _Compacted, rule: Rule) -> bool:
 
 
 def _dirty_ratio(one: _Compacted) -> float:
-    """The part of the sealed bytes that was never compacted, by the names of files."""
+    """The fraction of the sealed bytes that was never compacted, judging by file names."""
     start = dirty_from(one.log, one.seen.view.compacted_to)
     compacted_to, until = one.seen.view.compacted_to, one.compacts_to(FOREVER_MS)
     end = one.log.log_end if until is None else min(until + 1, one.log.log_end)
@@ -210,7 +209,7 @@ def _late(storage: Storage, one: _Compacted, then_ms: int) -> _Late | None:
 
 
 def _as_of(log: ReplicaLog, then_ms: int) -> ReplicaLog:
-    """The log without the files that were made after that time, and all that follow them."""
+    """The log without the files that were made after that time, and without all files after them."""
     later = next((at for at, link in enumerate(log.chain) if made_ms(link) > then_ms), len(log.chain))
     chain = log.chain[:later]
     return replace(log, chain=chain, log_end=chain[-1].end if chain else log.local_start)

@@ -1,4 +1,4 @@
-"""Findings about overdue retention. Listings show which partitions may have expired files; Records expire by their
+"""Findings about overdue retention. Listings show which partitions may have expired files. Records expire by their
 own timestamps, so the footers of these files are read.
 """
 

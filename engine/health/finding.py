@@ -1,5 +1,5 @@
-"""A finding: one problem, its subjects, since when it exists, and the command that fixes it; and the report of all
-findings.
+"""A finding: one problem, its subjects, the time when it was first found, and the command that fixes it; and the
+report of all findings.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ KINDS = frozenset(
             "unfinished-erasure",
         ),
         *("offline-remote-tier", "remote-table", "RemoteCopyErrorsPerSec", "RemoteCopyLagBytes"),
-        *("records-lag-max", "state-unread", "PartitionsWithLateTransactionsCount"),
+        *("records-lag-max", "committed-beyond-log-end", "state-unread", "PartitionsWithLateTransactionsCount"),
         *("upkeep", "upkeep-failing"),
     )
 )
 """All kinds of findings: the rows of the table in docs/operations.md."""
 Cause = int | str
-"""A broker, or ``REMOTE_TIER``. Its finding may be the cause of other findings."""
+"""A broker, or ``REMOTE_TIER``. A finding about it may be the cause of other findings."""
 REMOTE_TIER = "remote tier"
 """The subject of findings and failures about the remote tier."""
 
@@ -69,7 +69,7 @@ class HealthFinding:
 
     severity: Severity
     kind: str
-    """One of ``KINDS``: the name of Kafka's metric if there is one."""
+    """One of ``KINDS``: the name of Kafka's metric if Kafka has one."""
     subjects: tuple[str, ...]
     """Brokers, partitions, groups, topics, steps; at least one."""
     what: str
@@ -115,7 +115,7 @@ class HealthFinding:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first names, and the number of further ones."""
+    """The first names, and the number of further names."""
     shown = ", ".join(names[:_NAMED])
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED:,} more"
 
@@ -192,7 +192,7 @@ class HealthReport(Report):
         return "\n".join([*lines, "", *notes, *_wrapped(self._figures(), "")])
 
     def _figures(self) -> str:
-        """The figures as text; figures that are zero are only counted."""
+        """The figures as text; figures that are zero are not shown, only counted."""
         shown = [f"{name} {show(value)}" for name, value in self.totals.items() if value]
         nothing = len(self.totals) - len(shown)
         return ", ".join([*shown, *([f"{nothing} more that are 0"] if nothing else [])])
@@ -217,7 +217,7 @@ def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthRep
         kind=CURRENT_LEADER,
         subjects=("metadata",),
         what=f"the cluster cannot be opened: {error}. Bring back the storage of a majority of the voters, then "
-        "run this",
+        "run the command",
         do=Commands(cluster_file)("maintain"),
     )
     return HealthReport("health", [one.row()], failures_of([one]), findings=(one,), now_ms=now_ms)

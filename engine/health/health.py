@@ -54,8 +54,8 @@ def health(metadata: MetadataClient, storage: Storage, execution: Execution, mem
 
 def examine(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory) -> Examined:
     """The problems of the cluster, one finding per row, the most urgent first. Errors are also failures of the
-    report, and so are objects that could not be examined. ``totals`` are the figures, with Kafka's names if there
-    are any. Writes nothing.
+    report, and so are objects that could not be examined. ``totals`` are the figures, under Kafka's names if Kafka
+    has them. Writes nothing.
 
     Raises: see ``look``.
     """

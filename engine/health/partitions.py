@@ -82,16 +82,17 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
     unclean = sight.commands("elect", "--unclean", topics=topics)
     answering = [broker for broker in isr if isinstance(sight.roots.get(broker), Same)]
     if not isr:
-        what = (
-            "no leader: the storage of the last ISR members is lost. This makes another replica the leader, and "
+        what, do = (
+            "no leader: the storage of the last ISR members is lost. The command elects another replica as "
+            "leader, and records that only those members had are lost; check the plan first (--dry-run)",
+            unclean,
         )
-        what, do = f"{what}loses the records that only they had; check the plan first (--dry-run)", unclean
     elif answering:
         what, do = "no leader, although a member of the ISR answers", root_remedy(sight, answering[0])
     else:
         what = (
             f"no member of the ISR ({_brokers(isr)}) answers, so the partition cannot be read or appended to. "
-            "Bring one back, then run this; if all of them are lost for good: elect --unclean"
+            "Bring one back, then run the command; if all of them are lost permanently: elect --unclean"
         )
         do = root_remedy(sight, isr[0])
     found = _of_views(Severity.ERROR, OFFLINE, views, what, do)
@@ -145,22 +146,23 @@ def copies_findings(
 
 
 def known_end(listing: Listing) -> int:
-    """An offset that the log in the folder certainly reaches, judging by file names. It is equal for two folders
-    with the same files.
+    """An offset that the log in the folder certainly reaches, judging by file names. Two folders with the same
+    files have the same offset.
     """
     ends = (file.name.least_end for file in listing.data)
     return max(ends, default=listing.local_start)
 
 
 def _contradict(leader: Listing, other: Listing) -> bool:
-    """Whether two folders have different files under one name, or one lacks a file that it should have."""
+    """Whether two folders have different files under the same name, or one of them lacks a file that it should
+    have."""
     sizes = {file.name: file.object.size_bytes for file in leader.data}
     unequal = any(sizes.get(file.name, file.object.size_bytes) != file.object.size_bytes for file in other.data)
     return unequal or _lacks(leader, other) or _lacks(other, leader)
 
 
 def _lacks(listing: Listing, whole: Listing) -> bool:
-    """Whether a folder lacks a file of the other one in the middle of its own files."""
+    """Whether a folder lacks, in the middle of its own files, a file of the other folder."""
     held = {file.name for file in listing.data}
     end = known_end(listing)
     merged = sorted((n.base_offset, n.next_offset or 0) for n in held if n.merged)
@@ -177,8 +179,8 @@ def _is_within(name: DataName, start: int, end: int) -> bool:
 
 
 def _is_covered(name: DataName, merged: list[tuple[int, int]], held: Collection[DataName]) -> bool:
-    """Whether a merged segment covers the file; or, for a merged segment, whether a file begins at its start,
-    which may be one of its appends.
+    """Whether a merged segment covers the file; or, for a merged segment, whether another file begins at its base
+    offset and may be one of its appends.
     """
     at = bisect_right(merged, (name.base_offset, 2**63)) - 1
     if at >= 0 and any(end > name.base_offset for _, end in merged[: at + 1]):
@@ -238,8 +240,8 @@ def _beside_leader(
 
 
 def _lag(found: object, leader: ListedLog) -> tuple[int, int, int | None]:
-    """The records and bytes that a follower lacks, and the time when the first of them was stored; None if it
-    lacks none.
+    """The records and bytes that a follower lacks, and the time when the first of these records was stored; None
+    if the follower lacks no record.
     """
     assert isinstance(found, ListedLog)
     files = [file for file in leader.files if file.end > found.log_end]
@@ -255,8 +257,8 @@ def _damaged(
     odd: list[SeenPartition],
     run: OperationRun,
 ) -> Iterator[HealthFinding]:
-    """Damage of suspicious partitions, judged by names, sizes and footers. Also the damage that the last full read
-    of the bytes found, until a later check finds it repaired.
+    """Damage in suspicious partitions, judged by names, sizes and footers; and damage that the last full read of
+    the bytes found, until a later check finds it repaired.
     """
     keys = {seen.view.key for seen in odd}
     topics = [sight.image.topics[topic_id] for topic_id in sorted({key.topic_id for key in keys})]
@@ -283,7 +285,7 @@ def _damaged(
     for because in (frozenset[Cause](), frozenset[Cause]({REMOTE_TIER})):
         views = [view for view in more_of if _damage_of(known[view.key]) == because]
         if views:
-            what = "This repairs all damage that has a good copy; otherwise restore a copy first"
+            what = "The command repairs all damage for which a good copy exists; otherwise restore a copy first"
             heal = sight.commands("heal", topics={view.topic for view in views})
             found = _remembered([*map(str, views)], [known[view.key] for view in views], what, heal)
             yield replace(found, because=because)
@@ -297,7 +299,7 @@ def _damaged(
 
 
 def _damage_of(trouble: Trouble) -> frozenset[Cause]:
-    """The cause of damage: the remote tier, if only that has any."""
+    """The cause of damage: the remote tier, if no other place has damage."""
     in_remote = not trouble.unlisted and all(REMOTE_TIER in one.item for one in trouble.listed)
     return frozenset({REMOTE_TIER}) if in_remote else frozenset()
 
@@ -317,14 +319,14 @@ def _remembered(subjects: Sequence[str], troubles: Sequence[Trouble], what: str,
 
 
 def erasure_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Findings about topics with an erasure whose offsets the metadata still keep."""
+    """Findings about topics with an unfinished erasure, whose offsets are still in the metadata."""
     views: dict[str, list[PartitionView]] = {}
     for seen in sight.partitions:
         if any(one.offsets for one in seen.view.erasures):
             views.setdefault(seen.view.topic, []).append(seen.view)
     for topic, of_topic in sorted(views.items()):
         what = (
-            "an erasure is not whole: replaced files, objects of the remote tier, or replicas that were away "
+            "an erasure is not complete: replaced files, objects of the remote tier, or unreachable replicas "
             "still have erased records"
         )
         do = sight.commands("erase", topic)
@@ -332,7 +334,7 @@ def erasure_findings(sight: Sight) -> Iterator[HealthFinding]:
 
 
 def lost_findings(storage: Storage, sight: Sight) -> Iterator[HealthFinding]:
-    """Findings about lost logs. Judges by the names in the folders; lists a folder and reads the remote log only
+    """Findings about lost logs, judged by the names in the folders. Lists a folder and reads the remote log only
     if a log seems lost.
     """
     suspicious = [

@@ -74,14 +74,14 @@ def _offline(sight: Sight, what: str) -> HealthFinding:
         severity=Severity.ERROR,
         kind=OFFLINE,
         subjects=(REMOTE_TIER,),
-        what=f"{what}. Mount it, bring its server back, or correct the cluster file, then run this",
+        what=f"{what}. Mount it, bring its server back, or correct the cluster file, then run the command",
         do=sight.commands("maintain", *(("--only", ",".join(steps)) if steps else ())),
     )
 
 
 def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iterator[tuple[str, str]]:
-    """The topics whose leaders have dropped records that are not in the remote log, with the first such
-    records.
+    """The topics whose leaders have dropped records that are not in the remote log, each with the first such
+    offsets.
     """
     dropped: dict[str, str] = {}
     for seen in tiered:
@@ -102,8 +102,8 @@ def _lacks(sight: Sight, topic: str, dropped: str) -> HealthFinding:
 def _behind(
     storage: Storage, sight: Sight, tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]
 ) -> Iterator[HealthFinding]:
-    """Findings about leaders whose logs end before their remote logs, or have other records. If, judging by file
-    names, a leader's folder certainly has the last remote segment, the leader is not examined further.
+    """Findings about leaders whose logs end before their remote logs, or have other records. A leader is not
+    examined further if, judging by file names, its folder certainly has the last remote segment.
     """
     suspicious: list[PartitionReplicas] = []
     for seen in tiered:
@@ -157,7 +157,7 @@ def _failing(sight: Sight, tiered: list[SeenPartition], away: frozenset[Cause]) 
             severity=Severity.ERROR if again else Severity.WARNING,
             kind=UPLOADS,
             subjects=tuple(str(seen) for seen, _ in failing),
-            what=f"copies to the remote tier fail{', time after time' if again else ''}: {code}: "
+            what=f"copies to the remote tier fail{' repeatedly' if again else ''}: {code}: "
             f"{failing[0][1].message}",
             do=sight.commands("tier", topics={seen.view.topic for seen, _ in failing} if alone else ()),
             since_ms=min(entry.failing_since_ms for _, entry in failing),
@@ -225,7 +225,7 @@ def _tables(storage: Storage, sight: Sight) -> tuple[list[HealthFinding], dict[s
                 logs[outcome.item.topic_id] = log
                 if log.rewrite is not None:
                     heal = sight.commands("heal", topics=[topic])
-                    findings.append(_of_table(topic, f"{log.rewrite}. This reverts the change", heal))
+                    findings.append(_of_table(topic, f"{log.rewrite}. The command reverts the change", heal))
     return findings, logs
 
 

@@ -1,4 +1,4 @@
-"""The observed state of a cluster, from which its health is computed; read once, without changes.
+"""The observed state of a cluster, from which its health is computed. It is read once; nothing is changed.
 
 1. the metadata, and the state of its voters 2. the roots of the brokers, probed as in every run, but without a
 commit 3. one listing of each broker (``maintenance.sweep.walk``); for folders also their rights and free space 4.
@@ -57,7 +57,7 @@ class SeenPartition:
 
     view: PartitionView
     config: TopicConfig | None
-    """None: unknown."""
+    """None if unknown."""
     replicas: Mapping[int, Seen]
     """The folders on the listed brokers."""
 
@@ -93,7 +93,7 @@ class Sight:
     image: ClusterImage
     config: ClusterConfig
     no_majority: str | None
-    """The reason why the metadata is only the last known state."""
+    """The reason why the metadata is only the last known state; None if it is current."""
     quorum: QuorumFound
     roots: Mapping[int, Finding]
     """The probed roots of brokers that are registered and in the cluster file."""
@@ -168,7 +168,7 @@ def _any_tiered(partitions: Iterable[SeenPartition]) -> bool:
 
 
 def _generations(image: ClusterImage) -> dict[str, int]:
-    """The generation of the last rule of removal, by the folder of each replica of a partition that has one."""
+    """The generation of the last rule of removal, by replica folder, for partitions that have a rule."""
     return {
         replica_folder(view, image.brokers[broker_id]): view.generation
         for topic_id, rules in image.rules.items()

@@ -12,7 +12,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.metadata.image import PartitionView
-from stratalog.engine.records.groups import lag_rows, list_leaders, named
+from stratalog.engine.records.groups import LagRow, lag_rows, list_leaders, named
 from stratalog.engine.records.state_log import look_at_state
 from stratalog.engine.state.consumer_offsets import GroupState
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -22,10 +22,11 @@ from stratalog.engine.upkeep.memory.trouble import DAMAGE
 from stratalog.partitions.amounts import span_text
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
 
-_PUT_BACK = ". This repairs all damage that has a good copy; otherwise restore a copy first"
+_PUT_BACK = ". The command repairs all damage for which a good copy exists; otherwise restore a copy first"
 M = TypeVar("M", bound=KeyedMachine[Any])
 
 
@@ -86,16 +87,16 @@ class GroupsFound:
 
     findings: list[HealthFinding]
     lags: Mapping[tuple[str, str], int]
-    """The known lags by group and topic."""
+    """The known lags by group and topic; none for a topic with a commit beyond a log end."""
     figures: Mapping[str, int | None]
     groups: Mapping[str, GroupState]
     """The groups that could be read, by name."""
 
 
 def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight, run: OperationRun) -> GroupsFound:
-    """Findings about groups that are behind by more than ``health.consumer.max.lag.records``, or for longer than
-    ``health.consumer.max.lag.ms``. High watermarks come from file names; only the logs of groups above the limit
-    of records are listed.
+    """Findings about groups that lag by more than ``health.consumer.max.lag.records``, or for longer than
+    ``health.consumer.max.lag.ms``, or have a commit beyond a log end. High watermarks come from file names; only
+    the logs of groups above the limit of records, or with a commit beyond a high watermark, are listed.
     """
     states, unread = _states(storage, clock, memory, sight, OFFSETS_TOPIC, OFFSETS, "the offsets of groups")
     groups = {name: one for state in states for name, one in state.groups.items()}
@@ -110,17 +111,18 @@ def group_findings(storage: Storage, clock: Clock, memory: Memory, sight: Sight,
     lags = {name: _lags(sight, group, marks) for name, group in groups.items()}
     since = {name: _since(sight, group, marks, logs) for name, group in groups.items()}
     many = _too_many(storage, memory, sight, groups, lags, run)
+    beyond = _beyond_end(storage, memory, sight, groups, marks, run)
     named = {one.subject for one in many}
     every = {(name, topic): lag for name, found in lags.items() for topic, lag in found.items()}
-    known_lags = {key: lag for key, lag in every.items() if lag is not None}
-    unknown = unread or len(known_lags) < len(every)
+    unknown = unread or None in every.values()
+    known_lags = {key: lag for key, lag in every.items() if lag is not None and key not in beyond}
     oldest_ms = min((at_ms for found in since.values() for at_ms in found.values()), default=sight.now_ms)
     figures = {
-        "records-lag-max": None if unknown else max(known_lags.values(), default=0),
+        "records-lag-max": None if unknown else max(known(every), default=0),
         "records-lag-max-ms": None if unknown else max(0, sight.now_ms - oldest_ms),
     }
     old = [one for one in _too_old(sight, since) if one.subject not in named]
-    return GroupsFound([*unread, *many, *old], known_lags, figures, groups)
+    return GroupsFound([*unread, *many, *old, *_of_beyond_end(sight, beyond)], known_lags, figures, groups)
 
 
 def _too_many(
@@ -152,9 +154,51 @@ def _too_many(
     return findings
 
 
+def _beyond_end(
+    storage: Storage,
+    memory: Memory,
+    sight: Sight,
+    groups: Mapping[str, GroupState],
+    marks: Mapping[TopicPartition, int],
+    run: OperationRun,
+) -> dict[tuple[str, str], list[LagRow]]:
+    """By group and topic, the commits beyond the log end. Only the logs of groups with a commit beyond a high
+    watermark are listed, after the commits were read.
+    """
+    suspect = {
+        name: group
+        for name, group in groups.items()
+        if any(key in marks and record.offset > marks[key] for key, record in named(sight.image, group))
+    }
+    found: dict[tuple[str, str], list[LagRow]] = {}
+    if suspect:
+        leaders, unlisted = list_leaders(storage, memory, sight.image, suspect.values())
+        run.failures += unlisted
+        for name, group in sorted(suspect.items()):
+            for row in lag_rows(sight.image, group, leaders):
+                if row.beyond_end is not None:
+                    found.setdefault((name, row.topic), []).append(row)
+    return found
+
+
+def _of_beyond_end(sight: Sight, found: Mapping[tuple[str, str], Sequence[LagRow]]) -> Iterator[HealthFinding]:
+    for name in dict.fromkeys(group for group, _ in found):
+        rows = [row for (group, _), those in found.items() if group == name for row in those]
+        places = ", ".join(f"{row.topic}-{row.partition} ({row.committed} of {row.log_end})" for row in rows[:3])
+        yield HealthFinding(
+            severity=Severity.WARNING,
+            kind="committed-beyond-log-end",
+            subjects=(name,),
+            what=f"its committed offset is beyond the log end in {len(rows)} partitions: {places}. A consumer "
+            "that continues there gets OFFSET_OUT_OF_RANGE, or misses the records up to it. Stop its consumers, "
+            "and move its offsets (groups reset-offsets)",
+            do=sight.commands("groups", "describe", name),
+        )
+
+
 def _too_old(sight: Sight, since: Mapping[str, Mapping[str, int]]) -> Iterator[HealthFinding]:
-    """The groups that have not processed records for longer than the limit. This is only a warning, because a
-    daily job may be behind and healthy.
+    """The groups that have not processed records for longer than the limit. This is only a warning, because the
+    group of a daily job may lag and be healthy.
     """
     limit_ms = sight.config.health_consumer_max_lag_ms
     for name, found in sorted(since.items()):
@@ -202,8 +246,8 @@ def known(lags: Mapping[Any, int | None]) -> list[int]:
 
 
 def _lags(sight: Sight, group: GroupState, marks: Mapping[tuple[str, int], int]) -> dict[str, int | None]:
-    """The number of records after the group's offsets, by topic; None for a topic if no member of an ISR
-    answers.
+    """The number of records after the group's offsets, by topic; None for a topic if no ISR member of one of its
+    partitions answers.
     """
     found: dict[str, int | None] = {}
     for (topic, partition), record in named(sight.image, group):

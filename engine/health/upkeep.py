@@ -145,7 +145,7 @@ def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: ListedFa
 
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:
-    """The time since each step began, and since bytes have been due to be read again, in ms."""
+    """The time since each step last began, and the time since which bytes are due to be read again, in ms."""
     oldest_ms = min(sight.times.scrubbed.values(), default=None)
     late_ms = None if oldest_ms is None else max(0, sight.now_ms - oldest_ms - sight.config.scrub_interval_ms)
     return {
@@ -159,7 +159,7 @@ def upkeep_figures(sight: Sight) -> dict[str, int | None]:
 
 
 def _intervals(sight: Sight) -> dict[str, int]:
-    """The interval of each step; the scrub is due by partition."""
+    """The interval of each step; the scrub is scheduled per partition."""
     config = sight.config
     intervals = {
         **dict.fromkeys(_EVERY_RUN, 0),

@@ -136,9 +136,9 @@ def _erasure(image: ClusterImage, wanted: WantedErasure) -> tuple[MetadataRecord
     config = topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
     if config.snapshots:
         raise PolicyViolationError(f"{what}: no record can be erased from a topic with cleanup.policy=snapshot")
-    if config.remote_storage_enable and (config.remote_iceberg_table or config.compacts):
+    if config.remote_storage_enable and config.compacts and config.remote_iceberg_table:
         raise PolicyViolationError(
-            f"{what}: no record can be erased from a tiered topic with cleanup.policy=compact or an Iceberg table"
+            f"{what}: no record can be erased from a tiered topic with cleanup.policy=compact and an Iceberg table"
         )
     if config.remote_storage_enable and not wanted.remote:
         raise PolicyViolationError(

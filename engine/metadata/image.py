@@ -21,7 +21,7 @@ from stratalog.partitions.html_table import head_line, html_table
 from stratalog.partitions.identity import TopicIdPartition, same_root
 from stratalog.partitions.numbers import Int64, whole
 from stratalog.partitions.paths import topic_folder
-from stratalog.partitions.removal import CommittedRule
+from stratalog.partitions.removal import CommittedRule, Rule
 from stratalog.partitions.spelling import did_you_mean
 
 _TIERED = "remote.storage.enable"
@@ -256,9 +256,14 @@ class PartitionView:
         return last_erasure(self.erasures)
 
     @property
+    def compaction(self) -> Rule | None:
+        """The rule of the last compaction, if there is one."""
+        return self.rules[-1].rule if self.rules else None
+
+    @property
     def compacted_to(self) -> int:
         """The bound of the last compaction; 0: none."""
-        return self.rules[-1].rule.bound if self.rules else 0
+        return 0 if self.compaction is None else self.compaction.bound
 
     @property
     def key(self) -> TopicIdPartition:

@@ -18,6 +18,7 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, AlterPartition, IsrProposal
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.damaged import ahead_of_metadata
+from stratalog.engine.replicas.foreign_files import note_foreign
 from stratalog.engine.replicas.in_sync import is_current, lags, without
 from stratalog.engine.replication.append import Appended, replicate
 from stratalog.engine.replication.watermark import advance_high_watermark
@@ -99,6 +100,8 @@ def acknowledge(
         changed = [p for p, s in states.items() if not is_current(image, s.view)]
         for state in states.values():
             if any(isinstance(error, FencedLeaderEpochError) for error in state.missed.values()):
+                for error in state.missed.values():
+                    note_foreign(metadata, storage, error)
                 state.missed = {**state.missed, **_ahead(metadata, storage, state)}
         waited = False
         if not changed and states:

@@ -16,7 +16,7 @@ from stratalog.engine.brokers.probe import with_leaders
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.report import Failure, Report, utc_text
-from stratalog.engine.driver.run import PartitionRow
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import cluster_config_of
@@ -56,7 +56,7 @@ from stratalog.partitions.runner import Done, Failed, Outcome, values
 from stratalog.partitions.spelling import did_you_mean
 
 LeadersOf = Mapping[TopicPartition, Outcome[PartitionView, SeenLeader]]
-"""By partition: its leader, or the error of listing it."""
+"""Keyed by partition: its leader, or the error of listing it."""
 
 
 def commit(
@@ -69,16 +69,18 @@ def commit(
     *,
     member_epoch: int | None = None,
     forget: Collection[TopicPartition] = (),
+    beyond_end: bool = False,
 ) -> Report:
     """Commit offsets for a group, all of them or none. ``member_epoch`` grows with every new incarnation of the
     group's members (an attempt number, for example): commits of older incarnations are refused. Without
     ``member_epoch`` the committer is not a member, and never stale. The same append deletes the commits for the
-    partitions ``forget``. The first commit in a cluster creates ``__consumer_offsets``.
+    partitions ``forget``. ``beyond_end``: accept offsets beyond the log end, as Kafka does; ``lag`` reports them.
+    The first commit in a cluster creates ``__consumer_offsets``.
 
     An unreachable leader is fenced, if that is due, and the next one is used.
 
     Raises: InvalidGroupIdError, InvalidCallError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the
-        log end, OffsetMetadataTooLargeError, StaleMemberEpochError: nothing was changed;
+        log end (unless ``beyond_end``), OffsetMetadataTooLargeError, StaleMemberEpochError: nothing was changed;
         InvalidReplicationFactorError when there are too few brokers for ``__consumer_offsets``;
         CoordinatorNotAvailableError, LeaderNotAvailableError and other retriable kinds: nothing was changed;
         OutcomeUnknownError: committing again is safe.
@@ -90,7 +92,7 @@ def commit(
     def look(image: ClusterImage) -> tuple[ClusterImage, list[OffsetsRecord], ReadState[ConsumerOffsets] | None]:
         gone = [(image.topic(topic).topic_id, partition) for topic, partition in forget]
         records: list[OffsetsRecord] = [
-            *_records(storage, execution.clock, image, group, given, epoch),
+            *_records(storage, execution.clock, image, group, given, epoch, beyond_end=beyond_end),
             *(
                 OffsetTombstone(group=group, topic_id=topic_id, partition=partition)
                 for topic_id, partition in gone
@@ -114,26 +116,21 @@ def commit(
                 lambda now: read_groups(storage, execution.clock, memory, now, group, until=base, since=before),
             )
             _check_member(group, after.state.groups.get(group), epoch)
-    run.add(
-        CommittedRow(topic=topic, partition=partition, offset=wanted.offset, metadata=wanted.metadata)
-        for (topic, partition), wanted in given.items()
-    )
-    run.totals["group"] = group
-    return run.report()
+    return _committed(run, group, given)
 
 
 def commit_pending(
     metadata: MetadataClient,
     storage: Storage,
-    clock: Clock,
+    execution: Execution,
     memory: Memory,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
     producer_id: str,
     producer_epoch: int,
-) -> int:
+) -> Report:
     """Commit offsets in a producer's transaction: they count when the transaction is committed. The transaction
-    must include the group's partition of ``__consumer_offsets``. Returns the number of offsets.
+    must include the group's partition of ``__consumer_offsets``. The report is that of ``commit``.
 
     Raises: see ``commit``.
     """
@@ -141,16 +138,27 @@ def commit_pending(
     given = check_offsets(offsets)
 
     def look(image: ClusterImage) -> tuple[ClusterImage, list[OffsetCommit]]:
-        return image, _records(storage, clock, image, group, given, None)
+        return image, _records(storage, execution.clock, image, group, given, None)
 
-    image, records = with_leaders(metadata, storage, look)
-    pending = [
-        PendingOffset(group=group, producer_id=producer_id, producer_epoch=producer_epoch, commit=record)
-        for record in records
-    ]
-    if pending:
-        append_to_group(metadata, storage, clock, memory, image, group, pending)
-    return len(pending)
+    with execution.run("groups commit") as run:
+        image, records = with_leaders(metadata, storage, look)
+        pending = [
+            PendingOffset(group=group, producer_id=producer_id, producer_epoch=producer_epoch, commit=record)
+            for record in records
+        ]
+        if pending:
+            append_to_group(metadata, storage, execution.clock, memory, image, group, pending)
+    return _committed(run, group, given)
+
+
+def _committed(run: OperationRun, group: str, given: Mapping[TopicPartition, OffsetAndMetadata]) -> Report:
+    """The report of a commit of these offsets."""
+    run.add(
+        CommittedRow(topic=topic, partition=partition, offset=wanted.offset, metadata=wanted.metadata)
+        for (topic, partition), wanted in given.items()
+    )
+    run.totals["group"] = group
+    return run.report()
 
 
 def committed(
@@ -210,6 +218,8 @@ class LagRow(PartitionRow, frozen=True, kw_only=True):
     log_end: int | None = None
     high_watermark: int | None = None
     lag: int | None = None
+    beyond_end: int | None = None
+    """The number of offsets between the log end and a commit beyond it, which has no lag."""
     leader_epoch: int | None
     metadata: str | None
     expires: str | msgspec.UnsetType = msgspec.UNSET
@@ -218,16 +228,17 @@ class LagRow(PartitionRow, frozen=True, kw_only=True):
 
 LAG_SCHEMA = (
     "topic STRING, partition INT, committed BIGINT, log_end BIGINT, high_watermark BIGINT, lag BIGINT, "
-    "leader_epoch INT, metadata STRING, expires TIMESTAMP"
+    "beyond_end BIGINT, leader_epoch INT, metadata STRING, expires TIMESTAMP"
 )
 """The columns of ``lag``, for Spark."""
 
 
 def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory: Memory, group: str) -> Report:
     """One row per partition of the topics for which the group has committed offsets: the number of records below
-    the high watermark that it has not processed. A partition without a commit lags by all its records. ``expires``
-    is the time at which the group is deleted unless it commits again. A partition that cannot be listed is a
-    failure in the report, and its row has the committed offset.
+    the high watermark that it has not processed. A partition without a commit lags by all its records. A commit
+    beyond the log end has ``beyond_end`` instead of a lag, and a note. ``expires`` is the time at which the group
+    is deleted unless it commits again. A partition that cannot be listed is a failure in the report, and its row
+    has the committed offset.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError; errors of reading the group's partition.
     """
@@ -237,7 +248,15 @@ def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory
         state = existing_group(storage, execution.clock, memory, image, group, only_looks=True)[1]
         leaders, run.failures = list_leaders(storage, memory, image, [state])
         expires = utc_text(state.expires_ms)
-        run.add(msgspec.structs.replace(row, expires=expires) for row in lag_rows(image, state, leaders))
+        rows = lag_rows(image, state, leaders)
+        run.add(msgspec.structs.replace(row, expires=expires) for row in rows)
+        run.notes += [
+            f"{row.topic}-{row.partition}: the committed offset {row.committed} is beyond the log end "
+            f"{row.log_end}: a consumer that continues there gets OFFSET_OUT_OF_RANGE, or misses the records up "
+            "to it; to move it, use groups reset-offsets"
+            for row in rows
+            if row.beyond_end is not None
+        ]
     run.totals |= {"group": group, "lag": run.sum("lag")}
     return run.report()
 
@@ -287,6 +306,8 @@ def _lag_row(view: PartitionView, record: OffsetCommit | None, leader: SeenLeade
         return row
     processed = leader.log_start if record is None else record.offset
     end, high_watermark = leader.log.log_end, leader.log.high_watermark
+    if processed > end:
+        return msgspec.structs.replace(row, log_end=end, high_watermark=high_watermark, beyond_end=processed - end)
     lag = max(0, high_watermark - processed)
     return msgspec.structs.replace(row, log_end=end, high_watermark=high_watermark, lag=lag)
 
@@ -309,6 +330,8 @@ def _records(
     group: str,
     wanted: Mapping[TopicPartition, OffsetAndMetadata],
     member_epoch: int | None,
+    *,
+    beyond_end: bool = False,
 ) -> list[OffsetCommit]:
     """The commits as records, checked against the current partitions."""
     check_metadata_size(wanted, cluster_config_of(image).offset_metadata_max_bytes)
@@ -319,7 +342,8 @@ def _records(
         if offset > end:
             raise OffsetOutOfRangeError(f"{view}: offset {offset} cannot be committed: the log ends at {end}")
 
-    values(storage.threads.run(check, views))
+    if not beyond_end:
+        values(storage.threads.run(check, views))
     return commit_records(storage, clock, image, group, wanted, member_epoch)
 
 

@@ -4,12 +4,16 @@ were lost.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from stratalog.engine.driver.storage import Storage
+from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.later_rule import LaterRuleError
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import NoMajorityError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
 
 
 def note_foreign(metadata: MetadataClient, storage: Storage, error: StratalogError) -> bool:
@@ -27,3 +31,19 @@ def note_foreign(metadata: MetadataClient, storage: Storage, error: StratalogErr
             storage.foreign[known] = storage.foreign.get(known, frozenset()) | error.names
             return True
     return False
+
+
+def under_present_rules(
+    metadata: MetadataClient, storage: Storage, failed: Iterable[tuple[PartitionView, StratalogError]]
+) -> dict[TopicIdPartition, PartitionReplicas]:
+    """The partitions that failed as their view does not know the rules of their files, to be tried again: under
+    the present view, or without the files that no rule made."""
+    later = [(view, error) for view, error in failed if isinstance(error, LaterRuleError)]
+    for _, error in later:
+        note_foreign(metadata, storage, error)
+    image = metadata.image() if later else None
+    return {
+        view.key: storage.replicas(image.view(*view.key))
+        for view, _ in later
+        if image is not None and view.topic_id in image.topics
+    }

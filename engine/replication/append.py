@@ -203,8 +203,10 @@ class _Attempt:
     """Names of files that may have been created, until they are known not to exist."""
     written: int = 0
     """Bytes of the created file."""
+    placed: tuple[DataName, int] | None = None
+    """The created file of records at a given offset, and the end of its records."""
     begun: bool = False
-    """Whether this attempt has looked up the log end, or it was known."""
+    """Whether this attempt has looked up the log end, or already knew it."""
     small: tuple[DataFile, bytes] | None = None
     """A small file that was found after the known end, with its bytes, which have been checked."""
     file: AppendFile | None = None
@@ -264,6 +266,16 @@ def _append_to_leader(
         else:
             end, seen = look_at_end(replicas, end, clock, copies, read)
         attempt.begun = True
+        if attempt.placed is not None and attempt.placed[0] in seen and attempt.placed[1] <= end.log_end:
+            # Other tasks of a mirror may have appended behind it by now, and the log knows only its last append.
+            next_offset = attempt.placed[1]
+            return Appended(
+                producer.base_offset,
+                next_offset,
+                duplicate=False,
+                bytes=attempt.written,
+                end=end if next_offset == end.log_end else None,
+            )
         # 2. Find an earlier attempt of this append: its bytes may not be on every member yet.
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))
         if earlier is not None:
@@ -292,14 +304,13 @@ def _append_to_leader(
         name = DataName(end.log_end, None, replicas.epoch)
         staged = attempt.file.staged if attempt.file is not None else _staged(replicas, end.log_end)
         try:
-            if attempt.file is not None:
-                attempt.file.close(end, producer, source, options, clock)
-            else:
-                _encode(staged, replicas, end, producer, source, options, clock)
+            file = attempt.file or _encoded(staged, replicas, end, producer, source, options, clock)
+            file.close(end, producer, source, options, clock)
             with errors_of(leader):
                 created = _commit(staged, name, attempt)
             if created:
                 attempt.written = staged.size_bytes
+                attempt.placed = None if producer.base_offset is None else (name, file.next_offset)
         finally:
             attempt.file = None
             with suppress(Exception):
@@ -336,7 +347,7 @@ def _staged(replicas: PartitionReplicas, base_offset: int) -> StagedWriter:
         return leader.store.stage_writer(leader.path(DataName(base_offset, None, replicas.epoch)))
 
 
-def _encode(
+def _encoded(
     staged: StagedWriter,
     replicas: PartitionReplicas,
     end: LogEnd,
@@ -344,10 +355,10 @@ def _encode(
     source: ReplayableBatches,
     options: AppendOptions,
     clock: Clock,
-) -> None:
+) -> AppendFile:
     file = AppendFile(staged, replicas, end.log_end, options)
     file.write(producer, source, options, clock)
-    file.close(end, producer, source, options, clock)
+    return file
 
 
 def old_append(replicas: PartitionReplicas, producer: ProducerAppend) -> EarlierAttempt | None:

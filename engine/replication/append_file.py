@@ -90,6 +90,8 @@ class AppendFile:
         self._marked: bool | None = None
         """Whether it has gaps or records of a transaction; None until it has its records."""
         self._closed = False
+        self.next_offset = base_offset
+        """The end of its records, once it is closed."""
         self.staged = staged
         self._writer = SegmentWriter(
             self.staged.file,
@@ -135,6 +137,7 @@ class AppendFile:
         now_ms, removal_ms = stamp_ms(clock, store), agreed_ms(clock, store)
 
         def producers(next_offset: int) -> dict[str, ProducerEntry]:
+            self.next_offset = next_offset
             kept = end.state.producers
             # Only after a full listing of the log, not at each append.
             if end.acknowledged_to is None and removal_ms is not None:

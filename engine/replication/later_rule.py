@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.partitions.errors import FencedLeaderEpochError
+from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.paths import DataName, name_in, parse_name
+from stratalog.partitions.replica import Replica
 
 
 class LaterRuleError(FencedLeaderEpochError):
-    """A leader has files of a removal that is later than the view knows. Either the view is outdated, or no rule
+    """A replica has files of a removal that is later than the view knows. Either the view is outdated, or no rule
     made the files.
     """
 
@@ -22,22 +26,40 @@ class LaterRuleError(FencedLeaderEpochError):
         self.view, self.names = view, names
 
 
-def check_rules_known(replicas: PartitionReplicas, listing: Listing, start: int) -> None:
-    """Check that the leader has no file with records from offset ``start`` on that was made by a removal that is
-    later than the view knows. Such a file does not count in this view. The file that it replaced may have been
-    deleted, and a late append may have taken the free name. Under this view, the log would contain that append,
-    and seem complete. Files that are known to be of no rule are left out.
+def check_rules_known(
+    replicas: PartitionReplicas, listing: Listing, start: int, replica: Replica | None = None
+) -> None:
+    """Check that ``replica`` (None: the leader), listed as ``listing``, has no file with records from offset
+    ``start`` on that was made by a removal that is later than the view knows. Such a file does not count in this
+    view. The file that it replaced may have been deleted, so that the replica would seem damaged; or a late append
+    may have taken the free name. Under this view, the log would contain that append, and seem complete. Files that
+    are known to be of no rule are left out.
 
     Raises: LaterRuleError.
     """
-    leader = replicas.leader
-    parsed = (parse_name(name_in(leader.folder, stored.name)) for stored in listing.foreign)
+    replica = replica or replicas.leader
+    parsed = (parse_name(name_in(replica.folder, stored.name)) for stored in listing.foreign)
     later = [name for name in parsed if isinstance(name, DataName) and name.least_end > start]
     names = frozenset(map(str, later)) - replicas.foreign
     if names:
         raise LaterRuleError(
-            f"{leader} has {min(names)}, made by a removal of records that is later than this view knows: read "
+            f"{replica} has {min(names)}, made by a removal of records that is later than this view knows: read "
             "the metadata again",
             view=replicas.view,
             names=names,
         )
+
+
+@contextmanager
+def under_known_rules(replicas: PartitionReplicas, follower: Replica) -> Iterator[None]:
+    """Find damage of the leader or the follower only under a view that knows the rules of their files: without its
+    rewritten files, a sound replica looks as if it had lost records.
+
+    Raises: LaterRuleError instead of a CorruptionError.
+    """
+    try:
+        yield
+    except CorruptionError:
+        for replica in (replicas.leader, follower):
+            check_rules_known(replicas, replica.list(), 0, replica)
+        raise

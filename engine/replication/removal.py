@@ -11,7 +11,7 @@ from stratalog.engine.replication.append import replicate
 from stratalog.engine.replication.leader import leader_log
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.watermark import with_known_watermark
-from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.errors import RetriableError, StratalogError
 from stratalog.partitions.removal import Rule, carried_out
 from stratalog.partitions.removing import Removed, RemovingOptions, carry_out
 from stratalog.partitions.replica import errors_of, writes_of
@@ -42,6 +42,20 @@ def remove_records(
         transactions = transactions_of(log, leader.footer)
         removed = carry_out(leader, log, transactions, rule, options)
     return RemovedFrom(removed, replicate(replicas, copies))
+
+
+def check_follows(replicas: PartitionReplicas, remote: int | None, needed: int) -> None:
+    """Check that the remote log follows the generation that the replicas need by this view: the view may be later
+    than the run's look at the remote log. ``remote`` is the generation that this follows; None: the topic was not
+    tiered.
+
+    Raises: RetriableError.
+    """
+    if replicas.view.tiered if remote is None else remote < needed:
+        raise RetriableError(
+            f"{replicas}: its topic has become tiered, or got a later rule of removal, since this run began, and "
+            "its remote log must lose the records first: run the command again"
+        )
 
 
 def members_behind(replicas: PartitionReplicas, rule: Rule) -> list[int]:

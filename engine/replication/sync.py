@@ -14,6 +14,7 @@ from stratalog.engine.replication.damage import (
     check_starts,
     first_lost,
 )
+from stratalog.engine.replication.later_rule import under_known_rules
 from stratalog.engine.replication.leader import (
     check_joined,
     check_not_fenced,
@@ -114,7 +115,7 @@ def sync_followers(
     failure of one follower does not affect another.
 
     Returns the leader's log, as listed after all followers, and the outcome of each follower: Synced, or Failed
-    with FencedLeaderEpochError or StaleBrokerError when the view is stale; CorruptionError kinds, whose
+    with FencedLeaderEpochError kinds or StaleBrokerError when the view is stale; CorruptionError kinds, whose
     ``broker_id`` names the damaged storage; RemoteNotReadyError; SourceChangedError when the leader's files kept
     changing; StorageError kinds.
 
@@ -176,7 +177,8 @@ def _sync(
 
     for _ in range(_ATTEMPTS):
         try:
-            with writes_of(replicas.replica(follower_id), replicas.leader):
+            follower = replicas.replica(follower_id)
+            with writes_of(follower, replicas.leader), under_known_rules(replicas, follower):
                 done = _sync_once(replicas, follower_id, options, before, log, copied)
             return replace(done, copied_files=files, copied_bytes=size_bytes)
         except SourceChangedError as error:  # the leader deleted a file: start again, never skip the file
@@ -279,7 +281,7 @@ class _Done:
 
 
 _done: BoundedCache[tuple[Store, str], _Done] = BoundedCache(_REMEMBERED)
-"""By the folder of the follower. ``known_logs`` holds the two logs."""
+"""Keyed by the folder of the follower. ``known_logs`` holds the two logs."""
 
 
 def _given(replicas: PartitionReplicas, options: SyncOptions) -> tuple[object, ...]:

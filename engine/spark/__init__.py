@@ -8,6 +8,7 @@ unknown_columns   columns of a frame that the topic's type does not have
 bad_rows       finds rows that the topic cannot store, by SQL expressions
 frame_tasks    feeds a frame's rows to append tasks: a few rows from the driver, many by a shuffle
 narrow         larger batches for narrow records
+worker_garbage   garbage collections in Python workers, without the objects of modules
 append_frame, read_frame   appends a DataFrame; makes one from a read plan or from snapshots
 reducing       snapshots of partitions that are larger than a task's memory
 views          temporary views and table functions of topics and of the cluster's state

@@ -1,4 +1,4 @@
-"""From a DataFrame to one append per partition, in one streaming pass.
+"""Turns a DataFrame into one append per partition, in one streaming pass.
 
     df -> record columns and partition id -> shuffle by partition id -> mapInArrow -> one file each
 
@@ -42,6 +42,7 @@ from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.sql import identifier
 from stratalog.engine.spark.unknown_columns import without_unknown
 from stratalog.engine.spark.versions import repartition_by_id
+from stratalog.engine.spark.worker_garbage import in_worker
 from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError
 from stratalog.partitions.growth import ADDED, widened
 from stratalog.partitions.records import columns_of_records, type_from_json
@@ -176,8 +177,8 @@ def _analysed(what: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        said = str(error.getMessage() or error).strip().splitlines()
-        raise InvalidRecordError(f"{what}: {said[0] if said else 'Spark cannot do that'}") from error
+        lines = str(error.getMessage() or error).strip().splitlines()
+        raise InvalidRecordError(f"{what}: {lines[0] if lines else 'Spark cannot do that'}") from error
 
 
 def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
@@ -363,6 +364,7 @@ def run_appends(
     any number of tasks may have appended. ``task`` returns its own errors.
     """
 
+    @in_worker
     def per_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         full = (batch for batch in batches if batch.num_rows)
         first = next(full, None)
@@ -418,8 +420,8 @@ def refusals() -> Iterator[None]:
     except PySparkException as error:
         text = str(error)
         if REFUSED in text:
-            said = text.split(REFUSED, 1)[1].splitlines()[0].partition(" SQLSTATE:")[0]
-            raise InvalidRecordError(said.rstrip("'\"")) from error
+            message = text.split(REFUSED, 1)[1].splitlines()[0].partition(" SQLSTATE:")[0]
+            raise InvalidRecordError(message.rstrip("'\"")) from error
         raise
 
 

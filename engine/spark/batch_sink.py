@@ -37,6 +37,7 @@ from stratalog.engine.spark.stream_sink import (
 )
 from stratalog.engine.spark.stream_source import Slice, open_named, records_of_slice
 from stratalog.engine.spark.versions import arrow_schema
+from stratalog.engine.spark.worker_garbage import in_worker
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import ProducerAppend, unnamed
 
@@ -89,6 +90,7 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
         self._who = options.who or ProducerAppend(unnamed(self._ports.storage.new_id), 0, 0)
         self._plan(self._who.producer_id)
 
+    @in_worker
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
         """Append a task's rows, or return them for the driver to append.
 
@@ -127,6 +129,7 @@ class BatchReader(DataSourceReader):
         source = StreamSource(ports.metadata, ports.storage, ports.clock, ports.memory, given)
         return [Slice(task) for task in source.plan(*source.bounds())]
 
+    @in_worker
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task. Without partitions Spark still runs one task, which has no records."""
         if isinstance(partition, Slice):

@@ -30,6 +30,7 @@ from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.scanning import pinned_files, scan
 from stratalog.engine.spark.task_frame import has_provider, slices_frame
 from stratalog.engine.spark.types import record_schema, spark_type
+from stratalog.engine.spark.worker_garbage import in_worker
 from stratalog.engine.state import latest_by_key
 from stratalog.engine.state.latest_by_key import without_tombstones
 from stratalog.engine.upkeep.snapshots.partition import (
@@ -205,6 +206,7 @@ def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_
     snapshot.
     """
 
+    @in_worker
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             outcome: object = _write_all(_Places(batches), source, snapshot_id, horizon_us)

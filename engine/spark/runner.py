@@ -24,6 +24,7 @@ from stratalog.engine.driver.running import OPERATION
 from stratalog.engine.driver.tasks import R, W
 from stratalog.engine.spark.aborted import why_aborted
 from stratalog.engine.spark.described import described
+from stratalog.engine.spark.worker_garbage import in_worker
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from stratalog.partitions.printable import first_line
 from stratalog.partitions.runner import Failed, Outcome, ThreadRunner
@@ -93,6 +94,7 @@ class SparkRunner:
         count = len(slices)
         pickled = [_pickled(items) for items in slices]
 
+        @in_worker
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             # Read the input to its end: if a worker leaves a part of it unread, Spark discards the worker and
             # starts a new one.

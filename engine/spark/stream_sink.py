@@ -62,6 +62,7 @@ from stratalog.engine.spark.sink_tasks import (
 )
 from stratalog.engine.spark.stream_query import QUERY_ID
 from stratalog.engine.spark.versions import arrow_schema
+from stratalog.engine.spark.worker_garbage import in_worker
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import (
     DuplicateSequenceNumberError,
@@ -154,7 +155,7 @@ class SinkOptions:
 
     cluster: str
     topic: str | None
-    """None: the column ``topic`` names the topic."""
+    """The topic; None if the column ``topic`` names it."""
     producer: str
     on_changed_replay: OnChangedReplay
     credentials: str | None = None
@@ -424,6 +425,7 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
         self._plan(self._options.producer)
         return self.__dict__
 
+    @in_worker
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
         """Append a task's rows, or return them for the driver to append.
 

@@ -23,6 +23,7 @@ from stratalog.engine.spark.short_errors import short_errors
 from stratalog.engine.spark.stream_columns import check_new_fields, conformed, parquet_columns, stream_schema
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.spark.versions import LIMITS, arrow_schema, check_version
+from stratalog.engine.spark.worker_garbage import in_worker
 
 
 def open_named(options: SourceOptions) -> Ports:
@@ -139,6 +140,7 @@ class StreamReader(DataSourceStreamReader):
                 records = record_schema(spark_type(topic.key_schema), spark_type(topic.value_schema))
                 check_new_fields(self._schema, records, self._options.columns, topic.name)
 
+    @in_worker
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""
         assert isinstance(partition, Slice)

@@ -26,6 +26,7 @@ from stratalog.engine.reading.stream_tasks import Part, group_ends, pack, part, 
 from stratalog.engine.spark.stream_columns import conformed, parquet_columns, stream_schema
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.spark.versions import arrow_schema
+from stratalog.engine.spark.worker_garbage import in_worker
 from stratalog.partitions.errors import SourceChangedError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.lookup import FileSlice
@@ -87,6 +88,7 @@ def frame_by_tasks(
     if not pickled:
         return spark.createDataFrame([], schema)
 
+    @in_worker
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():

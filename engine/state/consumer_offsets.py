@@ -1,16 +1,17 @@
 """``__consumer_offsets``: the commits of groups, as a fold over one of its partitions. Pure.
 
 The position of a commit in the log decides whether it counts. A commit by a member does not count if a greater
-member epoch of the group is before it in the log. The same is true of the record that deletes a dead group: it
-names the last commit that its driver has seen, and if the group has committed since, nothing is deleted. So no
-lock is needed between reading and appending.
+member epoch of the group is before it in the log. The position also decides whether the record that deletes a dead
+group counts: the record names the last commit that its driver has seen, and if the group has committed since,
+nothing is deleted. So no lock is needed between reading and appending.
 
-A group is dead when its latest commit has expired, for whatever partition: while it lives it keeps the offsets of
-idle partitions (KIP-211).
+A group is dead when its latest commit, for any partition, has expired: a live group keeps the offsets of idle
+partitions (KIP-211).
 
 Offsets in a transaction are pending until this log also has the end of the transaction (KIP-98,
-"TxnOffsetCommit"). Then they count if it was committed, unless a later commit of the partition has overtaken them.
-The end has the raised producer epoch, as markers do: later records with an earlier epoch do not count.
+"TxnOffsetCommit"). Then they count if the transaction was committed, unless a later commit for the same partition
+has replaced them. The end record has the raised producer epoch, as markers do: later records with an earlier epoch
+do not count.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class OffsetCommit(_OffsetsRecord, frozen=True, kw_only=True):
 
 
 class OffsetTombstone(_OffsetsRecord, frozen=True):
-    """Delete the group's commit for the partition, whatever it is, and pending commits for it, for example because
-    the topic was deleted. In the log it is a null value.
+    """Delete the group's commit and pending commits for the partition unconditionally, for example because the
+    topic was deleted. In the log, this record is a null value.
     """
 
     topic_id: str
@@ -143,11 +144,11 @@ class GroupState:
 
     offsets: Mapping[TopicIdPartition, OffsetCommit]
     latest_commit: int
-    """The offset in the log of its latest valid commit."""
+    """The offset in the log of the group's latest valid commit."""
     expires_ms: int
-    """The time at which the last of its commits expires, and the group with it."""
+    """The time at which the last of the group's commits expires, and so the group expires."""
     member_epoch: int | None = None
-    """The greatest epoch of its commits; None if no member has ever committed."""
+    """The greatest member epoch of the group's commits; None if no member has ever committed."""
 
 
 GroupPartition = tuple[str, str, int]
@@ -159,7 +160,8 @@ class ProducerState:
     """The state of one transactional producer."""
 
     epoch: int
-    """The epoch of its transaction with pending offsets; without one, the epoch of the next transaction."""
+    """The epoch of the open transaction with pending offsets; without such a transaction, the epoch of the next
+    one."""
     pending: Mapping[GroupPartition, OffsetCommit] = field(default_factory=dict)
     expires_ms: int = 0
 
@@ -173,7 +175,7 @@ class ConsumerOffsets:
     groups: Mapping[str, GroupState] = field(default_factory=dict)
     next_offset: int = 0
     producers: Mapping[str, ProducerState] = field(default_factory=dict)
-    """By producer id."""
+    """The producers, by producer id."""
 
     def apply(self, offset: int, records: Iterable[OffsetsRecord]) -> ConsumerOffsets:
         """The state after these records, the first of which is at ``offset``."""
@@ -289,8 +291,8 @@ def forget_offsets(
 
 
 def forget_group(name: str, group: GroupState, *, pending: bool = False) -> list[OffsetsRecord]:
-    """The records that delete the group as it was read. One record would be enough; there is one per deleted key,
-    so that the snapshot policy counts the changes.
+    """The records that delete the group as it was read. One record would be enough, but the snapshot policy counts
+    a change per deleted key, so each key gets a record.
     """
     forgotten = ForgetGroup(group=name, seen=group.latest_commit, pending=pending)
     return [forgotten, *forget_offsets(name, group, group.offsets)]
@@ -301,7 +303,7 @@ _OfGroup = OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMe
 
 def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsRecord) -> Iterable[_OfGroup]:
     """The records that take effect for groups because of the record at ``offset``: the record itself, or pending
-    ones. Changes ``producers``.
+    records. Changes ``producers``.
     """
     match record:
         case PendingOffset(producer_id=name, producer_epoch=epoch, commit=commit):
@@ -367,7 +369,7 @@ class _OffsetsDraft:
         return GroupState(self._offsets, self._latest_commit, self._expires_ms, self._member_epoch)
 
     def apply(self, offset: int, record: _OfGroup) -> bool:
-        """Apply a record; returns whether it deletes something."""
+        """Apply a record. Returns whether it deletes something."""
         match record:
             case OffsetCommit():
                 self._commit(offset, record)
@@ -394,7 +396,7 @@ class _OffsetsDraft:
         key = TopicIdPartition(record.topic_id, record.partition)
         present = self._offsets.get(key)
         if present is not None and present.at > record.at:
-            return  # while the commit was pending, a later one has overtaken it
+            return  # while the commit was pending, a later commit has replaced it
         self._offsets[key] = record
         self._latest_commit = offset
         self._expires_ms = max(self._expires_ms, record.expires_ms)
@@ -411,7 +413,7 @@ class _OffsetsDraft:
 
 
 def is_stale(member_epoch: int | None, present: int | None) -> bool:
-    """Whether a commit with this member epoch is too late for a group whose greatest epoch is ``present``."""
+    """Whether a commit with this member epoch is stale in a group whose greatest member epoch is ``present``."""
     return member_epoch is not None and present is not None and member_epoch < present
 
 

@@ -1,4 +1,4 @@
-"""Checks the offsets of a group's commit, as far as possible without looking at partitions. Pure.
+"""Checks the offsets of a group's commit, as far as possible without reading partitions. Pure.
 
 A commit that passes can be written and read back. This matters because an unreadable record would hide the offsets
 of every group in its partition.

@@ -43,7 +43,7 @@ METADATA_CONFIGS: Mapping[str, str] = {"cleanup.policy": SNAPSHOT}
 
 
 def offsets_topic(config: ClusterConfig) -> InternalTopic:
-    """``__consumer_offsets`` by this cluster's configs."""
+    """The shape of ``__consumer_offsets`` under this cluster's configs."""
     return InternalTopic(
         OFFSETS_TOPIC,
         config.offsets_topic_num_partitions,
@@ -54,7 +54,7 @@ def offsets_topic(config: ClusterConfig) -> InternalTopic:
 
 
 def transactions_topic(config: ClusterConfig) -> InternalTopic:
-    """``__transaction_state`` by this cluster's configs."""
+    """The shape of ``__transaction_state`` under this cluster's configs."""
     factor = config.transaction_state_log_replication_factor
     return InternalTopic(
         TRANSACTIONS_TOPIC,
@@ -66,8 +66,9 @@ def transactions_topic(config: ClusterConfig) -> InternalTopic:
 
 
 def operations_topic(brokers: int, *, tiered: bool) -> InternalTopic:
-    """``__operations`` for a cluster with this number of brokers; ``tiered``: whether it has a remote tier. It has
-    fewer replicas than usual if there are fewer brokers, so that a cluster of one broker also has a history.
+    """The shape of ``__operations`` in a cluster with this number of brokers; ``tiered``: whether the cluster has
+    a remote tier. With fewer brokers, the topic has fewer replicas, so that a cluster of one broker also has a
+    history.
     """
     return InternalTopic(
         OPERATIONS_TOPIC,
@@ -88,7 +89,7 @@ def operations_topic(brokers: int, *, tiered: bool) -> InternalTopic:
 
 
 def _configs() -> dict[str, str]:
-    """Configs that do not follow the cluster's defaults for users' topics."""
+    """The topic's own configs, which override the cluster's defaults for users' topics."""
     return {
         "cleanup.policy": SNAPSHOT,
         "remote.storage.enable": "false",
@@ -108,7 +109,7 @@ def check_not_internal(topic: str, deed: str) -> None:
     """Refuse a user's call that targets one of the engine's own topics. Raises: InvalidTopicError."""
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(
-            f"topic {topic!r} is internal: the engine keeps its own state there, so you cannot {deed} it; "
+            f"topic {topic!r} is internal: it holds the engine's own state, so you cannot {deed} it; "
             "it follows the cluster's configs unless it has its own"
         )
 

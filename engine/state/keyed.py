@@ -50,8 +50,8 @@ class StateFormat(Generic[M, R]):
     def to_batch(self, records: Iterable[R], now_ms: int) -> pa.RecordBatch:
         """The records as a batch of the record columns, with one timestamp.
 
-        Raises: InvalidCallError for a record that would not read back equal, which would make its partition
-        unreadable.
+        Raises: InvalidCallError for a record that would be read back as a different one, because it would make its
+            partition unreadable.
         """
         rows = [self._row(record) for record in records]
         return pa.RecordBatch.from_arrays(
@@ -85,4 +85,4 @@ TRANSACTIONS: StateFormat[TransactionStates, TransactionRecord] = StateFormat(
     Codec(transaction_state.encode, transaction_state.decode),
 )
 FORMATS: dict[str, StateFormat[Any, Any]] = {OFFSETS.topic: OFFSETS, TRANSACTIONS.topic: TRANSACTIONS}
-"""By topic name."""
+"""Keyed by topic name."""

@@ -1,8 +1,8 @@
 """Users' topics with ``cleanup.policy=snapshot``: the latest record of each key, as a fold over a partition.
 
-Works on Arrow, in memory; ``stratalog.engine.spark.reducing`` is the same fold for larger partitions. Snapshots
-leave out records without a key, as Kafka's cleaner does. Rows are in the order of the latest records in the log.
-Pure.
+This module works on Arrow data in memory; ``stratalog.engine.spark.reducing`` is the same fold for larger
+partitions. Snapshots leave out records without a key, as Kafka's cleaner does. Rows are in the order of the latest
+records in the log. Pure.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class LatestByKey:
 
     @classmethod
     def empty(cls, schema: pa.Schema) -> LatestByKey:
-        """The state of an empty log; ``schema`` is the topic's physical one."""
+        """The state of an empty log; ``schema`` is the topic's physical schema."""
         return cls(record_schema(schema).empty_table())
 
     def apply(self, offset: int, records: Iterable[pa.RecordBatch]) -> LatestByKey:
         """The state after these batches of records, the first of which is at ``offset``.
 
-        Raises: StaleMetadataError when they have fields that the state's schema lacks.
+        Raises: StaleMetadataError if the batches have fields that the state's schema lacks.
         """
         schema = self.table.schema
         batches = [fitted(batch.select(RECORD_COLUMNS), schema, _WHAT) for batch in records]
@@ -80,7 +80,8 @@ def record_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
-    """The latest record of each key from ``later`` over ``earlier``, which has each key once."""
+    """The latest record of each key. A record of ``later`` replaces the record of its key in ``earlier``, which
+    has each key once."""
     both = pa.concat_tables([earlier, later]).append_column(_ORDER, numbers(0, earlier.num_rows + later.num_rows))
     keyed = both.filter(pc.is_valid(both.column("key")))
     is_later = pc.greater_equal(keyed.column(_ORDER), earlier.num_rows)
@@ -115,5 +116,5 @@ def check_key(key_schema: str | None, policy: str, what: str) -> None:
     if key_schema is not None and not is_comparable(type_from_json(key_schema)):
         raise InvalidConfigError(
             f"{what}: cleanup.policy = {policy} keeps the latest record of each key, and keys of the declared "
-            "type cannot be compared: take no floats, arrays or maps"
+            "type cannot be compared: use a type without floats, arrays and maps"
         )

@@ -52,7 +52,7 @@ class Event:
     job: str | None = None
     """The scheduler's job, if known."""
     run: str
-    """The scheduler's run id, otherwise the id of the process."""
+    """The scheduler's run id; without a scheduler, the process id."""
     cluster: str
     version: str
     """The version of this package."""
@@ -75,7 +75,7 @@ EVENT_COLUMNS = tuple(one.name for one in fields(Event))
 
 
 def event_time(time_ms: int) -> datetime:
-    """A time in the form of events."""
+    """A time as events store it."""
     return _EPOCH + timedelta(milliseconds=time_ms)
 
 
@@ -89,8 +89,8 @@ def to_batch(event: Event) -> pa.RecordBatch:
 
 
 def from_values(values: Iterable[Mapping[str, Any] | None]) -> Iterator[Event]:
-    """The events of record values, as Python values from Arrow. A value without a required field comes from
-    another writer and is left out.
+    """The events of record values, as Python values from Arrow. A value without a required field was written by
+    another program, and is left out.
     """
     for value in values:
         if value is None or any(value[name] is None for name in _NEVER_NULL):

@@ -1,8 +1,8 @@
 """``__transaction_state``: transactional ids and the states of their transactions (KIP-98), as a fold. Pure.
 
-A record is the complete state of its transactional id, and names the earlier log record on which it is based. It
-counts if that earlier record is still the id's current state, and the transition is legal. So if two drivers
-decide on the same state, the first in the log counts.
+A record is the complete state of its transactional id, and names the earlier log record on which it is based. The
+record counts if that earlier record is still the id's current state, and the transition is legal. So if two
+drivers base a decision on the same state, the first decision in the log counts.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing, Empty, Dead
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing, Empty, Dead
@@ -48,7 +48,7 @@ VALID_PREVIOUS: Mapping[State, frozenset[State]] = {
     State.DEAD: frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
     State.PREPARE_EPOCH_FENCE: frozenset({State.ONGOING}),
 }
-"""By state, the states that may precede it. A new id begins as Empty."""
+"""The states that may precede each state. A new id begins as Empty."""
 
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -59,14 +59,14 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     transactional_id: str
     producer_id: str
     producer_epoch: int
-    """Grows by one with every producer that takes the id over, and with each decision to end a transaction. In the
-    states Prepare* it is the epoch of the markers.
+    """The producer epoch. It grows by one with every producer that takes the id over, and with each decision to
+    end a transaction. In the states Prepare* it is the epoch of the markers.
     """
     state: State
     partitions: tuple[TopicIdPartition, ...] = ()
     timeout_ms: int
     start_ms: int | None = None
-    """The start of the transaction in progress; None without one."""
+    """The start of the transaction in progress; None if there is none."""
     update_ms: int
     rests_on: int | None = None
     """The log offset of the record that this decision was based on; None for the first."""
@@ -89,7 +89,7 @@ class TransactionStates:
     """The transactional ids of one partition of ``__transaction_state`` at ``next_offset``."""
 
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
-    """By transactional id; none is Dead."""
+    """The states, by transactional id; none is Dead."""
     next_offset: int = 0
 
     def apply(self, offset: int, records: Iterable[TransactionRecord]) -> TransactionStates:
@@ -100,7 +100,7 @@ class TransactionStates:
                 case TransactionTombstone(name):
                     after.pop(name, None)
                 case Transaction(transactional_id=name) if not follows(record, after.get(name)):
-                    pass  # decided on an outdated state, or an illegal transition: the record does not count
+                    pass  # an outdated state, or an illegal transition: the record does not count
                 case Transaction(transactional_id=name, state=State.DEAD):
                     after.pop(name, None)
                 case Transaction(transactional_id=name):

@@ -38,9 +38,9 @@ def init_producer(
     max_timeout_ms: int,
     now_ms: int,
 ) -> Transaction:
-    """A producer takes the transactional id over, with an epoch above all earlier ones. For a new id, the producer
-    is ``producer_id``, which is new, with epoch 0. An open transaction of its predecessor is fenced first
-    (PrepareEpochFence): abort it, then call again.
+    """A producer takes the transactional id over, with an epoch above all earlier epochs. For a new transactional
+    id, the producer gets the new ``producer_id``, with epoch 0. An open transaction of its predecessor is fenced
+    first (PrepareEpochFence): abort it, then call again.
 
     Raises: InvalidTransactionTimeoutError; ConcurrentTransactionsError while a transaction is being ended.
     """
@@ -81,8 +81,8 @@ def init_producer(
 
 
 def may_continue(present: Transaction | None, last: Transaction, timeout_ms: int) -> bool:
-    """Whether the producer that left its transactional id as ``last`` may begin the next transaction without
-    taking the id over again: no other producer has taken it over, and no transaction is being ended (KIP-890: a
+    """Whether the producer whose last known state is ``last`` may begin the next transaction without taking the
+    transactional id over again: no other producer has taken it over, and no transaction is being ended (KIP-890: a
     producer continues with the epoch that the end of its transaction has raised).
     """
     return (
@@ -171,7 +171,7 @@ def abort_overdue(present: Transaction, now_ms: int) -> Transaction | None:
 
 
 def forget(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction | None:
-    """Delete a transactional id that was unused for ``expiration_ms``. None: not due."""
+    """Delete a transactional id that has not been used for ``expiration_ms``. None: not due."""
     if present.state not in VALID_PREVIOUS[State.DEAD] or now_ms - present.update_ms < expiration_ms:
         return None
     return _step(present, State.DEAD, now_ms)

@@ -53,7 +53,7 @@ def parts(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def values(part: dict[str, Any]) -> list[tuple[int, bytes]]:
-    """Offsets and values in the batches of a partition, whose checksums are right."""
+    """Offsets and values in the batches of a partition, whose checksums must be right."""
     data, found = part["message_set"], []
     while data:
         size = 12 + int.from_bytes(data[8:12], "big")
@@ -92,7 +92,9 @@ REQUESTED: dict[int, dict[str, Any]] = {
         "consumer_group_generation_id": -1,
         "consumer_id": "",
         "retention_time": -1,
-        "topics": [{"topic": "t", "partitions": [{"partition": 0, "offset": 2, "metadata": "so far"}]}],
+        "topics": [
+            {"topic": "t", "partitions": [{"partition": 0, "offset": 2, "leader_epoch": 5, "metadata": "so far"}]}
+        ],
     },
     ApiKey.OFFSET_FETCH: {"consumer_group": "g", "topics": [{"topic": "t", "partitions": [0]}]},
     ApiKey.FIND_COORDINATOR: {"consumer_group": "g", "coordinator_key": "g", "coordinator_type": 0},

@@ -1,4 +1,4 @@
-"""What a seed stands for: the cluster, what each driver does, the faults, how it is scheduled."""
+"""The content of a seed: the cluster, the operations of each driver, the faults, the schedule."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.simulation.themes import (
     COMPACT_TIERED,
     EARLIER,
     ERASE,
+    ERASE_COMPACT_TIERED,
     ERASE_TIERED,
     LOST,
     MAINTAIN,
@@ -21,12 +22,12 @@ from tests.simulation.themes import (
 )
 
 Event = tuple[int, str, int]
-"""At which step, what, to which broker or slot (see ``faults.Events``)."""
+"""The step, the kind, and the broker or slot of an event (see ``faults.Events``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that a driver does. What the arguments mean is the action's business."""
+    """One operation of a driver. The action interprets the arguments."""
 
     action: str
     arguments: tuple[int | str, ...] = ()
@@ -37,7 +38,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A cluster as it is formatted: of those with the same shape only the first is."""
+    """A cluster as it is formatted: only the first of each shape is formatted, the others are copies."""
 
     brokers: int
     voters: int
@@ -46,55 +47,55 @@ class Shape:
     topic_configs: tuple[tuple[str, str], ...]
     cluster_configs: tuple[tuple[str, str], ...]
     placement: int
-    """Ids differ with it, and so does where replicas are placed."""
+    """Determines the ids, and so the placement of replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What drivers do, what happens besides, how it is scheduled: of any simulation."""
+    """The operations of drivers, the events, and the schedule of any simulation."""
 
     seed: int
     operations: tuple[tuple[Operation, ...], ...]
-    """By slot: a slot is a job that is started again when its driver dies."""
+    """Operations by slot: a slot is a job that is restarted when its driver dies."""
     events: tuple[Event, ...] = ()
     constant_roots: bool = False
-    """No root ever changes: to look at a ``broker.json`` is no point of interleaving."""
+    """Whether roots never change: reading a ``broker.json`` is then no point of interleaving."""
     page: int = 0
-    """Names in a page of a listing; 0: a listing is a snapshot."""
+    """The number of names in a page of a listing; 0: a listing is a snapshot."""
     tick_ms: int = 1
-    """How far a step moves the clock."""
+    """The time by which a step moves the clock."""
     schedule: str = "uniform"
     horizon: int = 300
-    """About how many steps the interesting part takes."""
+    """The approximate number of steps of the interesting part."""
     fault_rate: float = 0.0
     late_write_rate: float = 0.0
-    """How often a call that changes something fails and takes effect after its error, or its answer is the echo of
-    its own success."""
+    """The rate of mutating calls that fail and take effect after their error, or whose answer is the echo of their
+    own success."""
     stall_rate: float = 0.0
-    """How often a driver falls asleep before a call of ``stalls_at``, a tenth of it before others."""
+    """The rate of drivers that pause before a call of ``stalls_at``, and a tenth of it before other calls."""
     stalls_at: frozenset[str] = frozenset({"create", "commit", "replace", "delete"})
     crashes: int = 0
     most_steps: int = 4000
-    """After so many steps the faults are over, and everybody goes on in turn."""
+    """The number of steps after which the faults end, and all drivers run in turn."""
     tags: frozenset[str] = field(default=frozenset())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration(Plan):
-    """Everything that a run depends on, but for the random choices of its schedule."""
+    """Everything on which a run depends, except the random choices of its schedule."""
 
     shape: Shape
     setup: tuple[Operation, ...] = ()
-    """What one driver does alone before the others begin."""
+    """The operations of one driver alone before the others begin."""
     ahead_ms: tuple[int, ...] = ()
-    """By slot, how far the clocks of its drivers are ahead of the storage's, or behind (below 0). Empty: they
-    are all right. So are those of who sets up, and of the lone driver."""
+    """By slot, the offset of its drivers' clocks from the storage's (negative: behind). Empty: all clocks are
+    right, including those of the setup and of the lone driver."""
     fine_metadata: bool = True
-    """Whether calls of the metadata log are points of interleaving each, or all of one request together."""
+    """Whether each call of the metadata log is a point of interleaving, or all calls of one request together."""
 
 
 def operations_of(text: str) -> tuple[Operation, ...]:
-    """Operations as they are shown: ``append p0 0 0 1; replicate``."""
+    """Operations in the notation ``append p0 0 0 1; replicate``."""
     operations = []
     for words in map(str.split, filter(None, text.split(";"))):
         arguments = (int(word) if word.isdigit() else word for word in words[1:])
@@ -105,7 +106,8 @@ def operations_of(text: str) -> tuple[Operation, ...]:
 def small(
     *slots: str, setup: str = "", brokers: int = 2, copies: int = 2, page: int = 0, **configs: str
 ) -> Configuration:
-    """A directed configuration: one partition, these operations by slot; ``configs`` with underscores for dots."""
+    """A directed configuration: one partition, these operations by slot; ``configs`` have underscores instead of
+    dots."""
     given = {"compression_type": "uncompressed", "file_delete_delay_ms": "0", "retention_ms": "-1", **configs}
     return Configuration(
         seed=0,
@@ -128,7 +130,7 @@ def small(
 
 
 def configuration_of(seed: int, theme_name: str | None = None, voters: int | None = None) -> Configuration:
-    """The configuration of a seed; of a certain theme, and with so many voters, where that is given."""
+    """The configuration of a seed, with a certain theme and number of voters if given."""
     from tests.simulation.actions import plan_operation  # the table of actions rests on these types
 
     rng = random.Random(f"configuration {seed}")
@@ -160,10 +162,12 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if "tidy" in dict(theme.weights):
         topic_configs["retention.bytes"] = rng.choice(("-1", "2500", "6000"))
         topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
-    if theme in (*COMPACT, COMPACT_TIERED, ERASE[-1]):
+    if theme in (*COMPACT, COMPACT_TIERED, ERASE[-1], ERASE_COMPACT_TIERED):
         topic_configs |= _compacted(random.Random(f"compacted {seed}"))
     if theme.tiered:
         topic_configs |= _tiered(rng)
+        if theme.name == "tier" and random.Random(f"left to tier {seed}").random() < 0.3:
+            topic_configs |= LEFT_TO_TIER
     if "retention.bytes" in topic_configs and random.Random(f"all expires {seed}").random() < 0.2:
         topic_configs |= {"retention.bytes": "0", "local.retention.bytes": "-2"}  # the last file of a log, too
     if theme.unclean:
@@ -193,15 +197,18 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if "transact" in dict(theme.weights):
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
+    if theme is ERASE_COMPACT_TIERED:
+        shape, operations = _tiered_later(seed, shape, operations)
     operations = _with_replays(seed, shape, operations)
     if theme is not EARLIER and theme not in (
         *COMPACT,
         *ERASE,
         ERASE_TIERED,
-    ):  # what a mirror was told of is not put back
+        ERASE_COMPACT_TIERED,
+    ):  # the state of a mirror is not restored
         operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
-    if theme in ERASE:  # ``ERASE_TIERED`` has the remote tier
+    if theme in ERASE:  # the others have the remote tier
         local = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
         shape = replace(shape, topic_configs=local)
     shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
@@ -220,7 +227,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     elif theme is LOST:
         lost = rng.randrange(horizon // 2, 2 * horizon), "lose_all", rng.randrange(8)
         events = tuple(sorted((*events, lost)))
-    elif not theme.unclean and theme not in (*COMPACT, *ERASE, ERASE_TIERED):
+    elif not theme.unclean and theme not in (*COMPACT, *ERASE, ERASE_TIERED, ERASE_COMPACT_TIERED):
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,
@@ -245,7 +252,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
 def _with_flips(
     seed: int, events: tuple[Event, ...], operations: tuple[tuple[Operation, ...], ...], horizon: int
 ) -> tuple[tuple[Event, ...], tuple[tuple[Operation, ...], ...]]:
-    """In some of the runs bits are flipped, and somebody checks and mends between the rest."""
+    """In some runs bits are flipped, and a driver checks and repairs meanwhile."""
     rng = random.Random(f"flips {seed}")
     if rng.random() >= _FLIPPED:
         return events, operations
@@ -256,6 +263,9 @@ def _with_flips(
         slot.insert(rng.randint(0, len(slot)), Operation(rng.choice(("verify", "look", "heal", "heal"))))
     return tuple(sorted((*events, *flips))), tuple(map(tuple, slots))
 
+
+LEFT_TO_TIER = {"segment.bytes": "9000", "segment.merge.inline.bytes": "0"}
+"""``merge`` leaves sealed runs of several files to ``tier``, which writes each segment straight from the files."""
 
 _FLIPPED = 0.25
 
@@ -283,7 +293,7 @@ def _tiered(rng: random.Random) -> dict[str, str]:
 def _with_tiering(
     seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
 ) -> tuple[Shape, tuple[tuple[Operation, ...], ...]]:
-    """In half of these runs a part of each history is tiered before it may get lost."""
+    """In half of these runs a part of each history is tiered before it may be lost."""
     rng = random.Random(f"lost histories {seed}")
     if rng.random() < 0.5:
         return shape, operations
@@ -310,11 +320,28 @@ def _with_transactions(
     return replace(shape, cluster_configs=configs), operations
 
 
+def _tiered_later(
+    seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
+) -> tuple[Shape, tuple[tuple[Operation, ...], ...]]:
+    """In some of these runs the topic becomes tiered in the middle: its table begins after rules of both kinds."""
+    rng = random.Random(f"tiered later {seed}")
+    if rng.random() >= _TIERED_LATER:
+        return shape, operations
+    slots = [list(slot) for slot in operations]
+    slot = rng.choice(slots)
+    slot.insert(rng.randint(0, len(slot)), Operation("begin_tiering"))
+    configs = tuple(pair for pair in shape.topic_configs if pair[0] != "remote.storage.enable")
+    return replace(shape, topic_configs=configs), tuple(map(tuple, slots))
+
+
+_TIERED_LATER = 0.3
+
+
 def _with_litter(
     seed: int, theme: Theme, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
 ) -> tuple[tuple[Operation, ...], ...]:
-    """In half of the runs with tiering some uploads are never committed, and segments change their size. Where no
-    history gets lost, a vacuum needs to spare nothing for its youth."""
+    """In half of the runs with tiering some uploads are never committed, and segments change their size. If no
+    history is lost, a vacuum may delete objects of any age."""
     rng = random.Random(f"litter {seed}")
     if ("remote.storage.enable", "true") not in shape.topic_configs or rng.random() < 0.5:
         return operations
@@ -335,7 +362,7 @@ def _with_litter(
 def _with_replays(
     seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
 ) -> tuple[tuple[Operation, ...], ...]:
-    """In some runs producers append again what was acknowledged, and other records under its sequence."""
+    """In some runs producers repeat acknowledged appends, and append other records under their sequences."""
     from tests.simulation.actions import ACTIONS
 
     rng = random.Random(f"replays {seed}")
@@ -353,7 +380,7 @@ def _with_replays(
 def mirrored(
     seed: int, operations: tuple[tuple[Operation, ...], ...], rate: float = 0.06
 ) -> tuple[tuple[Operation, ...], ...]:
-    """In some runs, whatever they are about, drivers mirror a topic, too, each other beside."""
+    """In some runs of any theme, concurrent drivers also mirror a topic."""
     rng = random.Random(f"mirrors {seed}")
     if rng.random() >= rate:
         return operations
@@ -367,8 +394,8 @@ def mirrored(
 def _with_snapshots(
     seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
 ) -> tuple[Shape, tuple[tuple[Operation, ...], ...]]:
-    """Some runs take snapshots of the metadata between the rest, whatever they are about; most of these delete
-    the log below at once."""
+    """Some runs of any theme take snapshots of the metadata meanwhile; most of these delete the log below
+    immediately."""
     rng = random.Random(f"metadata snapshots {seed}")
     if rng.random() >= 0.3:
         return shape, operations
@@ -383,13 +410,13 @@ def _with_snapshots(
 
 _DAY_MS = 24 * 60 * 60 * 1000
 DAYS_APART_MS = 3 * _DAY_MS
-"""How far a wrong clock is from the right time."""
+"""The distance of a wrong clock from the right time."""
 EXPIRES_SOONER = {"producer.id.expiration.ms": str(_DAY_MS)}
-"""Configs of a topic whose producers a wrong clock would forget."""
+"""Configs of a topic whose producers a wrong clock would expire."""
 
 
 def _with_wrong_clocks(seed: int, shape: Shape, slots: int) -> tuple[Shape, tuple[int, ...]]:
-    """In some runs, whatever they are about, the clocks of drivers are days apart."""
+    """In some runs of any theme, the clocks of drivers are days apart."""
     rng = random.Random(f"clocks {seed}")
     if rng.random() >= 0.15:
         return shape, ()

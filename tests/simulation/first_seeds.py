@@ -1,8 +1,8 @@
-"""``python -m tests.simulation.first_seeds``: the seeds at which the simulation finds each mutation today.
+"""``python -m tests.simulation.first_seeds``: the seeds at which the simulation currently finds each mutation.
 
-A change of the protocol or of the simulation moves them: then ``test_mutations`` runs seed after seed, from
-``first`` of a mutation on, and takes minutes. Each mutation that is not found at ``first`` has a row.
-Names of mutations limit the search to these.
+A change of the protocol or of the simulation moves them: then ``test_mutations`` runs seed after seed, from a
+mutation's ``first`` on, and takes minutes. Each mutation that is not found at ``first`` has a row. Names of
+mutations limit the search to these.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.mutations_of_bytes import MUTATIONS_OF_BYTES
 from tests.simulation.mutations_of_removal import MUTATIONS_OF_REMOVAL
+from tests.simulation.mutations_of_uploads import MUTATIONS_OF_UPLOADS
 
 
 def found_at(mutation: Mutation) -> int | None:
@@ -22,7 +23,7 @@ def found_at(mutation: Mutation) -> int | None:
 
 
 if __name__ == "__main__":
-    for mutation in [*MUTATIONS, *MUTATIONS_OF_BYTES, *MUTATIONS_OF_REMOVAL]:
+    for mutation in [*MUTATIONS, *MUTATIONS_OF_BYTES, *MUTATIONS_OF_REMOVAL, *MUTATIONS_OF_UPLOADS]:
         if not sys.argv[1:] or mutation.name in sys.argv[1:]:
             seed = found_at(mutation)
             if seed != mutation.first:

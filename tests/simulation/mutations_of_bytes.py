@@ -1,4 +1,4 @@
-"""What vouches for bytes, and what makes alarms true, left out (I8 to I10): the simulation must find each."""
+"""Omitted checks of bytes, and of alarms (I8 to I10): the simulation must find each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import stratalog.engine.metadata.image
+import stratalog.engine.records.acknowledge
 import stratalog.engine.replication.damage
 import stratalog.engine.replication.sync
 import stratalog.engine.upkeep.healing.plan
@@ -44,12 +45,12 @@ def _unread(
     directed: Configuration | None = None,
     first: int = 1,
 ) -> Mutation:
-    """Of runs in which bits flip: somebody does not look at bytes that he relies upon."""
+    """Runs with flipped bits in which a step does not check bytes that it relies on."""
     return Mutation(name, what, all_of(*patches), theme=theme, directed=directed, shaped=_flipping, first=first)
 
 
 def _untrue(name: str, what: str, *patches: _Patch, first: int = 1) -> Mutation:
-    """Of runs with checks and without flips: a check says what is not so."""
+    """Runs with checks and without flips, in which a check reports something false."""
     return Mutation(name, what, all_of(*patches), theme="checks", first=first)
 
 
@@ -86,8 +87,8 @@ _TAKEN_AWAY = (
     ("flip", "2"),  # of that file
     ("d1", "delete 0.1 b2"),  # broker 1 leads, without the record: d1 is about to take the file away
     ("d0", ""),  # broker 1 gets it all the same
-    ("d2", "create 2.2.hw b2"),  # d2 has copied what is behind it, and is about to say that all is there
-    ("d1", "commit 0.1 b2"),  # it is away, and not yet copied anew
+    ("d2", "create 2.2.hw b2"),  # d2 has copied the following records, and is about to report that all exist
+    ("d1", "commit 0.1 b2"),  # it is away, and not yet copied again
     ("d2", ""),
 )
 
@@ -156,6 +157,12 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         "a leader that takes over gives up the end of the epochs before it, which nobody has acknowledged",
         patched(stratalog.engine.replication.damage, "claimed_high_watermark_of", variants.all_of_it),
         first=62,
+    ),
+    _untrue(
+        "high watermarks on followers first",
+        "append 7: the high watermark is on the leader before the followers get it",
+        patched(stratalog.engine.records.acknowledge, "advance_high_watermark", variants.followers_first),
+        first=133,
     ),
     Mutation(
         "committed below min.insync.replicas",

@@ -79,7 +79,7 @@ def test_executors_mirror_a_tier_which_is_then_a_delta_table_here(
     options = MirrorOptions(replication_factor=2, bulk_offsets=1, tier=True)
     report = with_ports(mirror, ports_of(cluster))(whole("plain"), ["plain"], options).raise_for_failures()
     assert int(report.totals["tasks"] or 0) > 8
-    assert report.totals["from_tier"] == 2430 + 2040
+    assert report.totals["from_tier"] == 2430 + 2040, report.notes
     with_ports(compare, ports_of(cluster))(Brokers("plain"), ["plain"]).raise_for_failures()
     cluster.topics.alter_configs("plain", TIERED)
     assert cluster.tier().raise_for_failures().totals["uploaded_files"]

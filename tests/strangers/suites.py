@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.kafka_server import PINS
@@ -22,7 +22,6 @@ from stratalog.jobs.java import find_java
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "strangers"
 _JOBS = 2
-_BEYOND = "commits beyond the end of a log, which the endpoint refuses (docs/serve.md, Commits)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,7 @@ class Suite:
     gaps: Mapping[str, str]
     """Those of them that are known to fail, and why."""
     left_out: Mapping[str, str]
-    """What does not apply, and why."""
-    intended: Mapping[str, str] = field(default_factory=dict)
-    """Those that fail because the endpoint differs from Kafka intentionally."""
+    """Tests that do not apply, with the reason."""
     partitions: int = 4
     """The partitions of topics that are created by their first use."""
 
@@ -259,7 +256,6 @@ LIBRDKAFKA = Suite(
         "0155-0190": "share groups (KIP-932), not served",
         "all others": "need no broker, a mock broker, SASL, OpenSSL or a proxy",
     },
-    intended=dict.fromkeys(("0099", "0140"), _BEYOND),
 )
 
 # ------------------------------------------------------------------------------------------- Java
@@ -386,13 +382,6 @@ JAVA = Suite(
         "StaticConsumerDetectsNewPartitionCreatedAfterRestart": "static members, not served",
         "ConsumerBounceTest, ConsumerIntegrationTest, ConsumerTopicCreationTest": "stop or configure brokers",
         "SaslPlainPlaintextConsumerTest, ShareConsumerTest, ShareConsumerRackAwareTest": "SASL, share groups",
-    },
-    intended={
-        f"PlaintextConsumerCommitTest.testClassicConsumer{name}": _BEYOND
-        for name in (
-            *("AutoCommitOnClose", "AutoCommitOnCloseAfterWakeup", "CommitMetadata", "NoCommittedOffsets"),
-            *("AsyncCommit", "AutoCommitIntercept", "AutoCommitOnRebalance"),
-        )
     },
     partitions=1,
 )

@@ -13,12 +13,14 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from stratalog.engine.health import sight
+from stratalog.engine.records.groups import commit
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.local_space import FolderSpace
 from stratalog.partitions.unwritable import UnwritableStorageError
+from tests.ports import ports_of, with_ports
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.health_harness import HOUR_MS, Patient, files
 from tests.unit.snapshot_harness import keyed
@@ -28,11 +30,11 @@ from tests.unit.test_upkeep_compact import commit_rule
 from tests.unit.transact_harness import rows
 
 Broken = Callable[[Patient], Callable[[], object] | None]
-"""Breaks a cluster; returns what undoes the part that no command does."""
+"""Breaks a cluster; returns a function that reverts the part that no command repairs."""
 
 
 def away(broker: int) -> Callable[[Patient], Callable[[], object]]:
-    """Its mount is missing."""
+    """The broker's mount is missing."""
 
     def broken(patient: Patient) -> Callable[[], object]:
         mount = patient.live.unreachable(broker)
@@ -43,12 +45,12 @@ def away(broker: int) -> Callable[[Patient], Callable[[], object]]:
 
 
 def folder_gone(broker: int) -> Callable[[Patient], None]:
-    """Its folder is deleted."""
+    """The broker's folder is deleted."""
     return lambda patient: shutil.rmtree(patient.live.root(broker))
 
 
 def noticed(broken: Broken) -> Broken:
-    """A run of maintain has been there since, and failed."""
+    """A run of maintain has failed since."""
 
     def then(patient: Patient) -> Callable[[], object] | None:
         undo = broken(patient)
@@ -76,7 +78,7 @@ def lost_leader(patient: Patient) -> None:
 
 
 def another(patient: Patient) -> None:
-    """The root was put back from a copy."""
+    """The root was restored from a copy."""
     root, copy = patient.live.root(3), patient.live.folder / "copy"
     shutil.copytree(root, copy)
     shutil.rmtree(root)
@@ -155,7 +157,7 @@ def blocked(patient: Patient) -> None:
 
 
 def full(patient: Patient) -> None:
-    """A disk of a broker, full of files that have left the log."""
+    """The disk of a broker is full of files that have left the log."""
     live = patient.live
     live.fill("defgh")
     configs = {"segment.bytes": "1", "retention.bytes": "1", "file.delete.delay.ms": "0"}
@@ -182,7 +184,7 @@ def remote_away(live: LiveCluster) -> Iterator[None]:
 
 @contextmanager
 def remote_empty(live: LiveCluster) -> Iterator[None]:
-    """The mount point without its mount."""
+    """The mount point of the remote tier without its mount."""
     live.remote.rename(live.folder / "away")
     live.remote.mkdir()
     yield
@@ -193,7 +195,7 @@ def remote_empty(live: LiveCluster) -> Iterator[None]:
 def remote(
     how: Callable[[LiveCluster], AbstractContextManager[None]], *jobs: str, back: bool = False
 ) -> Callable[[Patient], Callable[[], object] | None]:
-    """The remote tier is away while these jobs run; ``back``: not any more."""
+    """The remote tier is away while these jobs run; ``back``: it has returned since."""
 
     def broken(patient: Patient) -> Callable[[], object] | None:
         patient.live.fill("d")
@@ -210,7 +212,7 @@ def remote(
 
 
 def uploads(*jobs: str) -> Callable[[Patient], Callable[[], object]]:
-    """The remote tier takes no files, and can be read."""
+    """The remote tier accepts no files, and can be read."""
 
     def broken(patient: Patient) -> Callable[[], object]:
         live, create, stage = patient.live, LocalStore.create, LocalStore.stage_copy
@@ -245,7 +247,7 @@ def not_uploaded(patient: Patient) -> None:
 
 
 def erased(patient: Patient) -> Callable[[], object]:
-    """Records were erased, and the files that had them wait for their readers."""
+    """Records were erased, and the replaced files wait for their readers."""
     live = patient.live
     live.cluster.append_batches("t", {0: [keyed([("k", "1"), ("l", "1")], 1)]}).raise_for_failures()
     live.cluster.erase("t", ["k"]).raise_for_failures()
@@ -268,14 +270,14 @@ def uncompacted(patient: Patient) -> None:
 
 
 def cut_off_compaction(patient: Patient) -> None:
-    """A run ended two hours ago, when it had committed its rule."""
+    """A run ended two hours ago, after it had committed its rule."""
     live = patient.live
     live.cluster.topics.alter_configs("t", COMPACTED)
     commit_rule(live, bound=2, at_ms=SystemClock().now_ms() - 2 * HOUR_MS)
 
 
 def lost(brokers: tuple[int, ...]) -> Callable[[Patient], None]:
-    """The topic's folders are gone from these brokers."""
+    """The topic's folders are missing on these brokers."""
 
     def broken(patient: Patient) -> None:
         for broker in brokers or (patient.live.leader(),):
@@ -286,7 +288,7 @@ def lost(brokers: tuple[int, ...]) -> Callable[[Patient], None]:
 
 
 def behind(patient: Patient) -> None:
-    """All brokers were put back from a copy that lacks the last segment."""
+    """All brokers were restored from a copy without the last segment."""
     live = patient.live
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "-2"})
     live.fill("d")
@@ -320,6 +322,12 @@ def late_group(patient: Patient) -> Callable[[], object]:
     groups = patient.live.cluster.groups
     groups.commit("g", {("t", 0): 1}).raise_for_failures()
     patient.live.cluster.topics.alter_configs(None, {"health.consumer.max.lag.records": "1"})
+    return lambda: groups.commit("g", {("t", 0): 3}).raise_for_failures()
+
+
+def beyond_group(patient: Patient) -> Callable[[], object]:
+    groups = patient.live.cluster.groups
+    with_ports(commit, ports_of(patient.live.cluster))("g", {("t", 0): 99}, beyond_end=True).raise_for_failures()
     return lambda: groups.commit("g", {("t", 0): 3}).raise_for_failures()
 
 
@@ -368,7 +376,7 @@ def long_ago(hours: int) -> Callable[[Patient], None]:
 
 
 def skewed(patient: Patient) -> None:
-    """The clock of this machine is three days ahead. The ``timedatectl`` of the test sets it right."""
+    """The clock of this machine is three days ahead. The test's ``timedatectl`` corrects it."""
     ahead, tool = patient.live.folder / "ahead", patient.live.folder / "bin" / "timedatectl"
     ahead.touch()
     tool.parent.mkdir()

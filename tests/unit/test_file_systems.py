@@ -1,4 +1,4 @@
-"""File systems of fsspec that a user brings: honest ones work, and lying ones are refused by their names."""
+"""File systems of fsspec that a user brings: correct ones work, and incorrect ones are refused by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import sys
 import tracemalloc
 import zlib
 from collections.abc import Iterator
+from multiprocessing import get_context
 
 import pytest
 
 from stratalog.engine.config.storage_tables import StorageTables
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.errors import InvalidCallError, StorageError, UnsupportedStoreError
+from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, StorageError, UnsupportedStoreError
 from stratalog.partitions.identity import random_id
 from stratalog.partitions.store import Store, StoreOptions, file_system, file_system_calls, open_store
 from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
@@ -21,7 +22,7 @@ from stratalog.partitions.store.file_system_calls import MOST_HUNG, CallsHangErr
 from stratalog.partitions.store.racing import race_in_threads
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import S3Endpoint
-from tests.unit.foreign_file_systems import Hanging, Honest
+from tests.unit.foreign_file_systems import Hanging, Honest, Losing
 from tests.unit.store_kinds import CLOUD, FILE_SYSTEMS, S3
 
 pytest.importorskip("fsspec")
@@ -41,7 +42,7 @@ def opened(function: str, endpoint_url: str | None = "https://nowhere.example.or
 
 
 def broken(store: Store) -> dict[str, str]:
-    """The rules that are broken, and how."""
+    """The violated rules, with the reasons."""
     check = StoreCheck(store, store, race_in_threads, SystemClock(), random_id, QUICK)
     return {each.rule: each.result for each in check.verdicts() if not each.kept}
 
@@ -81,6 +82,38 @@ def test_a_file_system_that_caches_listings_is_refused_by_its_name(function: str
             match=rf"foreign_file_systems:{function} returned a .*\.Honest that caches.*use_listings_cache=False",
         ):
             call()
+
+
+@pytest.mark.parametrize("name", ["one answer", "all answers"])
+def test_a_lost_answer_is_neither_created_nor_taken_by_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one retry: the second attempt finds the name taken, by the first one, or loses its answer too."""
+    store = opened("losing")
+    monkeypatch.setattr(Losing, "to_lose", {"one answer": 1, "all answers": 2}[name])
+    if name == "one answer":
+        assert store.create(name, b"data") is False
+    else:
+        with pytest.raises(OutcomeUnknownError, match="read before you retry"):
+            store.create(name, b"data")
+    assert store.read(name) == b"data"
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_has_a_file_system_of_its_own() -> None:
+    store = opened("honest")
+    assert isinstance(store, FileSystemStore)
+    store.create("forked", b"data")
+    ours, theirs = get_context("fork").Pipe()
+
+    def child() -> None:
+        theirs.send((store.read("forked"), id(store._requests.client().fs)))
+
+    process = get_context("fork").Process(target=child)
+    process.start()
+    assert ours.poll(30)
+    data, file_system_of_child = ours.recv()
+    process.join(30)
+    assert data == store.read("forked") == b"data"
+    assert file_system_of_child != id(store._requests.client().fs)
 
 
 class TestPartsThatWaitInMemory:

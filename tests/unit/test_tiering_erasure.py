@@ -1,8 +1,8 @@
-"""Erasures in a remote log: what is rewritten, what a table records, and what no commit adds afterwards."""
+"""Erasures in a remote log: rewritten segments, the record in a table, and refused later commits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -10,11 +10,13 @@ from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
+from stratalog.partitions.removal import Rule
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.erasure import (
     ERASURES,
     check_searchable,
+    decide_begun,
     decide_erased,
     erasures_json,
     erasures_of,
@@ -70,7 +72,7 @@ def test_segments_with_a_named_offset_and_a_lesser_generation_are_rewritten(
     ],
 )
 def test_a_table_records_an_erasure_when_no_segment_is_left(before: RemoteLog, recorded: bool) -> None:
-    found = decide_erased(before, {0: [NAMED]})
+    found = decide_erased(before, {0: [NAMED]}, {})
     assert isinstance(found, TableChange) is recorded
     if isinstance(found, TableChange):
         assert found
@@ -82,9 +84,43 @@ def test_a_table_records_an_erasure_when_no_segment_is_left(before: RemoteLog, r
 
 def test_the_others_are_recorded_where_one_partition_must_wait() -> None:
     before = RemoteLog.of("the table", 7, [segment(0, 5)], erased={3: 9})
-    found = decide_erased(before, {0: [NAMED], 1: [Erasure(4, ((0, 1),))]})
+    found = decide_erased(before, {0: [NAMED], 1: [Erasure(4, ((0, 1),))]}, {})
     assert isinstance(found, TableChange)
     assert found.erased == {1: 4, 3: 9}
+
+
+COMPACTED = Rule(1, 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("segments", "rules", "recorded"),
+    [
+        ([segment(0, 4, 1), segment(4, 8, 2), segment(8, 12)], {}, (True, True)),
+        ([], {}, (True, True)),
+        ([segment(0, 4)], {}, (False, False)),
+        ([segment(0, 4)], {0: COMPACTED}, (True, False)),
+        ([segment(0, 4, 1)], {0: Rule(3, 9, 4)}, (True, False)),
+        ([segment(4, 6, 2), segment(6, 10)], {}, (False, False)),
+    ],
+)
+def test_an_erasure_waits_for_the_compaction_before_it(
+    segments: Sequence[RemoteSegment], rules: Mapping[int, Rule], recorded: tuple[bool, bool]
+) -> None:
+    before = RemoteLog.of("the table", 7, segments, rules=rules)
+    found = decide_erased(before, {0: [NAMED]}, {0: COMPACTED})
+    assert isinstance(found, TableChange) is recorded[0]
+    if isinstance(found, TableChange):
+        assert found.erased == {0: 2}
+        assert found.rules == ({0: COMPACTED} if recorded[1] else None)
+
+
+def test_a_beginning_is_recorded_where_no_segment_is_listed() -> None:
+    before = RemoteLog.of("the table", 7, [segment(0, 4, 5)])
+    erasures = {0: [Erasure(2, ())], 1: [Erasure(3, ())], 2: ()}
+    found = decide_begun(before, erasures, {1: COMPACTED})
+    assert isinstance(found, TableChange)
+    assert (found.erased, found.rules) == ({1: 3}, {1: COMPACTED})
+    assert decide_begun(before, {0: [Erasure(2, ())]}, {}) is before
 
 
 def test_the_property_reads_back_and_a_damaged_one_is_named() -> None:

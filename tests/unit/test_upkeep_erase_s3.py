@@ -1,4 +1,4 @@
-"""Erasing records whose brokers are in a bucket."""
+"""Erases records from brokers in a bucket."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ def test_nothing_of_a_key_is_left_in_the_bucket(
             assert "secret-" not in decoded
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_nothing_of_a_key_is_left_in_the_remote_bucket(
-    tmp_path: Path, s3_endpoint: S3Endpoint, request: pytest.FixtureRequest
+    tmp_path: Path, s3_endpoint: S3Endpoint, request: pytest.FixtureRequest, policy: str
 ) -> None:
     file = tmp_path / "cluster.toml"
-    root = f"s3://{s3_endpoint.bucket}/{request.node.name}"
+    root = f"s3://{s3_endpoint.bucket}/{request.node.originalname}-{policy}"
     file.write_text(
         f'[cluster]\nid = "c"\nremote = "{root}/remote"\nvoters = [1]\n'
         f'[[brokers]]\nid = 1\nlog_dir = "{root}/b1"\n'
@@ -57,12 +58,15 @@ def test_nothing_of_a_key_is_left_in_the_remote_bucket(
     )
     cluster = Cluster.format(file)
     configs = {"remote.storage.enable": "true", "segment.bytes": "1", "local.retention.bytes": "0"}
+    configs |= {"cleanup.policy": policy, "min.cleanable.dirty.ratio": "0"}
     cluster.topics.create("t", partitions=1, replication_factor=1, key="STRING", configs=configs)
     for number in range(4):
         pairs = pa.table({"key": [f"keep-{number}", "erase-me"], "value": [b"1", b"secret-%d" % number]})
         cluster.produce("t", pairs)
     cluster.tier("t").raise_for_failures()
     cluster.retain("t").raise_for_failures()
+    if policy == "compact":
+        assert cluster.compact("t").totals["remote_removed"]
     report = cluster.erase("t", ["erase-me"], now=True, certificate=tmp_path / "c.json")
     assert report.whole
     assert cluster.verify_erased(tmp_path / "c.json").ok

@@ -1,9 +1,11 @@
-"""Tables for others on a real S3 server: of snapshots, and of Iceberg's."""
+"""Tables for other programs on a real S3 server: of snapshots, and of Iceberg."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -49,9 +51,11 @@ def test_the_table_of_snapshots(cluster: Cluster) -> None:
     assert ours.remote.walk(ours.folder) == []
 
 
-def test_an_iceberg_table(
-    cluster: Cluster, tmp_path: Path, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def catalogs(
+    tmp_path: Path, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Any:
+    """pyiceberg's catalogs: ``lake`` has a warehouse of its own in the bucket."""
     catalogs = pytest.importorskip("pyiceberg.catalog", reason="needs stratalog[iceberg]")
     pytest.importorskip("sqlalchemy", reason="pyiceberg's catalog in SQLite needs SQLAlchemy")
     from pyiceberg.utils.config import Config
@@ -59,7 +63,7 @@ def test_an_iceberg_table(
     properties = {
         "TYPE": "sql",
         "URI": f"sqlite:///{tmp_path}/catalog.db",
-        "WAREHOUSE": f"s3://{s3_endpoint.bucket}/warehouse",
+        "WAREHOUSE": f"s3://{s3_endpoint.bucket}/warehouse/{request.node.name}",
         "S3__ENDPOINT": s3_endpoint.url,
         "S3__REGION": s3_endpoint.region,
         "S3__ACCESS_KEY_ID": ACCESS_KEY,
@@ -68,6 +72,10 @@ def test_an_iceberg_table(
     for name, value in properties.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
     monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())
+    return catalogs
+
+
+def test_an_iceberg_table(cluster: Cluster, catalogs: Any) -> None:
     configs = {**TIERED, "remote.iceberg.table": "lake.flights.trips"}
     cluster.topics.create("t", partitions=1, replication_factor=1, configs=configs)
     for value in "abc":
@@ -75,3 +83,26 @@ def test_an_iceberg_table(
     cluster.tier("t").raise_for_failures()
     rows = catalogs.load_catalog("lake").load_table("flights.trips").scan().to_arrow().sort_by("offset")
     assert rows["value"].to_pylist() == [b"a", b"b", b"c"]
+
+
+def test_the_history_of_an_iceberg_table_is_erased(cluster: Cluster, catalogs: Any, tmp_path: Path) -> None:
+    configs = {**TIERED, "remote.iceberg.table": "lake.flights.trips", "file.delete.delay.ms": "0"}
+    cluster.topics.create("t", partitions=1, replication_factor=1, configs=configs)
+    for key in ("anna", "zoe", "bert"):
+        cluster.produce("t", pa.table({"key": [key.encode()], "value": [b"v"]}))
+        cluster.tier("t").raise_for_failures()
+    report = cluster.erase("t", ["zoe"], certificate=tmp_path / "erased.json")
+    assert report.whole
+    table = catalogs.load_catalog("lake").load_table("flights.trips")
+    rows = table.scan("control IS NULL").to_arrow().sort_by("offset")
+    assert rows["key"].to_pylist() == [b"anna", b"bert"]
+    entries = [
+        entry
+        for snapshot in table.snapshots()
+        for manifest in snapshot.manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+    ]
+    bounds = [(entry.data_file.lower_bounds, entry.data_file.upper_bounds) for entry in entries]
+    assert "anna" in str(bounds)
+    assert "zoe" not in str(bounds)
+    assert cluster.verify_erased(tmp_path / "erased.json").ok

@@ -78,7 +78,7 @@ class Lookups:
         self._only(given, {"topic", "partition", "offset", "time"})
         topic, partition = self._named(given), _number(given, "partition")
         if "offset" in given and "time" in given:
-            raise InvalidCallError("offset and time do not go together: give one of them")
+            raise InvalidCallError("offset and time cannot be used together: give one of them")
         offset = _number(given, "offset") if "offset" in given else None
         time = FirstAt(given["time"]) if "time" in given else None
         if partition >= len(self._metadata.image().topic(topic).partitions):

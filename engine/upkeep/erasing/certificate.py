@@ -44,6 +44,15 @@ class NotErased(msgspec.Struct, frozen=True):
     """Whether the next run erases it, once ``file.delete.delay.ms`` has passed."""
 
 
+class ErasedIceberg(msgspec.Struct, frozen=True):
+    """The Iceberg table of a topic."""
+
+    table: str
+    """A catalog, a namespace and a table."""
+    sequence_number: Natural | None
+    """The least sequence number of the snapshots that are left; None: older ones may hold erased values."""
+
+
 class ErasedRemote(msgspec.Struct, frozen=True):
     """The remote copy of a partition. Files are objects, by path in the topic's folder."""
 
@@ -51,6 +60,8 @@ class ErasedRemote(msgspec.Struct, frozen=True):
     """The version of the table before which none is left; None: older versions may hold erased values."""
     replaced: tuple[ErasedFile, ...]
     made: tuple[ErasedFile, ...]
+    iceberg: ErasedIceberg | None = None
+    """None: the topic had no Iceberg table."""
 
 
 class ErasedPartition(msgspec.Struct, frozen=True):

@@ -64,6 +64,7 @@ from stratalog.partitions.clock import time_text
 from stratalog.partitions.erasure import count
 from stratalog.partitions.errors import (
     InvalidUpdateVersionError,
+    LogGapError,
     StaleMetadataError,
     StratalogError,
     UnknownTopicOrPartitionError,
@@ -274,12 +275,12 @@ class _Erasing:
             where = f"broker {copy.broker}: {copy.object.name}"
             if copy.file is None:
                 part.left.append(
-                    NotErased(where, "it is no file of a log, so nobody knows what it has: remove it by hand")
+                    NotErased(where, "it is no file of a log, so its content is unknown: remove it by hand")
                 )
             elif not copy.owned or part.is_new(copy.file, where):
                 looked_to = part.looked_to if copy.owned else None
                 try:
-                    if not may_hold(copy.store, copy.file, part.view.erasures, part.keys, looked_to):
+                    if not may_hold(copy.store, copy.file, part.view, part.keys, looked_to):
                         continue
                     why = self._why_there(copy)
                 except StratalogError as error:
@@ -362,8 +363,7 @@ class _Erasing:
                 )
             )
         whole = all(not part.not_erased for part in self._parts.values())
-        cluster = self._storage.file.cluster_id
-        return Certificate(cluster, time_text(now_ms), salt.hex(), whole, tuple(topics))
+        return Certificate(self._storage.file.cluster_id, time_text(now_ms), salt.hex(), whole, tuple(topics))
 
     # ----------------------------------------------------------------------------------- helpers
 
@@ -377,7 +377,7 @@ class _Erasing:
         self, task: Callable[[EraseWork], R], keys: Iterable[TopicIdPartition]
     ) -> Iterator[tuple[EraseWork, R]]:
         """Run the task on partitions that have not failed. Those that fail now are failures of the run. A task
-        whose view is out of date, as of an election or another erasure, runs again with the present one."""
+        whose view is out of date, as of an election or a moved log start, runs again with the present one."""
         waiting = [*keys]
         for attempt in range(_ATTEMPTS):
             works = [self._work_of(key) for key in waiting if self._is_present(key)]
@@ -386,7 +386,7 @@ class _Erasing:
                 match outcome:
                     case Done(work, result):
                         yield work, result
-                    case Failed(work, StaleMetadataError()) if attempt + 1 < _ATTEMPTS:
+                    case Failed(work, StaleMetadataError() | LogGapError()) if attempt + 1 < _ATTEMPTS:
                         waiting.append(work.replicas.view.key)
                     case Failed(work, error):
                         self._fail(work.replicas.view.key, error)

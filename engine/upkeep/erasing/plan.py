@@ -12,6 +12,7 @@ from stratalog.engine.metadata.chosen import chosen_topics, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.protection import Now, is_protected
 from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.engine.upkeep.erasing.former_tier import left_of_tiering
 from stratalog.engine.upkeep.erasing.tasks import EraseWork
 from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
@@ -81,16 +82,15 @@ def _refusals(
     config = topic_config_of(image, topic)
     if is_protected(image, topic.topic_id, now_ms):
         yield "it is protected (protect.until.ms), so no record can be erased from it"
-    if config.remote_storage_enable and config.remote_iceberg_table:
+    if config.remote_iceberg_table and not config.remote_storage_enable:
         yield (
-            f"it is tiered with the Iceberg table {config.remote_iceberg_table} (remote.iceberg.table), and "
-            "records cannot be erased from its snapshots and manifests: drop that table, and set "
-            "remote.iceberg.table to an empty text first"
+            f"it is not tiered, and may have left records in the Iceberg table {config.remote_iceberg_table} "
+            "(remote.iceberg.table): drop that table with its files, and set the config to an empty text first"
         )
-    if config.remote_storage_enable and config.compacts and wanted.any:
+    if config.remote_storage_enable and config.compacts and config.remote_iceberg_table and wanted.any:
         yield (
-            "it is tiered and compacted, and records cannot be erased from a compacted remote log: append a "
-            "tombstone for each key, and run `stratalog compact`"
+            f"it is tiered, compacted, and has the Iceberg table {config.remote_iceberg_table} "
+            "(remote.iceberg.table): drop that table with its files, and set the config to an empty text first"
         )
     if config.snapshots:
         yield (
@@ -110,13 +110,11 @@ def _refusals(
             "in which to look for its objects: add it there; if it never was tiered, delete that config"
         )
     if storage.remote is not None:
-        untiered = () if config.remote_storage_enable else (topic.folder,)
-        for folder in (*untiered, paths.join(paths.SNAPSHOT_TABLES, topic.folder)):
-            if storage.remote.walk(folder):
-                yield (
-                    f"the remote tier has objects of it in {folder}, which would keep the records: delete them "
-                    "first"
-                )
+        if not config.remote_storage_enable and (why := left_of_tiering(storage, storage.remote, topic)):
+            yield why
+        folder = paths.join(paths.SNAPSHOT_TABLES, topic.folder)
+        if storage.remote.walk(folder):
+            yield f"the remote tier has objects of it in {folder}, which would keep the records: delete them first"
 
 
 def work_of(
@@ -130,7 +128,7 @@ def work_of(
         options=ErasingOptions(
             segment_bytes=config.merging.segment_bytes,
             compression=config.compression_type,
-            compacted=view.rules[-1].rule if view.rules else Rule(0, 0),
+            compacted=view.compaction or Rule(0, 0),
         ),
         delay_ms=config.file_delete_delay_ms,
         clock=clock,

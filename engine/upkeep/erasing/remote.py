@@ -19,7 +19,7 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicIm
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.upkeep.erasing.certificate import ErasedFile
 from stratalog.engine.upkeep.erasing.partition import RemoteFigures
-from stratalog.engine.upkeep.erasing.tasks import RemoteCopy
+from stratalog.engine.upkeep.erasing.tasks import RemoteCopy, not_compacted_remotely
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.partitions.erasure import Erasure
 from stratalog.partitions.errors import (
@@ -34,7 +34,7 @@ from stratalog.partitions.removing import RemovingOptions
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 from stratalog.tiering.erasing import erase_remotely
-from stratalog.tiering.erasure import to_erase_remotely
+from stratalog.tiering.erasure import lacks_compaction, to_erase_remotely
 from stratalog.tiering.remote_file import read_remote
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
@@ -96,22 +96,25 @@ class RemoteErasing:
     storage: Storage
     run: OperationRun
     tables: dict[str, DeltaTopicTable] = field(default_factory=dict)
-    """By topic id."""
+    """Keyed by topic id."""
     logs: dict[str, RemoteLog] = field(default_factory=dict)
     """As last read."""
     figures: dict[TopicIdPartition, RemoteFigures] = field(default_factory=dict)
 
     def open(self, image: ClusterImage, topics: Iterable[TopicImage]) -> None:
-        """Read the tables of the tiered topics among these; unless it is a dry run, create missing ones, and
-        revert rewrites by other programs.
+        """Read the tables of the topics that are tiered, or were before; unless it is a dry run, create missing
+        ones of tiered topics, and revert rewrites by other programs.
 
         Raises: see ``DeltaTopicTable.load``, ``ensure``, ``undo_rewrites``.
         """
         for topic in topics:
-            if not topic_config_of(image, topic).remote_storage_enable:
+            tiered, remote = topic_config_of(image, topic).remote_storage_enable, self.storage.remote
+            if not tiered and (remote is None or not remote.walk(topic.folder)):
                 continue
             table = self.storage.remote_table(topic)
             log = table.load()
+            if not tiered and log.version < 0:
+                continue
             if not self.run.dry_run:
                 if log.version < 0:
                     table.ensure(schema_of(topic.key_schema, topic.value_schema))
@@ -132,7 +135,10 @@ class RemoteErasing:
         table = self.tables.get(view.topic_id)
         if table is None:
             return None
-        return RemoteCopy(table.remote, table.folder, self.logs[view.topic_id].of_partition(view.partition))
+        log = self.logs[view.topic_id]
+        behind = lacks_compaction(log, view.partition, view.compaction)
+        segments, erased = log.of_partition(view.partition), log.erased_to(view.partition)
+        return RemoteCopy(table.remote, table.folder, segments, erased, behind)
 
     def carry_out(
         self, image: ClusterImage, views: Iterable[PartitionView]
@@ -161,7 +167,11 @@ class RemoteErasing:
     ) -> dict[TopicIdPartition, StratalogError]:
         failed: dict[TopicIdPartition, StratalogError] = {}
         made: dict[str, list[tuple[PartitionView, ErasedSegments]]] = {}
-        works = [work for view in waiting.values() if (work := self._work(image, view)) is not None]
+        for key, view in waiting.items():
+            if lacks_compaction(self.logs[key.topic_id], key.partition, view.compaction):
+                failed[key] = not_compacted_remotely(str(view))
+        views = [view for key, view in waiting.items() if key not in failed]
+        works = [work for view in views if (work := self._work(image, view)) is not None]
         for outcome in self.run.tasks.run(rewrite, works):
             match outcome:
                 case Done(work, erased):
@@ -187,7 +197,7 @@ class RemoteErasing:
             copy=copy,
             compression=config.compression_type,
             segment_bytes=config.merging.segment_bytes,
-            compacted=view.rules[-1].rule if view.rules else Rule(0, 0),
+            compacted=view.compaction or Rule(0, 0),
         )
 
     def _commit(
@@ -204,4 +214,5 @@ class RemoteErasing:
                 figures.written_bytes += erased.done.written_bytes
                 figures.replaced += [file for file in erased.replaced if file not in figures.replaced]
         erasures: dict[int, Sequence[Erasure]] = {view.partition: view.erasures for view in views}
-        self.logs[topic_id] = table.record_erasures(erasures)
+        compacted = {view.partition: view.compaction for view in views if view.compaction is not None}
+        self.logs[topic_id] = table.record_erasures(erasures, compacted)

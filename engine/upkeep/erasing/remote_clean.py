@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.upkeep.erasing.certificate import ErasedFile, ErasedRemote, NotErased
+from stratalog.engine.upkeep.erasing.certificate import ErasedFile, ErasedIceberg, ErasedRemote, NotErased
 from stratalog.engine.upkeep.erasing.copies import still_staged
+from stratalog.engine.upkeep.erasing.iceberg import IcebergTwin
 from stratalog.engine.upkeep.erasing.partition import ErasingPartition, RemoteFigures
 from stratalog.engine.upkeep.erasing.remote import RemoteErasing, erased_segment
 from stratalog.engine.upkeep.erasing.tasks import may_hold
@@ -39,10 +42,12 @@ class CleanedRemote:
     left: list[NotErased] = field(default_factory=list)
     version: int | None = None
     """The version of the table before which none is left; None: older ones may be."""
+    iceberg: ErasedIceberg | None = None
 
     def certified(self, figures: RemoteFigures | None) -> ErasedRemote:
         """The remote copy in the certificate."""
-        return ErasedRemote(self.version, () if figures is None else tuple(figures.replaced), self.made)
+        replaced = () if figures is None else tuple(figures.replaced)
+        return ErasedRemote(self.version, replaced, self.made, self.iceberg)
 
 
 def clean_remotely(
@@ -73,6 +78,7 @@ def clean_remotely(
         if isinstance(outcome, Failed):
             why = f"it cannot be cleaned: {outcome.error.code}: {outcome.error}; erase again when it answers"
             topic.leave(topic.parts, NotErased(f"{_WHERE}: {topic.folder}", why))
+        erasing.run.notes += topic.notes
         for partition, one in topic.cleaned.items():
             cleaned[TopicIdPartition(topic.topic_id, partition)] = one
     return cleaned
@@ -106,6 +112,7 @@ class _CleaningTopic:
     now: bool
     unfinished: Sequence[NotErased]
     cleaned: dict[int, CleanedRemote] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.cleaned = {partition: CleanedRemote(left=[*self.unfinished]) for partition in self.parts}
@@ -149,18 +156,24 @@ class _CleaningTopic:
                 else:
                     self.leave(self.parts, _waiting(stored))
             else:
-                why = "it is no object of the table, so nobody knows what it has: remove it by hand"
+                why = "it is no object of the table, so its content is unknown: remove it by hand"
                 self.leave(self.parts, NotErased(f"{_WHERE}: {stored.name}", why))
+        twin = self._twin()
         if self.erasing.run.dry_run:
+            self.notes += [] if twin is None else [twin.planned()]
             return
+        if twin is not None:
+            twin.follow()  # before the objects of its snapshots go
         if doomed:
             table.remote.delete(doomed)
         self._forget_history(objects.log_entries)
+        if twin is not None:
+            self._forget_iceberg(twin)
 
     def _may_hold(self, part: ErasingPartition, found: RemoteObject) -> bool:
         table = self.erasing.tables[self.topic_id]
         file = DataFile(found.name, found.object)
-        return may_hold(table.remote, file, part.view.erasures, part.keys, part.looked_to)
+        return may_hold(table.remote, file, part.view, part.keys, part.looked_to)
 
     def _is_due(
         self, path: str, stored: StoredObject, removed: RemovedFiles, delay_ms: int, time_ms: int | None
@@ -195,17 +208,34 @@ class _CleaningTopic:
                 each.left.append(NotErased(where, why, waits=all(one.waits for one in each.left)))
             return
         for stored in log_litter(log_files):
-            why = "it is no file of the table's log, so nobody knows what it has: remove it by hand"
+            why = "it is no file of the table's log, so its content is unknown: remove it by hand"
             self.leave(self.parts, NotErased(f"{_WHERE}: {stored.name}", why))
         version = self.erasing.tables[self.topic_id].delete_history()
         for each in self.cleaned.values():
             each.version = version
+
+    def _twin(self) -> IcebergTwin | None:
+        """The topic's Iceberg table, if it has one."""
+        topic = self.image.topics[self.topic_id]
+        name = topic_config_of(self.image, topic).remote_iceberg_table
+        return IcebergTwin(self.erasing.storage, topic, name, self.erasing.tables[self.topic_id]) if name else None
+
+    def _forget_iceberg(self, twin: IcebergTwin) -> None:
+        """Delete the history of the Iceberg table, when that of the Delta table is gone."""
+        found = twin.delete_history(due=all(one.version is not None for one in self.cleaned.values()))
+        for left in found.left:
+            for each in self.cleaned.values():
+                waits = left.waits and all(one.waits for one in each.left)
+                each.left.append(msgspec.structs.replace(left, waits=waits))
+        for each in self.cleaned.values():
+            each.iceberg = found.erased
+        self.notes += found.notes
 
 
 def _waiting(stored: StoredObject) -> NotErased:
     return NotErased(
         f"{_WHERE}: {stored.name}",
         "readers of the table may need it until file.delete.delay.ms has passed, rounded up to hours: erase again "
-        "then, or with --now",
+        "then, or with now (a job: --now)",
         waits=True,
     )

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replication.damage import check_whole, covered
 from stratalog.engine.replication.erasing import ErasedOn, erase_records, not_compacted, not_erased
 from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
+from stratalog.engine.replication.removal import check_follows
 from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.engine.upkeep.erasing.certificate import ErasedFile, NotErased
 from stratalog.partitions.agreed_time import agreed_ms
@@ -48,6 +50,18 @@ class RemoteCopy:
     folder: str
     """The topic's."""
     segments: tuple[RemoteSegment, ...]
+    erased: int = 0
+    """The generation of the last erasure that it follows."""
+    behind: bool = False
+    """Whether it has not carried out the last compaction of the view."""
+
+
+def not_compacted_remotely(what: str) -> RetriableError:
+    """The error for an erasure that must wait for the remote part of a compaction."""
+    return RetriableError(
+        f"{what}: its remote log has not carried out its last compaction: run `stratalog compact`, then erase "
+        "again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +110,8 @@ class FoundRecords:
 def find_records(work: EraseWork) -> FoundRecords:
     """Find the records of the keys on the leader.
 
-    Raises: errors of listing and reading the leader; RetriableError when a member of the ISR has not carried out
-        the last compaction.
+    Raises: errors of listing and reading the leader; RetriableError when a member of the ISR, or the remote log,
+        has not carried out the last compaction.
     """
     return while_it_changes(lambda: _find(work))
 
@@ -115,6 +129,8 @@ def _find(work: EraseWork) -> FoundRecords:
             f"{replicas}: the replicas on brokers {behind} have not carried out its last compaction: run "
             "`stratalog compact`, then erase again"
         )
+    if work.remote is not None and work.remote.behind:
+        raise not_compacted_remotely(str(replicas))
     if not work.dry_run and (behind := not_erased(replicas)):
         return FoundRecords(
             before=RetriableError(
@@ -196,11 +212,13 @@ class Erased:
 
 
 def erase_partition(work: EraseWork) -> Erased:
-    """Carry out the erasures of the view. Raises: see ``erase_records``."""
+    """Carry out the erasures of the view. Raises: see ``erase_records`` and ``check_follows``."""
     return while_it_changes(lambda: _erase(work))
 
 
 def _erase(work: EraseWork) -> Erased:
+    erased = None if work.remote is None else work.remote.erased
+    check_follows(work.replicas, erased, work.replicas.view.last_erasure)
     leader = work.replicas.leader
     before = to_erase(leader.log(), work.replicas.view.erasures)
     replaced = tuple(erased_file(leader, link) for link, _ in before)
@@ -279,7 +297,7 @@ class _Cleaning:
         found_names = {one.file.name for one in found}
         for file in log.stranded:
             if file.name not in found_names and self._holds(replica, file):
-                left.append(self._left(broker, file, "it lies behind a gap: run `stratalog heal`"))
+                left.append(self._left(broker, file, "it is after a gap: run `stratalog heal`"))
         for one in found:
             due_ms = one.deletable_ms(0 if work.now else work.delay_ms)
             if due_ms is None:
@@ -287,7 +305,9 @@ class _Cleaning:
                 left.append(self._left(broker, one.file, why))
             elif not work.now and (now_ms is None or due_ms > now_ms):
                 delay = "the clocks disagree" if now_ms is None else f"deleted in {span_text(due_ms - now_ms)}"
-                left.append(self._left(broker, one.file, f"{delay}: erase again, or with --now", waits=True))
+                left.append(
+                    self._left(broker, one.file, f"{delay}: erase again, or with now (a job: --now)", waits=True)
+                )
             else:
                 doomed[str(one.file.name)] = one
         names, damaged = covered(replica, log, [*doomed])
@@ -304,7 +324,7 @@ class _Cleaning:
     def _holds(self, replica: Replica, file: DataFile) -> bool:
         work = self._work
         keys = None if file.name in self._names else work.keys
-        return may_hold(replica.store, file, work.replicas.view.erasures, keys)
+        return may_hold(replica.store, file, work.replicas.view, keys)
 
     @staticmethod
     def _left(broker: int, file: DataFile, why: str, *, waits: bool = False) -> NotErased:
@@ -314,14 +334,18 @@ class _Cleaning:
 def may_hold(
     store: Store,
     file: DataFile,
-    erasures: Sequence[Erasure],
+    view: PartitionView,
     keys: RecordFinder | None,
     looked_to: int | None = None,
 ) -> bool:
-    """Whether a data file may hold a record that the erasures name, or a wanted one; a damaged one may. A wanted
-    record from ``looked_to`` on does not count: it was appended after the search, and the erasures do not name
-    it."""
-    name = file.name
+    """Whether a data file may hold a record that the erasures of the view name, or a wanted one; a damaged one
+    may. A wanted record from ``looked_to`` on does not count: it was appended after the search, and the erasures
+    do not name it. A file that compaction replaced before an erasure may hold records of its keys that the erasure
+    did not have to name."""
+    name, erasures, rule = file.name, view.erasures, view.compaction
+    replaced = rule is not None and name.generation < rule.generation and name.base_offset < rule.bound
+    if replaced and rule and any(one.offsets and one.generation > rule.generation for one in erasures):
+        return True
     try:
         end = end_of_file(store, file)
         if any(

@@ -25,6 +25,7 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.upkeep.erasing.certificate import Certificate, ErasedPartition, ErasedTopic
 from stratalog.engine.upkeep.erasing.copies import Copies, FileCopy, copies_of
 from stratalog.engine.upkeep.erasing.remote_copies import remote_copies
+from stratalog.engine.upkeep.erasing.verify_iceberg import ERASED, NOT_ERASED, UNKNOWN, TwinState, iceberg_states
 from stratalog.partitions.columns import integers_of
 from stratalog.partitions.erasure import within
 from stratalog.partitions.errors import InvalidCallError, StratalogError
@@ -36,12 +37,12 @@ from stratalog.partitions.store import Store
 from stratalog.partitions.wanted_keys import key_digests
 from stratalog.partitions.wanted_where import WantedWhere, wanted_where, where_digest
 
-ERASED, NOT_ERASED, UNKNOWN = "erased", "not erased", "unknown"
 _WORST = (ERASED, UNKNOWN, NOT_ERASED)
 
 
 class VerifyErasedRow(PartitionRow, frozen=True, kw_only=True):
-    """A copy of a partition: the files of one broker, or the objects of the remote tier."""
+    """A copy of a partition: the files of one broker, or the objects of the remote tier with the files of its
+    Iceberg table."""
 
     broker: int | None
     """None: the remote tier."""
@@ -85,6 +86,14 @@ class _CopyState:
         self.bytes += copy.object.size_bytes
         if _WORST.index(state) > _WORST.index(self.state):
             self.state, self.why = state, f"{copy.object.name}: {why}"
+
+    def add_twin(self, twin: TwinState | None) -> None:
+        """The Iceberg table of the remote copy."""
+        if twin is None:
+            return
+        self.files += twin.files
+        if _WORST.index(twin.state) > _WORST.index(self.state):
+            self.state, self.why = twin.state, twin.why
 
 
 def verify_erased(
@@ -143,10 +152,13 @@ def verify_erased(
             for key, copies in remote_copies(storage, certificate.topics, execution.clock)
         ]
         looked = sorted(run.each(_look, works, unit="copies"), key=_place)
+        twins = iceberg_states(storage, image, certificate.topics)
         for work, states in looked:
             copies = work.copies
             for key, state in sorted(states.items()):
                 topic, _ = expected[key]
+                if copies.broker is None:
+                    state.add_twin(twins.pop(key, None))
                 run.add(
                     [
                         VerifyErasedRow(
@@ -166,6 +178,10 @@ def verify_erased(
                         Failure(item, state.state.upper().replace(" ", "_"), state.why or state.state)
                     )
             run.failures += [Failure(str(work), "UNKNOWN", why) for why in _unknown_of(copies)]
+        for key, twin in twins.items():  # the remote tier has no objects of the topic
+            if twin.state != ERASED:
+                item = f"{expected[key][0].topic}-{key.partition}: {_name(None)}"
+                run.failures.append(Failure(item, twin.state.upper().replace(" ", "_"), twin.why or twin.state))
     run.total("files", "bytes")
     return run.report()
 
@@ -229,7 +245,7 @@ def _unproven(certificate: Certificate) -> list[str]:
 
 
 def _unknown_of(copies: Copies) -> list[str]:
-    """The reasons why nobody knows what a broker has beside the files that were read."""
+    """The reasons why the content of a broker besides the read files is unknown."""
     if copies.error is not None:
         return [f"it cannot be searched: {copies.error}"]
     if not copies.unfinished:

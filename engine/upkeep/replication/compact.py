@@ -33,7 +33,7 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.erasing import not_erased
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import BoundedWork
-from stratalog.engine.replication.removal import members_behind, remove_records
+from stratalog.engine.replication.removal import check_follows, members_behind, remove_records
 from stratalog.engine.upkeep.replication.compact_estimate import (
     PlannedRemoval,
     plan_removal,
@@ -77,6 +77,8 @@ class CompactWork(BoundedWork):
     """The remote segments of the partition."""
     recorded: int | None = None
     """The generation of the rule that the remote log follows; None if the topic is not tiered."""
+    unerased: bool = False
+    """Whether the remote log may have records that the last erasure names."""
 
     @property
     def until(self) -> int | None:
@@ -95,6 +97,7 @@ class CompactWork(BoundedWork):
             compression=self.compression,
             memory_bytes=MEMORY_BYTES,
             most=self.most,
+            erasures=self.replicas.view.erasures,
         )
 
 
@@ -190,7 +193,7 @@ def _look(work: CompactWork) -> Dirty:
         behind = work.recorded is not None and work.recorded < last.generation
         if behind or not carried_out(log, last) or members_behind(replicas, last):
             return Dirty(found, is_unfinished=True)
-    if not is_erased(log, view.erasures) or not_erased(replicas):
+    if work.unerased or not is_erased(log, view.erasures) or not_erased(replicas):
         return Dirty(found, why=ERASING)
     if now_ms is None:
         return Dirty(found, why=NO_TIME)
@@ -213,14 +216,15 @@ def _look(work: CompactWork) -> Dirty:
 
 
 def compact_partition(work: CompactWork) -> CompactResult:
-    """The task of step 4: the last rule of the view. Raises: see ``remove_records``; the error of a member of the
-    ISR that could not be reached.
+    """The task of step 4: the last rule of the view. Raises: see ``remove_records`` and ``check_follows``; the
+    error of a member of the ISR that could not be reached.
     """
     return while_it_changes(lambda: _compact(work))
 
 
 def _compact(work: CompactWork) -> CompactResult:
     rule = work.replicas.view.rules[-1].rule
+    check_follows(work.replicas, work.recorded, rule.generation)
     done = remove_records(work.replicas, rule, work.options, work.copies)
     if done.missed:
         raise next(iter(done.missed.values()))
@@ -284,7 +288,13 @@ def compact(
             carried = tables.carry_out(
                 [tables.work(work, work.replicas.view.rules[-1].rule, work.options) for work in tiered], over
             )
-            again = [work for work in again if work.recorded is None or work.replicas.view.key in carried]
+            again = [
+                work
+                if work.recorded is None
+                else replace(work, recorded=tables.generation(work.replicas.view.key))
+                for work in again
+                if work.recorded is None or work.replicas.view.key in carried
+            ]
             finished = _carry_out(metadata, storage, run, again, over)
             done = {work.replicas.view.key: result for work, result in finished}
             run.notes += [
@@ -419,7 +429,9 @@ def _with_remote(
     for key, work in works.items():
         if (log := tables.logs.get(key.topic_id)) is not None:
             segments = log.of_partition(key.partition)
-            work = replace(work, segments=segments, recorded=log.generation(key.partition))
+            unerased = bool(segments) and log.lacks_erasure(key.partition, work.replicas.view.last_erasure)
+            recorded = log.generation(key.partition)
+            work = replace(work, segments=segments, recorded=recorded, unerased=unerased)
             if error := tables.unknown_rule(work.replicas, log):
                 tables.run.fail(work, error)
                 continue

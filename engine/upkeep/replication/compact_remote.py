@@ -132,6 +132,10 @@ class RemoteTables:
         """The counts of a partition."""
         return self.figures.get(key, NOTHING_REMOVED)
 
+    def generation(self, key: TopicIdPartition) -> int:
+        """The generation that the remote log of a partition follows, as last read."""
+        return self.logs[key.topic_id].generation(key.partition)
+
     def unknown_rule(self, replicas: PartitionReplicas, log: RemoteLog) -> CorruptionError | None:
         """An error if the remote log follows a rule that the current metadata lack."""
         key = replicas.view.key
@@ -139,8 +143,7 @@ class RemoteTables:
         generation = max([log.generation(key.partition), *(segment.generation for segment in segments)])
         if generation <= replicas.view.generation:
             return None
-        rules = self.metadata.image().rules_of(key)  # the view may be from before the rule
-        if rules and generation <= rules[-1].rule.generation:
+        if generation <= self.metadata.image().generation_of(key):  # the view may be from before the rule
             return None
         return CorruptionError(
             f"{replicas}: its remote log follows removal rule {generation}, which the metadata lack: a restore "

@@ -110,7 +110,7 @@ _FRACTION = 4
 _MOST_PARTITIONS = 100_000
 """The maximum number of logs for which the number of remaining names is stored."""
 _AT_THE_END_S = 30.0
-"""How long due work may continue when the process exits."""
+"""The time for which due work may continue when the process exits."""
 
 _log = logging.getLogger("stratalog.engine.upkeep")
 

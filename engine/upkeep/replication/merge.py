@@ -20,6 +20,8 @@ from stratalog.engine.metadata.chosen import chosen_partitions, topic_config_of
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.damaged import under_others
+from stratalog.engine.replicas.foreign_files import under_present_rules
+from stratalog.engine.replication.later_rule import check_rules_known
 from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.partition import BoundedWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
@@ -90,7 +92,11 @@ class MergeRow(PartitionRow, frozen=True, kw_only=True):
 
 
 def merge_partition(work: MergeWork) -> MergeResult:
-    """Merge one partition. If another run has merged files in the meantime, the merge is planned again."""
+    """Merge one partition. If another run has merged files in the meantime, the merge is planned again.
+
+    Raises: LaterRuleError when files were rewritten that the view does not know. A merge would then take the
+        replaced files, whose records may be erased, or blame the leader for deleted files.
+    """
     if work.since is not None:
         with suppress(StratalogError):  # the next listing reports the error
             planned = _merge_once(replace(work, dry_run=True))
@@ -108,6 +114,8 @@ def _merge_once(work: MergeWork) -> MergeResult:
     planned = plan_merges(log, work.policy, at, now_ms, transactions, compacted_to=compacted_to)
     runs = planned[: work.most]
     written = 0
+    if runs and not work.dry_run:
+        check_rules_known(work.replicas, log.listing, runs[0].start)
     for run in runs:
         if not work.dry_run:
             with errors_of(work.replicas.leader):
@@ -212,7 +220,8 @@ def merge(
         works = [replace(work, since=since) for work in planned]
         done, failed = run.in_turns(merge_partition, works, over)
         errors = [(one.item.replicas.view, one.error) for one in failed if not dry_run]
-        if under := under_others(metadata, storage, errors, run):
+        under = under_others(metadata, storage, errors, run) | under_present_rules(metadata, storage, errors)
+        if under:
             again = [
                 replace(one.item, replicas=under[key])
                 for one in failed

@@ -36,6 +36,7 @@ from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.records.transactions import finish_due
 from stratalog.engine.replicas.behind_remote import continue_from_remote
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
+from stratalog.engine.replicas.foreign_files import note_foreign
 from stratalog.engine.replicas.in_sync import Progressed, adding, is_current, joined, propose, without
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -108,10 +109,9 @@ def replicate(
         chosen_topics(image, topics)
         for broker in brokers or ():
             image.broker(broker)
+        image = probe_first(metadata, storage, run, image)
         if not dry_run:
-            image, elected = elect_uncleanly_where_allowed(
-                metadata, storage, execution, probe_first(metadata, storage, run, image)
-            )
+            image, elected = elect_uncleanly_where_allowed(metadata, storage, execution, image)
             run.notes += elected
         works = plan(storage, execution, image, topics, only, brokers, run, throttled_s)
         if dry_run:
@@ -294,18 +294,21 @@ def _again(
             state.begin(state.replicas)
             state.notes.append(f"{state.replicas}: the topic was deleted during the operation")
             continue
-        view = image.view(*key)
-        if view != work.replicas.view:
-            replicas = storage.replicas(view)
+        replicas = storage.replicas(image.view(*key))
+        if (replicas.view, replicas.foreign) != (work.replicas.view, work.replicas.foreign):
             state.begin(replicas)
             remaining.append(replace(work, replicas=replicas, followers=_wanted(replicas, brokers)))
     return remaining
 
 
 def _blame_registers(metadata: MetadataClient, storage: Storage, states: Iterable[Progressed]) -> None:
-    """If a view only seems stale, report the replica with a register of an epoch that was never committed."""
+    """If a view only seems stale, report the replica with a register of an epoch that was never committed. If
+    files of an unknown rule make the view seem stale, they are noted (``note_foreign``).
+    """
     for state in states:
         errors = [state.leader_error, *(missed.error for missed in state.missed.values())]
+        if any(error and note_foreign(metadata, storage, error) for error in errors):
+            continue
         if not any(isinstance(error, FencedLeaderEpochError) for error in errors):
             continue
         view = state.replicas.view

@@ -1,0 +1,359 @@
+"""Erasing keys from topics that are tiered and compacted, and from topics that become tiered afterwards."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.engine.upkeep.erasing import erase as erasing
+from stratalog.engine.upkeep.replication.compact_remote import RemoteTables
+from stratalog.engine.upkeep.tiering.uploads import Uploads
+from stratalog.partitions.erasing import erase_from
+from stratalog.partitions.erasure import Erasure
+from stratalog.partitions.errors import PolicyViolationError, RetriableError
+from stratalog.partitions.removal import Rule
+from stratalog.partitions.removing import RemovingOptions, carry_out
+from stratalog.partitions.segment import read_batches
+from stratalog.partitions.transactions import transactions_of
+from stratalog.tiering.delta_table import DeltaTopicTable
+from tests.ports import ports_of
+from tests.unit.cluster_harness import report_of, rows_of
+from tests.unit.restore_harness import Heir
+from tests.unit.test_upkeep_compact import Row
+from tests.unit.test_upkeep_compact_remote import check_latest, lake
+from tests.unit.test_upkeep_erase import KEPT, KEY, OTHER, SECRET, Erasable, traces
+from tests.unit.test_upkeep_erase_remote import BOTH, LOCAL, Tiered
+
+ALSO = "erase-me-19"
+MORE: tuple[Row, ...] = ((ALSO, "1"), (KEY, "1"), (ALSO, "2"), ("b", None), (KEY, "2"), ("b", "2"), ("z", "1"))
+
+
+class Both(Tiered):
+    """A cluster with the tiered and compacted topic ``t``, whose last record is only on the brokers."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        super().__init__(
+            folder,
+            fill=False,
+            tier=False,
+            **{"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0", **options},
+        )
+        self.rows: list[Row] = []
+        self.add(MORE)
+
+    def add(self, rows: tuple[Row, ...]) -> None:
+        """Append these, each a segment, and tier all but the last."""
+        for row in rows:
+            self.put(row)
+        self.rows += rows
+        self.tier_all()
+
+    def check_gone(self, *keys: str) -> None:
+        """Nothing of the keys is left, and the last record of each other one is what readers get."""
+        assert [row for row in self.fetched().values() if row[0] in keys] == []
+        check_latest([row for row in self.rows if row[0] not in keys], self.latest())
+        assert self.remote_traces(*keys) == []
+        assert traces(self, *keys) == []
+        assert self.cluster.verify(deep=True).ok
+        assert self.cluster.heal().rows == []
+
+    def latest(self) -> dict[int, Row]:
+        """The records that a reader gets, by their place among those of keys that were not erased."""
+        erased = {row[0] for row in self.rows} - {row[0] for row in self.fetched().values()}
+        places = [at for at, row in enumerate(self.rows) if row[0] not in erased]
+        return {places.index(at): row for at, row in self.fetched().items()}
+
+
+@pytest.mark.parametrize(("local", "wide"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("first", ["compact", "erase"])
+def test_both_kinds_of_rule_follow_each_other(tmp_path: Path, local: bool, wide: bool, first: str) -> None:
+    live = Both(tmp_path, **(LOCAL if local else {}))
+    live.cluster.topics.alter_configs("t", {"segment.bytes": "1000000" if wide else "1"})
+    if first == "compact":
+        live.cluster.compact("t").raise_for_failures()
+    report = live.erase(KEY, certificate=tmp_path / "c")
+    assert report.whole
+    live.check_gone(KEY)
+    states = {str(row["state"]) for row in live.cluster.verify_erased(tmp_path / "c").rows}
+    assert states == {"erased"}
+    generation = live.remote_log().generation(0)
+    assert generation == live.cluster.image.views("t")[0].generation == (2 if first == "compact" else 1)
+    live.cluster.compact("t").raise_for_failures()
+    live.cluster.topics.alter_configs("t", {"segment.bytes": "1"})
+    live.add(((ALSO, "3"), (KEY, "3"), ("c", "1"), (ALSO, "4"), (KEY, "4"), ("y", "1")))
+    live.cluster.compact("t").raise_for_failures()
+    assert live.erase(KEY).whole
+    live.check_gone(KEY)
+    live.add(((ALSO, "5"), ("x", "1")))
+    live.cluster.compact("t").raise_for_failures()
+    live.check_gone(KEY)
+    assert live.cluster.verify_erased(tmp_path / "c").ok
+    now = live.remote_log()
+    assert now.generation(0) == now.rules[0].generation > now.erased_to(0) > 0
+    Heir(live).restore().raise_for_failures()
+    assert KEY not in {row[0] for row in lake(live.remote / live.table().folder).values()}
+
+
+def test_segments_that_compaction_left_alone_keep_what_it_left(tmp_path: Path) -> None:
+    """The compaction is recorded for segments that it did not rewrite: the erasure rewrites one of these."""
+    live = Both(tmp_path)
+    live.cluster.compact("t").raise_for_failures()
+    assert live.names() == ["0-1.1", "1-2.1", "2-3.0", "3-4.1", "4-5.0", "5-6.0", "6-7.0"]
+    assert live.erase(KEY).whole
+    assert live.names() == ["0-1.1", "1-2.1", "2-3.0", "3-4.1", "4-5.2", "5-6.0", "6-7.0"]
+    log = live.remote_log()
+    assert (log.rules[0].generation, log.erased_to(0)) == (1, 2)
+    assert live.cluster.image.views("t")[0].generation == 2
+    before = log.version
+    assert rows_of(live.cluster.compact("t"), "remote_segments") == [(0,)]
+    assert live.remote_log().version == before
+
+
+def test_an_erasure_waits_for_the_remote_part_of_a_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no broker has an offset below its bound any more."""
+    live = Both(tmp_path)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteTables, "carry_out", stop)
+        with pytest.raises(KeyboardInterrupt):
+            live.cluster.compact("t")
+    assert live.cluster.image.views("t")[0].compacted_to == live.log(1).local_start == 6
+    report = live.erase(KEY)
+    assert "its remote log has not carried out its last compaction: run `stratalog compact`" in str(
+        report.failures
+    )
+    assert not live.cluster.image.views("t")[0].erasures
+    live.cluster.compact("t").raise_for_failures()
+    assert live.erase(KEY).whole
+    live.check_gone(KEY)
+
+
+def test_a_compaction_waits_for_the_remote_part_of_an_erasure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no broker has one of the offsets any more."""
+    live = Both(tmp_path)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasing.RemoteErasing, "_attempt", stop)
+        with pytest.raises(KeyboardInterrupt):
+            live.erase(KEY)
+    assert rows_of(live.cluster.compact("t"), "why") == [
+        ("an erasure is not carried out: run `stratalog erase` again, without keys",)
+    ]
+    assert not live.cluster.image.views("t")[0].rules
+    assert live.erase().ok
+    live.cluster.compact("t").raise_for_failures()
+    assert live.erase(KEY).whole
+    live.check_gone(KEY)
+
+
+def test_an_erasure_since_a_compaction_began_is_no_rule_that_the_metadata_lack(tmp_path: Path) -> None:
+    live = Both(tmp_path)
+    live.cluster.compact("t").raise_for_failures()
+    ports = ports_of(live.driver())
+    before = ports.storage.replicas(ports.metadata.image().views("t")[0])
+    assert live.erase(KEY).whole
+    with ports.execution.run("compact") as run:
+        tables = RemoteTables(ports.metadata, ports.storage, run)
+        assert tables.unknown_rule(before, live.remote_log()) is None
+        lost = replace(live.remote_log(), erased={0: 3})
+        assert "which the metadata lack" in str(tables.unknown_rule(before, lost))
+
+
+def test_both_at_once_harm_nothing(tmp_path: Path) -> None:
+    live = Both(tmp_path)
+    drivers = [live.driver() for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: report_of(lambda: drivers[0].compact("t"))),
+        threading.Thread(target=lambda: drivers[1].erase("t", [KEY], check=False)),
+        threading.Thread(target=lambda: drivers[2].erase("t", [ALSO], check=False)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in range(2):
+        live.driver().compact("t").raise_for_failures()
+        report = live.driver().erase("t", [KEY, ALSO], check=False)
+    assert report.whole
+    live.check_gone(KEY, ALSO)
+
+
+def test_a_rewrite_applies_both_kinds(tmp_path: Path) -> None:
+    """A file from a replica that was away follows neither rule: compaction comes first, and applies both."""
+    live = Erasable(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    ports = ports_of(live.cluster)
+    view = live.cluster.image.views("t")[0]
+    leader = ports.storage.replicas(view).leader
+    named, rule = Erasure(1, ((1, 2), (3, 4), (5, 6))), Rule(2, 5, 0)
+    erase_options = erasing.work_of(ports.storage, ports.clock, live.cluster.image, view, None).options
+    later = replace(leader, generation=2)
+    log = later.log()
+    transactions = transactions_of(log, later.footer)
+    with pytest.raises(RetriableError, match="has not carried out the last compaction, which comes first"):
+        erase_from(later, log, transactions, [named], replace(erase_options, compacted=rule))
+    options = RemovingOptions(segment_bytes=1, compression="none", memory_bytes=1 << 20, erasures=[named])
+    carry_out(later, log, transactions, rule, options)
+    held = {
+        row["offset"]: row["key"].decode()
+        for link in later.log(fresh=True).chain
+        for row in _records(later, link)
+        if row["control"] is None
+    }
+    assert held == {4: OTHER, 5: KEY}, "offset 5 is above the bound"
+
+
+def _records(replica: Any, link: Any) -> list[dict[str, Any]]:
+    return [
+        row for part in read_batches(replica.store, link.file, link.start, link.end) for row in part.to_pylist()
+    ]
+
+
+# ------------------------------------------------------------------------------- tiering that begins later
+
+
+def tiering(live: Erasable) -> None:
+    live.driver().topics.alter_configs("t", {key.replace("_", "."): value for key, value in BOTH.items()})
+
+
+def check_tiered(live: Erasable) -> None:
+    """All but the last record leave the brokers, without the key."""
+    driver = live.driver()
+    driver.tier("t").raise_for_failures()
+    for _ in range(2):
+        driver.retain("t").raise_for_failures()
+        live.clock.sleep(1)
+    table = ports_of(driver).storage.remote_table(driver.image.topic("t"))
+    log, view = table.load(), driver.image.views("t")[0]
+    assert (log.end(0) or 0) >= 5
+    assert not log.lacks_erasure(0, view.last_erasure)
+    assert log.generation(0) == view.generation
+    found = lake(live.remote / table.folder)
+    assert found.items() <= KEPT.items()
+    assert KEY not in str(found)
+    assert traces(live, KEY, SECRET) == []
+    assert not any(KEY.encode() in path.read_bytes() for path in live.remote.rglob("*") if path.is_file())
+    assert driver.verify(deep=True).ok
+    assert driver.erase("t", [KEY]).whole
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_topic_with_erased_records_becomes_tiered(tmp_path: Path, policy: str) -> None:
+    live = Erasable(tmp_path, cleanup_policy=policy, min_cleanable_dirty_ratio="0")
+    if policy == "compact":
+        live.cluster.compact("t").raise_for_failures()
+    assert live.erase(KEY).whole
+    tiering(live)
+    check_tiered(live)
+    if policy == "compact":
+        live.cluster.compact("t").raise_for_failures()
+        assert live.driver().verify(deep=True).ok
+
+
+def test_an_unfinished_erasure_holds_back_the_first_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Erasable(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(erasing, "erase_partition", lambda work: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            live.erase(KEY)
+    tiering(live)
+    live.driver().tier("t").raise_for_failures()
+    assert not any(KEY.encode() in path.read_bytes() for path in live.remote.rglob("*.parquet"))
+    assert live.driver().erase("t", now=True).ok
+    check_tiered(live)
+
+
+def test_a_former_table_is_cleaned_and_told_of_the_erasure(tmp_path: Path) -> None:
+    live = Tiered(tmp_path, **LOCAL)
+    configs = {
+        "remote.storage.enable": "false",
+        "remote.log.delete.on.disable": "true",
+        "local.retention.bytes": "-2",
+    }
+    live.cluster.topics.alter_configs("t", configs)
+    with pytest.raises(
+        PolicyViolationError, match="its remote table still lists segments: run `stratalog retain`"
+    ):
+        live.erase(KEY)
+    live.cluster.topics.alter_configs("t", {"file.delete.delay.ms": "3600000"})
+    live.cluster.retain("t").raise_for_failures()
+    assert live.remote_traces(KEY), "the objects wait for their readers, and the table has their statistics"
+    assert live.erase(KEY, now=True).whole
+    assert live.remote_traces(KEY, SECRET) == []
+    assert live.everywhere() == KEPT
+    assert live.remote_log().erased_to(0) == 1
+    live.cluster.topics.alter_configs("t", {"file.delete.delay.ms": "0"})
+    tiering(live)
+    live.tier_all()
+    live.check_gone()
+
+
+def test_an_upload_of_an_earlier_time_of_tiering_is_not_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver stalls while the topic is tiered no more, loses records, and is tiered again."""
+    live = Tiered(tmp_path, tier=False, **LOCAL)
+    commit = Uploads._commit
+
+    def late(uploads: Uploads, topic: Any) -> None:
+        monkeypatch.setattr(Uploads, "_commit", commit)
+        driver = live.driver()
+        off = {
+            "remote.storage.enable": "false",
+            "remote.log.delete.on.disable": "true",
+            "local.retention.bytes": "-2",
+        }
+        driver.topics.alter_configs("t", off)
+        driver.retain("t").raise_for_failures()
+        assert driver.erase("t", [KEY], now=True, check=False).whole
+        on = {
+            "remote.storage.enable": "true",
+            "remote.log.delete.on.disable": "false",
+            "local.retention.bytes": "-1",
+        }
+        driver.topics.alter_configs("t", on)
+        commit(uploads, topic)
+
+    monkeypatch.setattr(Uploads, "_commit", late)
+    report = report_of(lambda: live.driver().tier("t"))
+    assert "an erasure has removed records" in str(report.failures)
+    live.driver().tier("t").raise_for_failures()
+    assert live.names() == ["0-2.1", "2-3.0", "3-4.1", "4-5.0", "5-6.1"]
+    assert live.erase(KEY, now=True).whole
+    live.check_gone()
+
+
+@pytest.mark.parametrize("died", ["before", "after"])
+def test_a_driver_that_dies_at_the_first_record_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: str
+) -> None:
+    live = Erasable(tmp_path)
+    assert live.erase(KEY).whole
+    tiering(live)
+    record = DeltaTopicTable.record_beginning
+
+    def stop(*args: Any) -> None:
+        if died == "after":
+            record(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTopicTable, "record_beginning", stop)
+        with pytest.raises(KeyboardInterrupt):
+            live.driver().tier("t")
+    check_tiered(live)

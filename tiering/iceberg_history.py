@@ -1,0 +1,206 @@
+"""The history of an Iceberg table that may have erased values (``tiering.erasure``), and how it is deleted.
+
+An entry of a manifest has the minimum and maximum of each column of its data file, and these are data. The
+snapshot that removes a file lists it once more, as deleted. So a snapshot is *clean* only if each entry of its
+manifests, also of a deleted file, names a segment that the Delta table lists.
+
+The order of steps, after the Delta table has recorded the erasure
+    1. The Iceberg table follows the Delta table: one snapshot without the replaced segments. If it is not clean,
+       as it lists them as deleted, a snapshot without changes follows, which has no entries of deleted files.
+       Readers use it from then on. This comes before the objects are deleted (step 5 of ``erasure``).
+    2. The rest begins when no object of older versions waits for its readers any more, and the history of the
+       Delta table is gone (step 6 of ``erasure``): after the same delay, or at once with ``--now``.
+    3. All files of the table are listed.
+    4. If the present snapshot is not clean, or no snapshot names some list or manifest, a snapshot without changes
+       is committed after this listing (!). Each commit names the snapshot that it builds on. So a job that has
+       written one of the listed files, and has not committed it yet, loses the race, and no snapshot will ever
+       name that file. A job that builds on the present snapshot, which is clean, carries over no other manifests.
+    5. One commit removes the snapshots that are not clean from the table's metadata.
+    6. The listed lists and manifests that no snapshot names any more are deleted.
+    7. All files are listed again, twice. Each older metadata file of the first of these listings is deleted that
+       names a list which is not in the second one. (A writer writes the list first.)
+    8. The metadata of the cluster forget the offsets (step 7 of ``erasure``).
+    Without anything to delete, nothing is committed. A crash between any two steps leaves a table that all readers
+    can read: the next run begins at step 1, and its listing has the files that are left. Two runs at once race for
+    the commits of steps 4 and 5, and the loser begins again. Each deletes only what was listed before its own
+    commit of step 4.
+
+    Clean snapshots keep their files. A reader that planned with one that is not clean fails when its files are
+    gone, as it does when their segments are. A catalog that does not answer delays only this history: the objects
+    are deleted nevertheless. Readers of the Iceberg table then fail until it has followed, as after retention.
+
+The erasure is not finished while one of these is left, which the report names: a snapshot that a tag or another
+branch keeps; a manifest of another program with entries of deleted files beside others; files that are no lists,
+manifests or metadata; metadata of another table in the same folder, which may be in use. Then only files that a
+snapshot of this table has named are deleted. The table stays in the topic's configuration until the erasure is
+finished, so that it is not forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stratalog.partitions.bounded import parse_json
+from stratalog.tiering.iceberg_files import TableFiles, comparable
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+_AVRO, _METADATA, _HINT = ".avro", (".metadata.json", ".metadata.json.gz"), "version-hint.text"
+
+
+class _NamedList(msgspec.Struct):
+    manifest_list: str = msgspec.field(name="manifest-list", default="")
+
+
+class _Named(msgspec.Struct):
+    table_uuid: str = msgspec.field(name="table-uuid", default="")
+    snapshots: tuple[_NamedList, ...] = ()
+
+
+Left = tuple[str, str]
+"""A file or snapshot that is left and may have erased values, and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergHistory:
+    """A table after its history was deleted."""
+
+    files: int
+    """The table's own files that were deleted."""
+    sequence_number: int
+    """The least sequence number of the snapshots that are left; 0 without one."""
+    left: tuple[Left, ...]
+    overtaken: bool
+    """Whether the present snapshot is not clean: the Delta table has changed meanwhile, or another program has
+    changed the snapshot's manifests."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergContents:
+    """The segments that the metadata of a table name, and the table's own files."""
+
+    files: int
+    """The lists, manifests and metadata files."""
+    sequence_number: int
+    """The least of a snapshot; 0 without one."""
+    segments: frozenset[tuple[str, int]]
+    """The address of each data file that an entry names, also as deleted, with its number of rows."""
+    unknown: tuple[Left, ...]
+    """Files of which nobody knows whether they have erased values."""
+
+
+def contents_of(table: Table, own: TableFiles) -> IcebergContents:
+    """Read all entries of all snapshots. Raises: FileNotFoundError for a missing list or manifest; see
+    ``TableFiles``."""
+    files = own.walk()
+    manifests = {one.manifest_path: one for each in table.snapshots() for one in each.manifests(table.io)}
+    segments = {
+        (entry.data_file.file_path, entry.data_file.record_count)
+        for manifest in manifests.values()
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+    }
+    why = "no snapshot names it, so it may have statistics of erased records: erase again"
+    unknown = [(file, why) for file in unnamed(table, files, named_by(table))] + unknown_files(table, files)
+    unknown += MetadataFiles.read(table, own, files).left
+    return IcebergContents(len(files), least_number(table), frozenset(segments), tuple(unknown))
+
+
+def least_number(table: Table) -> int:
+    """The least sequence number of a table's snapshots; 0 without one."""
+    return min((snapshot.sequence_number or 0 for snapshot in table.snapshots()), default=0)
+
+
+def unclean_snapshots(table: Table, listed: Collection[str], snapshots: Iterable[Snapshot]) -> set[int]:
+    """Those of the snapshots with an entry that names none of these addresses, or with a missing file. Reads each
+    manifest once."""
+    clean: dict[str, bool] = {}
+
+    def is_clean(manifest: ManifestFile) -> bool:
+        if manifest.manifest_path not in clean:
+            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+            clean[manifest.manifest_path] = all(entry.data_file.file_path in listed for entry in entries)
+        return clean[manifest.manifest_path]
+
+    found = set()
+    for snapshot in snapshots:
+        try:
+            if all(map(is_clean, snapshot.manifests(table.io))):
+                continue
+        except FileNotFoundError:
+            pass
+        found.add(snapshot.snapshot_id)
+    return found
+
+
+def named_by(table: Table) -> set[str]:
+    """The lists and manifests of all snapshots, in canonical spelling."""
+    found: set[str] = set()
+    for snapshot in table.snapshots():
+        found.add(comparable(snapshot.manifest_list))
+        with suppress(FileNotFoundError):
+            found |= {comparable(manifest.manifest_path) for manifest in snapshot.manifests(table.io)}
+    return found
+
+
+def unnamed(table: Table, files: Iterable[str], named: Collection[str]) -> list[str]:
+    """The lists and manifests among a table's files that no snapshot names."""
+    return sorted(file for file in files if _is_own(table, file) and file.endswith(_AVRO) and file not in named)
+
+
+def unknown_files(table: Table, files: Iterable[str]) -> list[Left]:
+    """The files that are neither lists, manifests nor metadata in the folder of the present metadata."""
+    why = "it is no file of the table's metadata, so nobody knows what it has: remove it by hand"
+    known = (_AVRO, *_METADATA, _HINT)
+    return [(file, why) for file in sorted(files) if not _is_own(table, file) or not file.endswith(known)]
+
+
+def _is_own(table: Table, file: str) -> bool:
+    return file.rpartition("/")[0] == comparable(table.metadata_location).rpartition("/")[0]
+
+
+@dataclass(slots=True)
+class MetadataFiles:
+    """The metadata files of a walk, except the present one."""
+
+    lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The lists that each names."""
+    left: list[Left] = field(default_factory=list)
+    """Those that cannot be read, and those with snapshots of another table. That may be in use, so its files are
+    not deleted here."""
+    of_others: bool = False
+    """Whether there are any of another table."""
+
+    @classmethod
+    def read(cls, table: Table, own: TableFiles, files: Mapping[str, str]) -> MetadataFiles:
+        """Read all. Raises: CorruptionError for one that is too large."""
+        found = cls()
+        for name, address in sorted(files.items()):
+            present = name == comparable(table.metadata_location)
+            if present or not _is_own(table, name) or not name.endswith(_METADATA):
+                continue
+            try:
+                metadata = parse_json(own.read_metadata(address), _Named)
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                found.left.append((name, f"it is no metadata of a table ({error}): remove it by hand"))
+                continue
+            if metadata.table_uuid != str(table.metadata.table_uuid) and metadata.snapshots:
+                found.of_others = True
+                found.left.append((name, "it is of another table in this folder: if that was dropped, remove it"))
+            else:
+                found.lists[name] = tuple(comparable(one.manifest_list) for one in metadata.snapshots)
+        return found
+
+    def outdated(self, later: Collection[str]) -> list[str]:
+        """Those that name a list which is not there. ``later`` is a later walk: a list is written before the
+        metadata that name it."""
+        return [name for name, lists in self.lists.items() if not set(lists) <= set(later)]
