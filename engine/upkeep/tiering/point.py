@@ -106,8 +106,8 @@ def _check_ours(
         what = remote.uri_of(paths.description_path(cluster_id, *latest))
         raise CorruptionError(
             f"{what} has metadata offset {latest[0]}, but the metadata ends at {committed}: the metadata was "
-            "restored to an older state, or stratalog did not write this file. Delete this file; otherwise a restore "
-            "uses it as the latest description of the cluster"
+            "restored to an older state, or stratalog did not write this file. Delete this file; otherwise a "
+            "restore uses it as the latest description of the cluster"
         )
 
 

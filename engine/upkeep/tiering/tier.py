@@ -179,8 +179,8 @@ def _plan_work(clock: Clock, part: PartitionTiering, whole: bool, dry_run: bool)
 
 
 def _rule_of(log: RemoteLog, view: PartitionView) -> Rule | None:
-    """The rule that the remote log follows. If it follows none, because tiering began later, the last rule in the
-    metadata."""
+    """The rule that the remote log follows. If it follows no rule, because tiering began later: the last rule in
+    the metadata."""
     return log.rules.get(view.partition) or (view.rules[-1].rule if view.rules else None)
 
 
